@@ -25,9 +25,9 @@ import pyarrow.parquet as pq
 
 from fencepost.simulation.pipeline.campaign import fan_out
 from fencepost.simulation.pipeline.output import CampaignDirectory
-from fencepost.simulation.pipeline.plan import Cell, Task, cells_of, dealt
+from fencepost.simulation.pipeline.plan import CampaignCell, Task, cells_of, dealt
 from fencepost.simulation.pipeline.progress import Silent
-from fencepost.simulation.pipeline.runs import Orders, run_one
+from fencepost.simulation.pipeline.runs import JobSpec, run_one
 from fencepost.simulation.pipeline.session import spark_session
 
 PARTITIONS_A_CORE = 16
@@ -52,9 +52,11 @@ class Side(NamedTuple):
         return self.connection.recv()
 
 
-def orders(cells: tuple[Cell, ...], runs: int, partitions: int, directory: CampaignDirectory) -> Orders:
+def orders(
+    cells: tuple[CampaignCell, ...], runs: int, partitions: int, directory: CampaignDirectory
+) -> JobSpec:
     tasks = [Task(0, seed, False) for seed in range(runs)]
-    return Orders(
+    return JobSpec(
         cells=cells,
         tasks=tuple(dealt(tasks, partitions)),
         root=str(directory.root),
@@ -64,13 +66,13 @@ def orders(cells: tuple[Cell, ...], runs: int, partitions: int, directory: Campa
     )
 
 
-def one(work: tuple[Orders, Task]) -> None:
+def one(work: tuple[JobSpec, Task]) -> None:
     row, _ = run_one(work[0], work[0].cells[0], work[1])
     if row["error"] is not None:
         raise RuntimeError(row["error"])
 
 
-def pool(connection: Connection, cells: tuple[Cell, ...], runs: int, cores: int) -> None:
+def pool(connection: Connection, cells: tuple[CampaignCell, ...], runs: int, cores: int) -> None:
     with tempfile.TemporaryDirectory() as root, multiprocessing.Pool(cores) as workers:
         told = orders(cells, 0, 1, CampaignDirectory(Path(root)))
         work = [(told, Task(0, seed, False)) for seed in range(runs)]
@@ -79,7 +81,7 @@ def pool(connection: Connection, cells: tuple[Cell, ...], runs: int, cores: int)
             workers.map(one, work, max(1, runs // (cores * PARTITIONS_A_CORE)))
 
 
-def spark(connection: Connection, cells: tuple[Cell, ...], runs: int, cores: int) -> None:
+def spark(connection: Connection, cells: tuple[CampaignCell, ...], runs: int, cores: int) -> None:
     with tempfile.TemporaryDirectory() as root, spark_session(f"local[{cores}]") as session:
         directory = CampaignDirectory(Path(root))
         directory.prepare(cells, resume=False)

@@ -22,7 +22,7 @@ import aiokafka
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from fencepost.member import KIP848Consumer
-from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.cluster import RealCluster
 
 PARTITIONS = 4
 Read = Callable[[Any, int], Awaitable[None]]
@@ -31,7 +31,7 @@ Read = Callable[[Any, int], Awaitable[None]]
 @contextlib.asynccontextmanager
 async def broker(kind: str) -> AsyncIterator[str]:
     if kind == "jvm":
-        async with Cluster() as cluster:
+        async with RealCluster() as cluster:
             yield cluster.bootstrap_servers
     else:
         yield kind

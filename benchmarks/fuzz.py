@@ -36,7 +36,7 @@ from kio.serial import entity_reader, entity_writer
 from fencepost.coordinator.codec.registry import REGISTRY
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.server.broker import Broker
-from fencepost.coordinator.server.connection import Connection
+from fencepost.coordinator.server.connection import KafkaServerConnection
 from fencepost.coordinator.server.dispatch import handlers
 from fencepost.coordinator.server.repeated import RepeatedAnswers
 
@@ -221,7 +221,7 @@ class Client:
     def __init__(self, broker: Broker, table: Any) -> None:
         (services,) = broker.services
         self.wire = Wire()
-        self.connection = Connection(
+        self.connection = KafkaServerConnection(
             services,
             table,
             RepeatedAnswers(services.cluster, table),

@@ -16,7 +16,7 @@ import statistics
 import time
 
 from fencepost.coordinator.rabbit_codec import frames
-from fencepost.coordinator.rabbit_codec.base import Entry, Frame
+from fencepost.coordinator.rabbit_codec.base import ChunkEntry, Frame
 from fencepost.coordinator.rabbit_codec.codec import decode, encode, frame_buffer
 from fencepost.coordinator.rabbit_codec.entries import message, publish
 from fencepost.simulation.embedded import EmbeddedRabbitStream
@@ -67,7 +67,7 @@ def published_mb_per_s(rabbit: EmbeddedRabbitStream, seconds: float) -> float:
     client = Client(rabbit)
     client.send(frames.DeclarePublisher(5, 0, "", "s"), frames.Subscribe(6, 0, "s", credit=60_000))
     client.until(frames.SubscribeResponse)
-    batch = encode(publish(0, [Entry(n, message(bytes(VALUE_BYTES))) for n in range(BATCH)]))
+    batch = encode(publish(0, [ChunkEntry(n, message(bytes(VALUE_BYTES))) for n in range(BATCH)]))
     began, count = time.perf_counter(), 0
     while time.perf_counter() - began < seconds:
         client.socket.sendall(batch)

@@ -30,7 +30,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from fencepost.simulation.kafka.world import World
+from fencepost.simulation.kafka.world import KafkaWorld
 from fencepost.simulation.run import RunResult, run
 from fencepost.simulation.scenarios.load import library, load, load_any, loads
 from fencepost.simulation.scenarios.scenario import Scenario
@@ -178,7 +178,7 @@ def in_use(members: int, checkers: list[Any] | None) -> int:
     scenario = steady(members, members * 10, "2m")
     found: list[int] = []
 
-    class Measured(World):
+    class Measured(KafkaWorld):
         def end(self) -> bool:
             gc.collect()
             found.append(tracemalloc.get_traced_memory()[0])

@@ -19,7 +19,7 @@ from fencepost.coordinator.classic.groups import ClassicGroups
 from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig, GroupSettings
 from fencepost.coordinator.consumer.groups import ConsumerGroups
 from fencepost.coordinator.consumer.records import APPLY as CONSUMER_RECORDS
-from fencepost.coordinator.migration.requests import ClassicProtocol
+from fencepost.coordinator.migration.requests import ClassicProtocolRequests
 from fencepost.coordinator.offsets import expiry, transactions
 from fencepost.coordinator.offsets.store import OffsetStore
 from fencepost.coordinator.protocol.classic import (
@@ -117,7 +117,9 @@ class GroupCoordinator:
         self.streams = StreamsGroups(config, self._give_way)
         """Streams groups, durable and as they run."""
         self._all = administration.AllGroups(self.groups, self.classic.groups, self.streams.groups)
-        self._classic_protocol = ClassicProtocol(config, self.consumer, self.classic, self.streams.groups)
+        self._classic_protocol = ClassicProtocolRequests(
+            config, self.consumer, self.classic, self.streams.groups
+        )
         self.consumer.migration = self._classic_protocol
         self._timed: tuple[tuple[Timers[Any], Timed], ...] = (
             (self.soft.timers, self.consumer),

@@ -25,7 +25,7 @@ import cyclopts
 from scenario_keys import sac_keys, scenario_keys, streams_keys, texts_of, variants
 
 from fencepost.coordinator.codec.registry import REGISTRY
-from fencepost.member.consumer.drafts import VIEWS, Difference
+from fencepost.member.consumer.drafts import VIEWS, DraftDifference
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.streams.kafka4 import VIEWS as KAFKA_VIEWS
 from fencepost.member.streams.kafka4 import verdict
@@ -81,9 +81,9 @@ def columns() -> Iterator[str]:
 
 def kinds() -> Iterator[str]:
     """The trace's kinds of rows."""
-    texts = texts_of(schema.Kind)
+    texts = texts_of(schema.RowKind)
     yield "| kind | what it tells |\n|---|---|"
-    for kind in schema.Kind:
+    for kind in schema.RowKind:
         yield f"| `{kind.value}` | {texts.get(kind.name) or KINDS_WITHOUT_TEXT[kind.value]} |"
 
 
@@ -149,7 +149,7 @@ def drafts() -> Iterator[str]:
             yield from _reasons(view.untaken)
 
 
-def _reasons(differences: Sequence[Difference]) -> Iterator[str]:
+def _reasons(differences: Sequence[DraftDifference]) -> Iterator[str]:
     for difference in differences:
         steps = "; ".join(f"{step.source} → {step.target} ({step.event})" for step in difference.steps)
         yield f"- {difference.reason} {steps}."

@@ -49,19 +49,20 @@ KEYS_WITHOUT_TEXT = {
     "StreamsScenario.network": "A table, below.",
     "StreamsScenario.application": "A table, below.",
     "StreamsScenario.faults": "Tables `[[faults]]`: what goes wrong.",
-    "StreamsGroup.id": "The group's id, which is the application's.",
+    "ScenarioStreamsGroup.id": "The group's id, which is the application's.",
     "StreamsApplication.max_poll_records": "Most records that one poll returns.",
     "StreamsApplication.commit_interval": "Time between commits of what was processed.",
-    "Group.id": "The group's id.",
-    "Group.members": "How many members there are at the start.",
-    "Group.assignor": "The assignor that members ask for, `uniform` or `range`; else the coordinator's.",
-    "Topic.name": "Its name.",
-    "Topic.partitions": "How many partitions it has.",
-    "Cluster.brokers": "How many hosts can coordinate.",
-    "Network.request_timeout": "After so long a member gives a request up. If eight messages may take that, "
-    "nobody judges whether the group settles.",
-    "Application.max_poll_records": "Most records that one poll returns.",
-    "Application.auto_commit_interval": "Time between commits of what was processed.",
+    "ScenarioGroup.id": "The group's id.",
+    "ScenarioGroup.members": "How many members there are at the start.",
+    "ScenarioGroup.assignor": "The assignor that members ask for, `uniform` or `range`; else the "
+    "coordinator's.",
+    "ScenarioTopic.name": "Its name.",
+    "ScenarioTopic.partitions": "How many partitions it has.",
+    "ScenarioCluster.brokers": "How many hosts can coordinate.",
+    "ScenarioNetwork.request_timeout": "After so long a member gives a request up. If eight messages may "
+    "take that, nobody judges whether the group settles.",
+    "ScenarioApplication.max_poll_records": "Most records that one poll returns.",
+    "ScenarioApplication.auto_commit_interval": "Time between commits of what was processed.",
     "Subscribe.topics": "The new topics: of the file, or that a step creates.",
     "Subscribe.pattern": "The new regular expression.",
     "Scale.members": "How many there are afterwards.",
@@ -195,11 +196,11 @@ def keys_by_table(whole: type[msgspec.Struct], tables: Mapping[str, type[msgspec
 def scenario_keys() -> Iterator[str]:
     """The keys of a scenario file, table by table."""
     tables = {
-        "[group]": scenario.Group,
-        "[[topics]]": scenario.Topic,
-        "[cluster]": scenario.Cluster,
-        "[network]": scenario.Network,
-        "[application]": scenario.Application,
+        "[group]": scenario.ScenarioGroup,
+        "[[topics]]": scenario.ScenarioTopic,
+        "[cluster]": scenario.ScenarioCluster,
+        "[network]": scenario.ScenarioNetwork,
+        "[application]": scenario.ScenarioApplication,
     }
     yield from keys_by_table(scenario.Scenario, tables)
 
@@ -219,10 +220,10 @@ def sac_keys() -> Iterator[str]:
 def streams_keys() -> Iterator[str]:
     """The keys of a scenario file of a Streams application, table by table."""
     tables = {
-        "[group]": streams.StreamsGroup,
-        "[[topics]]": scenario.Topic,
+        "[group]": streams.ScenarioStreamsGroup,
+        "[[topics]]": scenario.ScenarioTopic,
         "[cluster]": streams.StreamsCluster,
-        "[network]": scenario.Network,
+        "[network]": scenario.ScenarioNetwork,
         "[application]": streams.StreamsApplication,
     }
     yield from keys_by_table(streams.StreamsScenario, tables)

@@ -44,7 +44,7 @@ class Refusal(msgspec.Struct, frozen=True):
     target: str = msgspec.field(name="to")
 
 
-class Machine(msgspec.Struct, frozen=True, kw_only=True):
+class MachineDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A state machine as a document."""
 
     source: str
@@ -56,9 +56,9 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
     refused: tuple[Refusal, ...]
 
 
-def document(table: Table) -> Machine:
+def document(table: Table) -> MachineDocument:
     """The table as a value for JSON."""
-    return Machine(
+    return MachineDocument(
         source=table.source,
         states=tuple(map(str, table.states)),
         initial=str(table.initial),

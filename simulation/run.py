@@ -17,9 +17,9 @@ import structlog
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.faults.nemesis import Nemesis
-from fencepost.simulation.faults.plan import Plan, draw
+from fencepost.simulation.faults.plan import Draw, draw
 from fencepost.simulation.interrupts import between_steps
-from fencepost.simulation.kafka.world import World
+from fencepost.simulation.kafka.world import KafkaWorld
 from fencepost.simulation.kernel.loop import TooManyEvents, VirtualLoop
 from fencepost.simulation.kernel.observers import RAISED, Observer, Violation
 from fencepost.simulation.kernel.rng import Streams
@@ -34,7 +34,7 @@ from fencepost.simulation.streams.run import StreamsRun
 from fencepost.simulation.streams.run import prepare as prepare_streams
 from fencepost.simulation.trace.groups import GroupChronicle
 from fencepost.simulation.trace.recorder import Recorder, TraceWriter
-from fencepost.simulation.trace.schema import Kind, Row
+from fencepost.simulation.trace.schema import Row, RowKind
 
 WORLD: Final = "simulated"
 _SLICES = 200
@@ -77,7 +77,7 @@ class _KafkaRun:
         self,
         scenario: Scenario,
         seed: int,
-        plan: Plan,
+        plan: Draw,
         loop: VirtualLoop,
         recorder: Recorder,
         *,
@@ -85,7 +85,7 @@ class _KafkaRun:
     ) -> None:
         self._plan = plan
         self._chronicle = GroupChronicle(recorder)
-        self.world = World(
+        self.world = KafkaWorld(
             scenario,
             seed,
             loop,
@@ -130,7 +130,7 @@ def run(
     scenario: AnyScenario,
     seed: int,
     *,
-    plan: Plan | None = None,
+    plan: Draw | None = None,
     checkers: Iterable[Observer] | Iterable[SacObserver] | None = None,
     trace: TraceWriter | None = None,
     progress: Progress | None = None,
@@ -171,7 +171,7 @@ def run(
     with _without_logs(), between_steps(loop) as pass_interrupts_on:
         try:
             said = f"{scenario.name} {seed} {scenario.group.members}"
-            recorder.add(0, "", Kind.RUN_START.value, detail=said)
+            recorder.add(0, "", RowKind.RUN_START.value, detail=said)
             prepared.begin()
             for until_us in _slices(chosen.end_us):
                 while loop.now_us < until_us:
@@ -180,7 +180,7 @@ def run(
                     failures.check()
                 beside.tell(until_us / chosen.end_us)
             converged = world.end()
-            recorder.add(loop.now_us, "", Kind.RUN_END.value)
+            recorder.add(loop.now_us, "", RowKind.RUN_END.value)
             loop.run_until(loop.now_us)
             failures.check()
         except BaseException as error:
@@ -188,7 +188,7 @@ def run(
             if told:
                 converged, ended_us = False, loop.now_us
                 world.report(f"{RAISED}{type(error).__name__}", f"{error} ({_place(error)})")
-                recorder.add(ended_us, "", Kind.RUN_END.value)
+                recorder.add(ended_us, "", RowKind.RUN_END.value)
             loop.max_events = None
             world.vanish()
             loop.run_until(loop.now_us)
@@ -254,7 +254,7 @@ def _place(error: BaseException) -> str:
     return f"{Path(frame.filename).name}:{frame.lineno}, in {frame.name}"
 
 
-def plan_of(scenario: AnyScenario, seed: int) -> Plan:
+def plan_of(scenario: AnyScenario, seed: int) -> Draw:
     """What the seed draws for the scenario."""
     return draw(scenario, Streams(seed), quiet_of(scenario))
 
@@ -262,7 +262,7 @@ def plan_of(scenario: AnyScenario, seed: int) -> Plan:
 def _prepared(
     scenario: AnyScenario,
     seed: int,
-    plan: Plan,
+    plan: Draw,
     loop: VirtualLoop,
     recorder: Recorder,
     *,

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from fencepost.coordinator.classic import join, rounds, sessions, sync
 from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.classic.states import ClassicGroupEvent, ClassicGroupState
-from fencepost.coordinator.classic.step import ClassicTimerKey, ClassicTimerKind, ClassicTimers, Step
+from fencepost.coordinator.classic.step import ClassicStep, ClassicTimerKey, ClassicTimerKind, ClassicTimers
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.classic import (
     HeartbeatRequest,
@@ -29,10 +29,10 @@ from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.outcome import (
     NOTHING,
-    Answer,
     Effect,
     MemberFenced,
     Outcome,
+    ParkedResponse,
     Response,
 )
 from fencepost.coordinator.protocol.records import GroupMetadataKey, GroupMetadataValue, Record
@@ -55,7 +55,7 @@ class ClassicGroups:
         self.stored: Mapping[str, GroupMetadataValue] = MappingProxyType(self._stored)
         self.groups: Mapping[str, ClassicGroup] = MappingProxyType(self._groups)
         self.timers: ClassicTimers = Timers()
-        self._step: Step | None = None
+        self._step: ClassicStep | None = None
         """The step whose records are being appended."""
 
     # Requests
@@ -226,10 +226,10 @@ class ClassicGroups:
         step.failed(undo, code)
         return tuple(undo.answers)
 
-    def unload(self) -> tuple[Answer, ...]:
+    def unload(self) -> tuple[ParkedResponse, ...]:
         """The groups have another coordinator now: all who wait are told to look for it."""
         code = ErrorCode.NOT_COORDINATOR
-        answers: list[Answer] = []
+        answers: list[ParkedResponse] = []
         for group in self._groups.values():
             step = self._new_step(group, 0)
             for member in group.members.values():
@@ -252,7 +252,7 @@ class ClassicGroups:
         if len(group.members) > self._config.group_max_size:
             rounds.start(step)
 
-    def _forget_group(self, undo: Step, _code: ErrorCode) -> None:
+    def _forget_group(self, undo: ClassicStep, _code: ErrorCode) -> None:
         """The group is gone, with all timers of it."""
         group = undo.group
         del self._groups[group.group_id]
@@ -261,14 +261,14 @@ class ClassicGroups:
         undo.cancel_timer(ClassicTimerKind.JOIN)
         undo.cancel_timer(ClassicTimerKind.SYNC)
 
-    def _begin(self, group: ClassicGroup, now_ms: int) -> Step:
+    def _begin(self, group: ClassicGroup, now_ms: int) -> ClassicStep:
         self._step = None
         return self._new_step(group, now_ms)
 
-    def _new_step(self, group: ClassicGroup, now_ms: int) -> Step:
-        return Step(group, self.timers, self._config, now_ms)
+    def _new_step(self, group: ClassicGroup, now_ms: int) -> ClassicStep:
+        return ClassicStep(group, self.timers, self._config, now_ms)
 
-    def _outcome(self, step: Step, token: Token | None, reply: Response | None = None) -> Outcome:
+    def _outcome(self, step: ClassicStep, token: Token | None, reply: Response | None = None) -> Outcome:
         """The step's value. If the request itself is answered already, that is the reply."""
         if step.records:
             self._step = step

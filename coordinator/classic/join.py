@@ -6,7 +6,7 @@ from fencepost.coordinator.classic import rounds
 from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.classic.member import ClassicGroupMember
 from fencepost.coordinator.classic.states import ClassicGroupState
-from fencepost.coordinator.classic.step import Step
+from fencepost.coordinator.classic.step import ClassicStep
 from fencepost.coordinator.config import CLASSIC_GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS, GroupCoordinatorConfig
 from fencepost.coordinator.protocol.classic import JoinGroupRequest, JoinGroupResponse
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
@@ -42,7 +42,7 @@ def new_member_id(request: JoinGroupRequest) -> MemberId:
     )
 
 
-def join(step: Step, request: JoinGroupRequest) -> None:
+def join(step: ClassicStep, request: JoinGroupRequest) -> None:
     """Take a member in or refuse it; it is answered now or when the round ends.
 
     :raises ProtocolError: if it is refused.
@@ -89,7 +89,7 @@ def _has_room(group: ClassicGroup, member_id: MemberId, max_size: int) -> bool:
             return member is not None or len(group.members) < max_size
 
 
-def _join_known(step: Step, request: JoinGroupRequest) -> None:
+def _join_known(step: ClassicStep, request: JoinGroupRequest) -> None:
     """A member that has an id: from an earlier generation, or from the answer that gave it one."""
     group, member_id = step.group, request.member_id
     if member_id in group.pending_joins and request.instance_id is None:
@@ -114,7 +114,7 @@ def _join_known(step: Step, request: JoinGroupRequest) -> None:
         step.answer(request.token, _in_generation(group, member_id, group.leader or ""))
 
 
-def _join_static(step: Step, request: JoinGroupRequest, instance_id: str) -> None:
+def _join_static(step: ClassicStep, request: JoinGroupRequest, instance_id: str) -> None:
     """A static member without an id is a new one, or one that was restarted (KIP-345)."""
     group = step.group
     old_id = group.static_members.get(instance_id)
@@ -125,7 +125,7 @@ def _join_static(step: Step, request: JoinGroupRequest, instance_id: str) -> Non
         _replace(step, request, instance_id, old_id, new_id)
 
 
-def _add(step: Step, request: JoinGroupRequest, member_id: MemberId) -> None:
+def _add(step: ClassicStep, request: JoinGroupRequest, member_id: MemberId) -> None:
     group = step.group
     member = ClassicGroupMember.joining(member_id, request)
     member.is_new = True
@@ -138,7 +138,7 @@ def _add(step: Step, request: JoinGroupRequest, member_id: MemberId) -> None:
     rounds.start_or_complete(step)
 
 
-def _update(step: Step, member: ClassicGroupMember, request: JoinGroupRequest) -> None:
+def _update(step: ClassicStep, member: ClassicGroupMember, request: JoinGroupRequest) -> None:
     group = step.group
     group.offer(member, request.protocols)
     member.rebalance_timeout_ms = request.rebalance_timeout_ms
@@ -151,7 +151,7 @@ def _update(step: Step, member: ClassicGroupMember, request: JoinGroupRequest) -
 
 
 def _replace(
-    step: Step, request: JoinGroupRequest, instance_id: str, old_id: MemberId, new_id: MemberId
+    step: ClassicStep, request: JoinGroupRequest, instance_id: str, old_id: MemberId, new_id: MemberId
 ) -> None:
     """A static member came back under another id. If nothing else is new, nobody else has to know."""
     group = step.group
@@ -170,7 +170,7 @@ def _replace(
         case _State.STABLE if group.protocol_of_next_generation() == group.protocol:
             group.release_join(member)
 
-            def put_back(undo: Step, _code: ErrorCode) -> None:
+            def put_back(undo: ClassicStep, _code: ErrorCode) -> None:
                 group.rename(instance_id, new_id, old_id)
                 group.offer(member, before[0])
                 member.rebalance_timeout_ms, member.session_timeout_ms = before[1:]

@@ -8,14 +8,14 @@ longer while more of them come.
 from __future__ import annotations
 
 from fencepost.coordinator.classic.states import ClassicGroupEvent, ClassicGroupState
-from fencepost.coordinator.classic.step import ClassicTimerKind, Step
+from fencepost.coordinator.classic.step import ClassicStep, ClassicTimerKind
 from fencepost.coordinator.protocol.classic import JoinGroupResponse, SyncGroupResponse, Token
 from fencepost.coordinator.protocol.errors import ErrorCode
 
 _State = ClassicGroupState
 
 
-def start(step: Step) -> None:
+def start(step: ClassicStep) -> None:
     """Start a rebalance: from now on members must join again."""
     group = step.group
     if group.is_in(_State.COMPLETING_REBALANCE):
@@ -33,7 +33,7 @@ def start(step: Step) -> None:
         step.set_timer(ClassicTimerKind.JOIN, group.rebalance_timeout_ms)
 
 
-def start_or_complete(step: Step) -> None:
+def start_or_complete(step: ClassicStep) -> None:
     """A member came, went or changed: start a rebalance, or complete the one that runs."""
     if step.group.is_in(_State.PREPARING_REBALANCE):
         complete_if_all_joined(step)
@@ -41,14 +41,14 @@ def start_or_complete(step: Step) -> None:
         start(step)
 
 
-def complete_if_all_joined(step: Step) -> None:
+def complete_if_all_joined(step: ClassicStep) -> None:
     """Complete the round unless someone is waited for, or the first members still gather."""
     group = step.group
     if group.is_in(_State.PREPARING_REBALANCE) and group.initial_delay is None and group.has_all_joined:
         complete(step)
 
 
-def join_time_over(step: Step) -> None:
+def join_time_over(step: ClassicStep) -> None:
     """The time to join is over; while the first members gather, it is extended if one came meanwhile."""
     group = step.group
     if group.initial_delay is not None and group.new_member_added:
@@ -60,13 +60,13 @@ def join_time_over(step: Step) -> None:
     complete(step)
 
 
-def _wait_for_first_members(step: Step, delay_ms: int, remaining_ms: int) -> None:
+def _wait_for_first_members(step: ClassicStep, delay_ms: int, remaining_ms: int) -> None:
     step.group.new_member_added = False
     step.group.initial_delay = delay_ms, remaining_ms
     step.set_timer(ClassicTimerKind.JOIN, delay_ms)
 
 
-def complete(step: Step) -> None:
+def complete(step: ClassicStep) -> None:
     """End the round with those that have joined, and with the static members that have not."""
     group = step.group
     step.cancel_timer(ClassicTimerKind.JOIN)
@@ -98,7 +98,7 @@ def complete(step: Step) -> None:
     step.set_timer(ClassicTimerKind.SYNC, group.rebalance_timeout_ms)
 
 
-def sync_time_over(step: Step) -> None:
+def sync_time_over(step: ClassicStep) -> None:
     """Members that did not ask for their assignment in time are removed, and the others join again."""
     group = step.group
     late = [group.members[member_id] for member_id in group.pending_syncs]
@@ -108,7 +108,7 @@ def sync_time_over(step: Step) -> None:
         start(step)
 
 
-def fail_syncs(step: Step, code: ErrorCode) -> None:
+def fail_syncs(step: ClassicStep, code: ErrorCode) -> None:
     """Tell those who wait for their assignment that there will be none; what they had is void."""
     for member in step.group.members.values():
         member.assignment = b""
@@ -117,6 +117,6 @@ def fail_syncs(step: Step, code: ErrorCode) -> None:
             step.restart_session(member)
 
 
-def answer_sync_error(step: Step, token: Token | None, code: ErrorCode) -> bool:
+def answer_sync_error(step: ClassicStep, token: Token | None, code: ErrorCode) -> bool:
     """Answer a SyncGroup request, if one waits, that there is no assignment; whether one did."""
     return step.answer(token, SyncGroupResponse(error_code=code))

@@ -8,7 +8,7 @@ from fencepost.coordinator.classic import rounds
 from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.classic.member import ClassicGroupMember
 from fencepost.coordinator.classic.states import ClassicGroupState
-from fencepost.coordinator.classic.step import Step
+from fencepost.coordinator.classic.step import ClassicStep
 from fencepost.coordinator.protocol.classic import HeartbeatRequest
 from fencepost.coordinator.protocol.consumer import LeaveGroupRequest
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
@@ -17,7 +17,7 @@ from fencepost.coordinator.protocol.ids import MemberId
 _State = ClassicGroupState
 
 
-def heartbeat(step: Step, request: HeartbeatRequest) -> None:
+def heartbeat(step: ClassicStep, request: HeartbeatRequest) -> None:
     """The member is alive.
 
     :raises ProtocolError: REBALANCE_IN_PROGRESS if it must join again, or the error that fences it.
@@ -47,7 +47,7 @@ def check_generation(
     return member
 
 
-def session_over(step: Step, member_id: MemberId) -> None:
+def session_over(step: ClassicStep, member_id: MemberId) -> None:
     """The session of a member, or of an id that was given out, has ended.
 
     Those whose request waits are alive. Only a new one that waits too long is given up: it may have joined
@@ -64,7 +64,7 @@ def session_over(step: Step, member_id: MemberId) -> None:
         rounds.start_or_complete(step)
 
 
-def leave(step: Step, requests: Sequence[LeaveGroupRequest]) -> tuple[ErrorCode, ...]:
+def leave(step: ClassicStep, requests: Sequence[LeaveGroupRequest]) -> tuple[ErrorCode, ...]:
     """Remove members for good; what each is told. The others rebalance once for all of them."""
     codes = tuple(_leave(step, request) for request in requests)
     if ErrorCode.NONE in codes and not step.group.is_in(_State.EMPTY, _State.DEAD):
@@ -72,7 +72,7 @@ def leave(step: Step, requests: Sequence[LeaveGroupRequest]) -> tuple[ErrorCode,
     return codes
 
 
-def _leave(step: Step, request: LeaveGroupRequest) -> ErrorCode:
+def _leave(step: ClassicStep, request: LeaveGroupRequest) -> ErrorCode:
     group = step.group
     member_id = request.member_id
     if not member_id:

@@ -12,7 +12,7 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.classic import JoinGroupResponse, SyncGroupResponse, Token
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId
-from fencepost.coordinator.protocol.outcome import Answer
+from fencepost.coordinator.protocol.outcome import ParkedResponse
 from fencepost.coordinator.protocol.records import GroupMetadataKey, GroupMetadataValue, Record
 from fencepost.coordinator.timers import Timers
 
@@ -39,7 +39,7 @@ class ClassicTimerKey(NamedTuple):
 ClassicTimers = Timers[ClassicTimerKey]
 
 
-class Step:
+class ClassicStep:
     """What one event does to one group, as it is being worked out.
 
     The group changes at once where that is soft. `written` and `failed` hold what depends on the fate of
@@ -55,10 +55,10 @@ class Step:
         self.timers = timers
         self.config = config
         self.now_ms = now_ms
-        self.answers: list[Answer] = []
+        self.answers: list[ParkedResponse] = []
         self.records: tuple[Record, ...] = ()
         self.written: Callable[[], None] | None = None
-        self.failed: Callable[[Step, ErrorCode], None] | None = None
+        self.failed: Callable[[ClassicStep, ErrorCode], None] | None = None
         """Works on a step of its own, which writes nothing."""
 
     def write(self, value: GroupMetadataValue | None) -> None:
@@ -69,7 +69,7 @@ class Step:
         """Answer a request if one waits; whether one did."""
         if token is None:
             return False
-        self.answers.append(Answer(token=token, response=response))
+        self.answers.append(ParkedResponse(token=token, response=response))
         return True
 
     def restart_session(self, member: ClassicGroupMember) -> None:

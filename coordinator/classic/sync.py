@@ -6,14 +6,14 @@ from fencepost.coordinator.classic import rounds, sessions
 from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.classic.member import ClassicGroupMember
 from fencepost.coordinator.classic.states import ClassicGroupEvent, ClassicGroupState
-from fencepost.coordinator.classic.step import ClassicTimerKind, Step
+from fencepost.coordinator.classic.step import ClassicStep, ClassicTimerKind
 from fencepost.coordinator.protocol.classic import SyncGroupRequest, SyncGroupResponse
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 
 _State = ClassicGroupState
 
 
-def sync(step: Step, request: SyncGroupRequest) -> None:
+def sync(step: ClassicStep, request: SyncGroupRequest) -> None:
     """Answer a member with its assignment, now or when the leader has brought it.
 
     :raises ProtocolError: if the member is not in this generation, or the group rebalances.
@@ -49,14 +49,14 @@ def _check(group: ClassicGroup, request: SyncGroupRequest) -> ClassicGroupMember
     return member
 
 
-def _has_synced(step: Step, member: ClassicGroupMember) -> None:
+def _has_synced(step: ClassicStep, member: ClassicGroupMember) -> None:
     pending = step.group.pending_syncs
     pending.pop(member.member_id, None)
     if not pending:
         step.cancel_timer(ClassicTimerKind.SYNC)
 
 
-def _assign(step: Step, request: SyncGroupRequest) -> None:
+def _assign(step: ClassicStep, request: SyncGroupRequest) -> None:
     """Write the leader's assignment; everybody who waits is answered once that is done."""
     group = step.group
     assignments = request.assignments
@@ -73,7 +73,7 @@ def _assign(step: Step, request: SyncGroupRequest) -> None:
             step.restart_session(member)
         group.move(ClassicGroupEvent.ASSIGNED, step.now_ms)
 
-    def failed(undo: Step, code: ErrorCode) -> None:
+    def failed(undo: ClassicStep, code: ErrorCode) -> None:
         group.members[request.member_id].sync = None  # the refusal answers it
         rounds.fail_syncs(undo, code)
         rounds.start(undo)

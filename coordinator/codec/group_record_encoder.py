@@ -45,7 +45,7 @@ def encode_record(record: Record) -> tuple[bytes, bytes | None]:
 def _written_key(key: r.RecordKey) -> tuple[int, Any]:
     match key:
         case r.OffsetCommitKey():
-            return 1, s.OffsetCommitKey(group=key.group_id, topic=key.topic, partition=key.partition)
+            return 1, s.OffsetCommitKeySchema(group=key.group_id, topic=key.topic, partition=key.partition)
         case r.ConsumerGroupMetadataKey():
             return 3, s.GroupKey(group=key.group_id)
         case r.GroupMetadataKey():
@@ -88,7 +88,7 @@ def _written_value(value: r.RecordValue) -> bytes:
 def _written_form(value: r.RecordValue) -> Any:
     match value:
         case r.ConsumerGroupMetadataValue():
-            return s.GroupMetadataValue(epoch=value.epoch, metadata_hash=value.metadata_hash)
+            return s.GroupMetadataValueSchema(epoch=value.epoch, metadata_hash=value.metadata_hash)
         case r.ConsumerGroupMemberMetadataValue():
             return _member(value)
         case r.ConsumerGroupTargetAssignmentMetadataValue():
@@ -98,7 +98,7 @@ def _written_form(value: r.RecordValue) -> Any:
         case r.ConsumerGroupTargetAssignmentMemberValue():
             return s.TargetMemberValue(
                 topic_partitions=tuple(
-                    s.TopicPartitions(topic_id=topic_id, partitions=numbers)
+                    s.TopicPartitionsSchema(topic_id=topic_id, partitions=numbers)
                     for topic_id, numbers in value.partitions.items()
                 )
             )
@@ -159,10 +159,11 @@ def _written_classic_group(value: r.GroupMetadataValue) -> bytes:
 def _member(value: r.ConsumerGroupMemberMetadataValue) -> s.MemberMetadataValue:
     classic = value.classic
     fields = msgspec.structs.asdict(value)
-    fields["classic"] = classic and s.ClassicMemberMetadata(
+    fields["classic"] = classic and s.ClassicMemberMetadataSchema(
         session_timeout_ms=classic.session_timeout_ms,
         supported_protocols=tuple(
-            s.ClassicProtocol(name=name, metadata=metadata) for name, metadata in classic.supported_protocols
+            s.ClassicProtocolSchema(name=name, metadata=metadata)
+            for name, metadata in classic.supported_protocols
         ),
     )
     return s.MemberMetadataValue(**fields)

@@ -30,7 +30,7 @@ class Flexible:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OffsetCommitKey(_Plain):
+class OffsetCommitKeySchema(_Plain):
     """Keys 0 and 1."""
 
     group: str = field(metadata=_STRING)
@@ -192,7 +192,7 @@ class ClassicGroupValue4(_ClassicGroup):
 
 
 @dataclass(frozen=True, kw_only=True)
-class GroupMetadataValue(Flexible):
+class GroupMetadataValueSchema(Flexible):
     """Value 3."""
 
     epoch: int = field(metadata=_INT32)
@@ -200,7 +200,7 @@ class GroupMetadataValue(Flexible):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassicProtocol(Flexible):
+class ClassicProtocolSchema(Flexible):
     """A protocol that a member supports."""
 
     name: str = field(metadata=_STRING)
@@ -208,11 +208,11 @@ class ClassicProtocol(Flexible):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClassicMemberMetadata(Flexible):
+class ClassicMemberMetadataSchema(Flexible):
     """The tag of value 5: a member that speaks the classic protocol."""
 
     session_timeout_ms: int = field(metadata=_INT32)
-    supported_protocols: tuple[ClassicProtocol, ...]
+    supported_protocols: tuple[ClassicProtocolSchema, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -227,7 +227,7 @@ class MemberMetadataValue(Flexible):
     subscribed_topic_regex: str | None = field(metadata=_STRING)
     rebalance_timeout_ms: int = field(metadata=_INT32)
     server_assignor: str | None = field(metadata=_STRING)
-    classic: ClassicMemberMetadata | None = field(metadata=_TAG_0)
+    classic: ClassicMemberMetadataSchema | None = field(metadata=_TAG_0)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -239,7 +239,7 @@ class TargetMetadataValue(Flexible):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopicPartitions(Flexible):
+class TopicPartitionsSchema(Flexible):
     """Partitions of one topic."""
 
     topic_id: TopicId | None = field(metadata=_UUID)
@@ -247,7 +247,7 @@ class TopicPartitions(Flexible):
 
 
 @dataclass(frozen=True, kw_only=True)
-class TopicPartitionsSince(TopicPartitions):
+class TopicPartitionsSince(TopicPartitionsSchema):
     """Partitions of one topic, and beside each the member epoch at which it was assigned (KIP-1251)."""
 
     assignment_epochs: tuple[int, ...] | None = field(default=None, metadata=_INT32 | _TAG_0)
@@ -257,7 +257,7 @@ class TopicPartitionsSince(TopicPartitions):
 class TargetMemberValue(Flexible):
     """Value 7."""
 
-    topic_partitions: tuple[TopicPartitions, ...]
+    topic_partitions: tuple[TopicPartitionsSchema, ...]
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -197,7 +197,7 @@ def _current(values: dict[str, Any]) -> r.ConsumerGroupCurrentMemberAssignmentVa
 
 
 _OFFSETS: Final = _Type(
-    s.OffsetCommitKey,
+    s.OffsetCommitKeySchema,
     {
         0: s.OffsetCommitValue0,
         1: s.OffsetCommitValue1,
@@ -225,7 +225,7 @@ _TYPES: Final[Mapping[int, _Type]] = {
     ),
     3: _Type(
         s.GroupKey,
-        {0: s.GroupMetadataValue},
+        {0: s.GroupMetadataValueSchema},
         lambda key: r.ConsumerGroupMetadataKey(key["group"]),
         lambda value: r.ConsumerGroupMetadataValue(value["epoch"], value.get("metadata_hash", 0)),
     ),

@@ -27,7 +27,7 @@ class Pair(Flexible):
 
 
 @dataclass(frozen=True, kw_only=True)
-class StreamsGroupMetadataValue(Flexible):
+class StreamsGroupMetadataValueSchema(Flexible):
     """Value 17."""
 
     epoch: int = field(metadata=_INT32)

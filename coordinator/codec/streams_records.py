@@ -53,7 +53,7 @@ def _read_metadata(values: dict[str, Any]) -> r.StreamsGroupMetadataValue:
 
 def _metadata(value: r.StreamsGroupMetadataValue) -> Any:
     configs = value.last_assignment_configs
-    return s.StreamsGroupMetadataValue(
+    return s.StreamsGroupMetadataValueSchema(
         epoch=value.epoch,
         metadata_hash=value.metadata_hash,
         validated_topology_epoch=value.validated_topology_epoch,
@@ -214,7 +214,7 @@ def _pairs(entries: Iterable[tuple[str, str]]) -> tuple[s.Pair, ...]:
 STREAMS_TYPES: Final[Mapping[int, StreamsRecordType]] = {
     17: StreamsRecordType(
         g.GroupKey,
-        s.StreamsGroupMetadataValue,
+        s.StreamsGroupMetadataValueSchema,
         lambda key: r.StreamsGroupMetadataKey(key["group"]),
         _read_metadata,
         _metadata,

@@ -12,7 +12,7 @@ from typing import Any
 
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.owners import PartitionEpochs
-from fencepost.coordinator.consumer.states import GroupState, MemberState
+from fencepost.coordinator.consumer.states import ConsumerGroupMemberState, GroupState
 from fencepost.coordinator.consumer.subscription import SubscriptionCounts
 from fencepost.coordinator.protocol.errors import ErrorCode, InconsistentRecord, ProtocolError
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, NO_PARTITIONS, MemberId, Partitions
@@ -35,7 +35,7 @@ from fencepost.coordinator.protocol.records import (
 
 # Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
 EMPTY, ASSIGNING, RECONCILING, STABLE, _ = GroupState
-MEMBER_STABLE = MemberState.STABLE
+MEMBER_STABLE = ConsumerGroupMemberState.STABLE
 
 INITIAL_EPOCH = 1
 """Group and assignment epoch of a new group; the first change of its inputs makes 2."""

@@ -20,10 +20,16 @@ from fencepost.coordinator.config import (
 )
 from fencepost.coordinator.consumer import leaving, regular_expressions
 from fencepost.coordinator.consumer.group import ConsumerGroup
-from fencepost.coordinator.consumer.heartbeat import Surroundings, heartbeat
+from fencepost.coordinator.consumer.heartbeat import ConsumerHeartbeatContext, heartbeat
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.records import apply_to_groups
-from fencepost.coordinator.consumer.soft import GroupSoftState, MemberContact, SoftState, TimerKey, TimerKind
+from fencepost.coordinator.consumer.soft import (
+    ConsumerGroupSoftState,
+    ConsumerSoftState,
+    ConsumerTimerKey,
+    ConsumerTimerKind,
+    MemberContact,
+)
 from fencepost.coordinator.consumer.validation import check_request
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
@@ -92,7 +98,7 @@ class ConsumerGroups:
         self.groups: Mapping[str, ConsumerGroup] = MappingProxyType(self._groups)
         self.replay: Callable[[Any, Any], None] = partial(apply_to_groups, self._groups)
         """Makes a record of a journal true, or raises InconsistentRecord; `rebuild` ends a load."""
-        self.soft = SoftState(self._session_timeout_ms)
+        self.soft = ConsumerSoftState(self._session_timeout_ms)
         self.image = TopicsImage()
         """The cluster's topics, as of the last TopicsChanged."""
         self.migration: Migration
@@ -188,7 +194,7 @@ class ConsumerGroups:
         request: ConsumerGroupHeartbeatRequest,
         outcome: Outcome,
         group: ConsumerGroup,
-        soft: GroupSoftState,
+        soft: ConsumerGroupSoftState,
         contact: MemberContact,
     ) -> None:
         """Keep what is to be answered again, if the heartbeat that comes next can be foretold."""
@@ -210,9 +216,9 @@ class ConsumerGroups:
         contact.request, contact.answer = request, outcome
         contact.until_ms = min(until_ms, soft.refresh_deadline_ms)
 
-    def surroundings(self, group_id: str, now_ms: int) -> Surroundings:
+    def surroundings(self, group_id: str, now_ms: int) -> ConsumerHeartbeatContext:
         """What a heartbeat of a member of that group depends on beside the group."""
-        return Surroundings(
+        return ConsumerHeartbeatContext(
             image=self.image,
             newest_topics=self._newest_topics,
             settings=self._settings.of(group_id),
@@ -248,7 +254,7 @@ class ConsumerGroups:
         group = self._groups.get(group_id)
         if group is None or member_id not in group.members:
             return None
-        return self._fence(TimerKey(TimerKind.SESSION, group_id, member_id), now_ms)
+        return self._fence(ConsumerTimerKey(ConsumerTimerKind.SESSION, group_id, member_id), now_ms)
 
     def rebalance(self, group_id: str) -> Outcome | None:
         """A new group epoch for its own sake. None if there is no such group with members here."""
@@ -291,7 +297,7 @@ class ConsumerGroups:
     def deadline_reached(self, now_ms: int) -> Outcome | None:
         """Run the most overdue timer that ends something; None if there is none."""
         while (key := self.soft.timers.pop_due(now_ms)) is not None:
-            if key.kind is TimerKind.SESSION:
+            if key.kind is ConsumerTimerKind.SESSION:
                 if self.soft.session_is_over(key, now_ms):
                     return self._fence(key, now_ms)
                 continue
@@ -301,7 +307,7 @@ class ConsumerGroups:
                 return self._fence(key, now_ms)
         return None
 
-    def _fence(self, key: TimerKey, now_ms: int) -> Outcome:
+    def _fence(self, key: ConsumerTimerKey, now_ms: int) -> Outcome:
         group = self._groups[key.group_id]
         records = self._removal(now_ms, group, (group.members[key.member_id],))
         fenced = MemberFenced(group_id=key.group_id, member_id=key.member_id, reason=key.kind.value)

@@ -18,14 +18,14 @@ from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.leaving import member_tombstones
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.reconcile import Taken, reconcile
-from fencepost.coordinator.consumer.soft import GroupSoftState
+from fencepost.coordinator.consumer.soft import ConsumerGroupSoftState
 from fencepost.coordinator.consumer.subscription import (
     SubscriptionCounts,
     effective_topics,
     existing_ids,
 )
 from fencepost.coordinator.consumer.target import (
-    Target,
+    ConsumerTarget,
     compute_target,
     last_target,
     preferred_assignor,
@@ -47,7 +47,7 @@ from fencepost.coordinator.protocol.records import (
 from fencepost.coordinator.protocol.topics import TopicsImage, metadata_hash
 
 
-class Surroundings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ConsumerHeartbeatContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """All that a heartbeat depends on besides its group and itself."""
 
     image: TopicsImage
@@ -67,10 +67,10 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 def heartbeat(
     group: ConsumerGroup,
-    soft: GroupSoftState,
+    soft: ConsumerGroupSoftState,
     request: ConsumerGroupHeartbeatRequest,
     member_id: MemberId,
-    around: Surroundings,
+    around: ConsumerHeartbeatContext,
 ) -> Outcome:
     """The outcome of a heartbeat with an epoch of 0 or more; `group` is a new one if there was none.
 
@@ -98,13 +98,13 @@ class Evaluated(msgspec.Struct, frozen=True, gc=False):
 
 def evaluate(
     group: ConsumerGroup,
-    soft: GroupSoftState,
+    soft: ConsumerGroupSoftState,
     old: ConsumerGroupMember,
     new: ConsumerGroupMember,
     *,
     owned: Partitions | None,
     records: tuple[Record, ...],
-    around: Surroundings,
+    around: ConsumerHeartbeatContext,
 ) -> Evaluated:
     """What follows when `old` now is `new` and owns what it says; `records` are those that led to `old`.
 
@@ -167,7 +167,7 @@ def _change(
     old: ConsumerGroupMember,
     new: ConsumerGroupMember,
     absorbed: ConsumerGroupMember | None,
-    around: Surroundings,
+    around: ConsumerHeartbeatContext,
 ) -> _Change:
     """The change from `old` to `new`; `absorbed` counts no more, as if it had left.
 
@@ -234,7 +234,9 @@ def replacement(
     )
 
 
-def _is_settled(group: ConsumerGroup, soft: GroupSoftState, member: ConsumerGroupMember, now_ms: int) -> bool:
+def _is_settled(
+    group: ConsumerGroup, soft: ConsumerGroupSoftState, member: ConsumerGroupMember, now_ms: int
+) -> bool:
     """Whether a member that says nothing new has reached the newest target, and no other is due."""
     epoch = group.group_epoch
     return (
@@ -255,7 +257,10 @@ def _taken_without(group: ConsumerGroup, absorbed: ConsumerGroupMember) -> Taken
 
 
 def _prefers_another(
-    group: ConsumerGroup, member: ConsumerGroupMember, counts: SubscriptionCounts, around: Surroundings
+    group: ConsumerGroup,
+    member: ConsumerGroupMember,
+    counts: SubscriptionCounts,
+    around: ConsumerHeartbeatContext,
 ) -> bool:
     """Whether the group's members, by these counts, now ask for another assignor than before.
 
@@ -271,7 +276,7 @@ def _effects(
     group: ConsumerGroup,
     new: ConsumerGroupMember,
     counts: SubscriptionCounts,
-    around: Surroundings,
+    around: ConsumerHeartbeatContext,
 ) -> tuple[Effect, ...]:
     if around.resolving or not counts.regexes:
         return ()
@@ -290,8 +295,8 @@ def _due_target(
     member: ConsumerGroupMember,
     counts: SubscriptionCounts,
     epoch: int,
-    around: Surroundings,
-) -> Target | None:
+    around: ConsumerHeartbeatContext,
+) -> ConsumerTarget | None:
     """A new target, if it is time for one."""
     due = group.assignment_epoch < epoch and may_assign_again(
         group.assignment_timestamp_ms, around.settings.assignment_interval_ms, around.now_ms

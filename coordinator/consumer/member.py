@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from fencepost.coordinator.consumer.states import STATES_BY_CODE, MemberState
+from fencepost.coordinator.consumer.states import STATES_BY_CODE, ConsumerGroupMemberState
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, NO_PARTITIONS, MemberId, Partitions, TopicId
 from fencepost.coordinator.protocol.records import (
@@ -16,7 +16,7 @@ from fencepost.coordinator.protocol.records import (
     Record,
 )
 
-STABLE = MemberState.STABLE
+STABLE = ConsumerGroupMemberState.STABLE
 """A name of its own: in Python 3.11 an attribute of an enum class costs as much as a call."""
 
 
@@ -40,7 +40,7 @@ class ConsumerGroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     member_epoch: int = 0
     previous_member_epoch: int = 0
     """The epoch before the last evaluation; a member may come with it when an answer was lost."""
-    state: MemberState = MemberState.STABLE
+    state: ConsumerGroupMemberState = ConsumerGroupMemberState.STABLE
     assigned: Partitions = NO_PARTITIONS
     pending_revocation: Partitions = NO_PARTITIONS
     assignment_epochs: dict[TopicId, dict[int, int]] = {}

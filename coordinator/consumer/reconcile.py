@@ -12,13 +12,17 @@ from collections.abc import Callable, Collection, Iterable
 import msgspec
 
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
-from fencepost.coordinator.consumer.states import MEMBER_TABLE, MemberState, ReconciliationStep
+from fencepost.coordinator.consumer.states import (
+    MEMBER_TABLE,
+    ConsumerGroupMemberState,
+    ConsumerReconciliationStep,
+)
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, Partitions, TopicId
 
 # Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
-STABLE, UNREVOKED, UNRELEASED, UNKNOWN = MemberState
-REVOKE, WAIT, SETTLE, _ = ReconciliationStep
+STABLE, UNREVOKED, UNRELEASED, UNKNOWN = ConsumerGroupMemberState
+REVOKE, WAIT, SETTLE, _ = ConsumerReconciliationStep
 
 Taken = Callable[[TopicId, Iterable[int]], set[int]]
 """Which of a topic's partitions anyone holds, this member included."""
@@ -152,7 +156,7 @@ def _next(
 
 def _moved(
     member: ConsumerGroupMember,
-    state: MemberState,
+    state: ConsumerGroupMemberState,
     epoch: int,
     assigned: Partitions,
     pending: Partitions,

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
-from fencepost.coordinator.consumer.states import MemberState
+from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.outcome import NOTHING, Outcome
@@ -24,11 +24,11 @@ from fencepost.coordinator.protocol.records import (
 )
 from fencepost.coordinator.timers import WRITE_RETRY_MS, MetadataRefresh, Timers, next_look_ms
 
-UNREVOKED = MemberState.UNREVOKED_PARTITIONS
+UNREVOKED = ConsumerGroupMemberState.UNREVOKED_PARTITIONS
 """A name of its own: in Python 3.11 an attribute of an enum class costs as much as a call."""
 
 
-class TimerKind(enum.StrEnum):
+class ConsumerTimerKind(enum.StrEnum):
     """What a deadline is for."""
 
     SESSION = "session"
@@ -41,10 +41,10 @@ class TimerKind(enum.StrEnum):
     """The member speaks the classic protocol, and did not ask for its assignment after it joined."""
 
 
-class TimerKey(NamedTuple):
+class ConsumerTimerKey(NamedTuple):
     """One deadline."""
 
-    kind: TimerKind
+    kind: ConsumerTimerKind
     group_id: str
     member_id: MemberId
 
@@ -82,7 +82,7 @@ class MemberContact:
         """Whether its rebalance timer runs."""
 
 
-class GroupSoftState(MetadataRefresh):
+class ConsumerGroupSoftState(MetadataRefresh):
     """The soft state of one group."""
 
     __slots__ = ("contacts", "version")
@@ -94,7 +94,7 @@ class GroupSoftState(MetadataRefresh):
         """Counts what may change the answer to a heartbeat."""
 
 
-class SoftState:
+class ConsumerSoftState:
     """The soft state of all groups of a coordinator, and its timers."""
 
     __slots__ = ("_session_timeout_ms", "groups", "now_ms", "resolving", "timers")
@@ -102,16 +102,16 @@ class SoftState:
     def __init__(self, session_timeout_ms: Callable[[str], int]) -> None:
         self._session_timeout_ms = session_timeout_ms
         """The session length of a group, by its id."""
-        self.groups: dict[str, GroupSoftState] = {}
-        self.timers: Timers[TimerKey] = Timers()
+        self.groups: dict[str, ConsumerGroupSoftState] = {}
+        self.timers: Timers[ConsumerTimerKey] = Timers()
         self.resolving: dict[str, None] = {}
         """Groups that wait for an answer about their regular expressions."""
         self.now_ms = 0
         """The time of the last event that was not just answered again; what is applied happens then."""
 
-    def of(self, group_id: str) -> GroupSoftState:
+    def of(self, group_id: str) -> ConsumerGroupSoftState:
         """The group's soft state; for a group that no record has made yet, one that is not kept."""
-        return self.groups.get(group_id) or GroupSoftState()
+        return self.groups.get(group_id) or ConsumerGroupSoftState()
 
     def follow(self, key: Any, value: Any, group: ConsumerGroup | None) -> None:
         """Adapt to a record of a group that was just applied; None if it ended the group."""
@@ -121,7 +121,7 @@ class SoftState:
             return
         soft = self.groups.get(group_id)
         if soft is None:
-            soft = self.groups[group_id] = GroupSoftState()
+            soft = self.groups[group_id] = ConsumerGroupSoftState()
         if type(key) is ConsumerGroupCurrentMemberAssignmentKey and value is not None:
             member = group.members[key.member_id]
             contact = soft.contacts.get(key.member_id)
@@ -144,7 +144,7 @@ class SoftState:
 
     def rebuild(self, groups: Mapping[str, ConsumerGroup], now_ms: int) -> None:
         """Start over after a load: every member was heard just now."""
-        self.groups = {group_id: GroupSoftState() for group_id in groups}
+        self.groups = {group_id: ConsumerGroupSoftState() for group_id in groups}
         self.timers.clear()
         self.resolving = {}
         self.now_ms = now_ms
@@ -152,7 +152,7 @@ class SoftState:
             for member_id in sorted(group.members):
                 self._meet(group_id, group.members[member_id])
 
-    def session_is_over(self, key: TimerKey, now_ms: int) -> bool:
+    def session_is_over(self, key: ConsumerTimerKey, now_ms: int) -> bool:
         """Whether the session that just came up has ended; if the member was heard since, it goes on."""
         contact = self.groups[key.group_id].contacts[key.member_id]
         deadline_ms = contact.last_ms + self._session_ms(key.group_id, contact)
@@ -162,7 +162,7 @@ class SoftState:
         self.retry_later(key, now_ms)
         return True
 
-    def retry_later(self, key: TimerKey, now_ms: int) -> None:
+    def retry_later(self, key: ConsumerTimerKey, now_ms: int) -> None:
         """Run the timer again soon, unless what it writes ends the member before."""
         self.timers.set(key, now_ms + WRITE_RETRY_MS)
 
@@ -176,15 +176,15 @@ class SoftState:
             for member_id, contact in soft.contacts.items():
                 self._arm_session(group_id, member_id, contact)
 
-    def expect(self, kind: TimerKind, group_id: str, member: ConsumerGroupMember) -> None:
+    def expect(self, kind: ConsumerTimerKind, group_id: str, member: ConsumerGroupMember) -> None:
         """A member of the classic protocol has its rebalance time-out to join, or to sync."""
-        key = TimerKey(kind, group_id, member.member_id)
-        if kind is not TimerKind.JOIN or key not in self.timers:
+        key = ConsumerTimerKey(kind, group_id, member.member_id)
+        if kind is not ConsumerTimerKind.JOIN or key not in self.timers:
             self.timers.set(key, self.now_ms + member.rebalance_timeout_ms)
 
-    def expect_no_more(self, kind: TimerKind, group_id: str, member_id: MemberId) -> None:
+    def expect_no_more(self, kind: ConsumerTimerKind, group_id: str, member_id: MemberId) -> None:
         """It did."""
-        self.timers.cancel(TimerKey(kind, group_id, member_id))
+        self.timers.cancel(ConsumerTimerKey(kind, group_id, member_id))
 
     def discard(self, records: Iterable[Record]) -> None:
         """These were not written: of members that they were to make nothing is expected, nor other epochs."""
@@ -192,7 +192,7 @@ class SoftState:
             key = record.key
             contacts = self.of(key.group_id).contacts
             if type(key) is ConsumerGroupMemberMetadataKey and key.member_id not in contacts:
-                self.expect_no_more(TimerKind.SYNC, key.group_id, key.member_id)
+                self.expect_no_more(ConsumerTimerKind.SYNC, key.group_id, key.member_id)
             elif type(key) is ConsumerGroupCurrentMemberAssignmentKey and key.member_id in contacts:
                 contacts[key.member_id].awaited_epoch = None
 
@@ -200,7 +200,7 @@ class SoftState:
         return self._session_timeout_ms(group_id) if contact.session_ms is None else contact.session_ms
 
     def _arm_session(self, group_id: str, member_id: MemberId, contact: MemberContact) -> None:
-        key = TimerKey(TimerKind.SESSION, group_id, member_id)
+        key = ConsumerTimerKey(ConsumerTimerKind.SESSION, group_id, member_id)
         self.timers.set(key, contact.last_ms + self._session_ms(group_id, contact))
 
     def _meet(self, group_id: str, member: ConsumerGroupMember) -> None:
@@ -216,13 +216,18 @@ class SoftState:
             contact.session_ms = session_ms
             self._arm_session(group_id, member.member_id, contact)
         if session_ms is None:
-            self.expect_no_more(TimerKind.JOIN, group_id, member.member_id)
-            self.expect_no_more(TimerKind.SYNC, group_id, member.member_id)
+            self.expect_no_more(ConsumerTimerKind.JOIN, group_id, member.member_id)
+            self.expect_no_more(ConsumerTimerKind.SYNC, group_id, member.member_id)
 
     def _forget(self, group_id: str, member_id: MemberId) -> None:
         self.groups[group_id].contacts.pop(member_id, None)
-        for kind in (TimerKind.SESSION, TimerKind.REBALANCE, TimerKind.JOIN, TimerKind.SYNC):
-            self.timers.cancel(TimerKey(kind, group_id, member_id))
+        for kind in (
+            ConsumerTimerKind.SESSION,
+            ConsumerTimerKind.REBALANCE,
+            ConsumerTimerKind.JOIN,
+            ConsumerTimerKind.SYNC,
+        ):
+            self.timers.cancel(ConsumerTimerKey(kind, group_id, member_id))
 
     def _arm_rebalance(self, group_id: str, member: ConsumerGroupMember, contact: MemberContact) -> None:
         """Each record that leaves a revocation outstanding starts its timer anew; any other stops it.
@@ -232,8 +237,8 @@ class SoftState:
         """
         revoking = member.state is UNREVOKED and member.member_epoch >= 0 and member.classic is None
         if revoking:
-            key = TimerKey(TimerKind.REBALANCE, group_id, member.member_id)
+            key = ConsumerTimerKey(ConsumerTimerKind.REBALANCE, group_id, member.member_id)
             self.timers.set(key, self.now_ms + member.rebalance_timeout_ms)
         elif contact.revoking:
-            self.timers.cancel(TimerKey(TimerKind.REBALANCE, group_id, member.member_id))
+            self.timers.cancel(ConsumerTimerKey(ConsumerTimerKind.REBALANCE, group_id, member.member_id))
         contact.revoking = revoking

@@ -80,7 +80,7 @@ GROUP_TABLE: StateTable[GroupState, GroupEvent] = StateTable(
 )
 
 
-class MemberState(enum.StrEnum):
+class ConsumerGroupMemberState(enum.StrEnum):
     """Where a member stands on its way to the target. `code` is its number in records."""
 
     STABLE = "STABLE"
@@ -99,23 +99,25 @@ class MemberState(enum.StrEnum):
 
 
 _CODES = {
-    MemberState.STABLE: 0,
-    MemberState.UNREVOKED_PARTITIONS: 1,
-    MemberState.UNRELEASED_PARTITIONS: 2,
-    MemberState.UNKNOWN: 127,
+    ConsumerGroupMemberState.STABLE: 0,
+    ConsumerGroupMemberState.UNREVOKED_PARTITIONS: 1,
+    ConsumerGroupMemberState.UNRELEASED_PARTITIONS: 2,
+    ConsumerGroupMemberState.UNKNOWN: 127,
 }
 
 
-class _StatesByCode(dict[int, MemberState]):
-    def __missing__(self, code: int) -> MemberState:
-        return MemberState.UNKNOWN
+class _StatesByCode(dict[int, ConsumerGroupMemberState]):
+    def __missing__(self, code: int) -> ConsumerGroupMemberState:
+        return ConsumerGroupMemberState.UNKNOWN
 
 
-STATES_BY_CODE: Mapping[int, MemberState] = _StatesByCode({code: state for state, code in _CODES.items()})
+STATES_BY_CODE: Mapping[int, ConsumerGroupMemberState] = _StatesByCode(
+    {code: state for state, code in _CODES.items()}
+)
 """The state behind a record's number; UNKNOWN for any number of a newer coordinator."""
 
 
-class ReconciliationStep(enum.StrEnum):
+class ConsumerReconciliationStep(enum.StrEnum):
     """What a reconciliation decided."""
 
     REVOKE = "partitions to revoke"
@@ -126,12 +128,12 @@ class ReconciliationStep(enum.StrEnum):
     """A record was read whose state this version does not know."""
 
 
-_M, _S = MemberState, ReconciliationStep
+_M, _S = ConsumerGroupMemberState, ConsumerReconciliationStep
 
-MEMBER_TABLE: StateTable[MemberState, ReconciliationStep] = StateTable(
+MEMBER_TABLE: StateTable[ConsumerGroupMemberState, ConsumerReconciliationStep] = StateTable(
     "consumer-group-member",
     source="KIP-848, Member Assignment; CurrentAssignmentBuilder in Kafka 4.3",
-    states=MemberState,
+    states=ConsumerGroupMemberState,
     initial=_M.STABLE,
     transitions=(
         (_M.STABLE, _S.SETTLE, _M.STABLE),

@@ -22,7 +22,7 @@ from fencepost.coordinator.protocol.records import (
 from fencepost.coordinator.protocol.topics import TopicsImage
 
 
-class Target(msgspec.Struct, frozen=True, gc=False):
+class ConsumerTarget(msgspec.Struct, frozen=True, gc=False):
     """The target that a member is reconciled to, and the records that a new one needs."""
 
     epoch: int
@@ -30,9 +30,9 @@ class Target(msgspec.Struct, frozen=True, gc=False):
     records: tuple[Record, ...] = ()
 
 
-def last_target(group: ConsumerGroup, member_id: MemberId) -> Target:
+def last_target(group: ConsumerGroup, member_id: MemberId) -> ConsumerTarget:
     """The target that stands, of the member that the group knows by that id."""
-    return Target(group.assignment_epoch, group.targets.get(member_id, NO_PARTITIONS))
+    return ConsumerTarget(group.assignment_epoch, group.targets.get(member_id, NO_PARTITIONS))
 
 
 def preferred_assignor(
@@ -65,7 +65,7 @@ def compute_target(
     image: TopicsImage,
     assignor: Assignor,
     now_ms: int,
-) -> Target:
+) -> ConsumerTarget:
     """A new target for the group, in which `member` takes the place of what the group knows of it.
 
     `counts` are the group's with that member. The records hold each target that changed, by member id,
@@ -94,7 +94,7 @@ def compute_target(
             ConsumerGroupTargetAssignmentMetadataValue(epoch, now_ms),
         )
     )
-    return Target(epoch, answer.get(member.member_id, NO_PARTITIONS), tuple(records))
+    return ConsumerTarget(epoch, answer.get(member.member_id, NO_PARTITIONS), tuple(records))
 
 
 def _group_spec(

@@ -13,7 +13,7 @@ from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.protocol.classic import CONSUMER_PROTOCOL_TYPE, JoinGroupProtocol
 from fencepost.coordinator.protocol.consumer_protocol import (
     NEWEST_VERSION,
-    Assignment,
+    ConsumerProtocolAssignment,
     MalformedConsumerProtocol,
     version_of,
     write_assignment,
@@ -85,4 +85,4 @@ def assignment_bytes(subscription: bytes, partitions: Partitions, image: TopicsI
         version = 0
     named = {image.name_of(topic_id): numbers for topic_id, numbers in partitions.items()}
     by_name = {name: numbers for name, numbers in named.items() if name is not None}
-    return write_assignment(Assignment(partitions=dict(sorted(by_name.items()))), version)
+    return write_assignment(ConsumerProtocolAssignment(partitions=dict(sorted(by_name.items()))), version)

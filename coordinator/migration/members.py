@@ -13,10 +13,10 @@ from fencepost.coordinator.classic.join import MEMBER_ID_REQUIRED_VERSION
 from fencepost.coordinator.config import ConsumerGroupMigrationPolicy
 from fencepost.coordinator.consumer import heartbeat, validation
 from fencepost.coordinator.consumer.group import ConsumerGroup
-from fencepost.coordinator.consumer.heartbeat import Evaluated, Surroundings
+from fencepost.coordinator.consumer.heartbeat import ConsumerHeartbeatContext, Evaluated
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
-from fencepost.coordinator.consumer.soft import GroupSoftState
-from fencepost.coordinator.consumer.states import MemberState
+from fencepost.coordinator.consumer.soft import ConsumerGroupSoftState
+from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.migration.downgrade import assignment_bytes
 from fencepost.coordinator.protocol.classic import (
     CONSUMER_PROTOCOL_TYPE,
@@ -27,8 +27,8 @@ from fencepost.coordinator.protocol.classic import (
     SyncGroupResponse,
 )
 from fencepost.coordinator.protocol.consumer_protocol import (
+    ConsumerProtocolSubscription,
     MalformedConsumerProtocol,
-    Subscription,
     read_subscription,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
@@ -40,9 +40,9 @@ from fencepost.coordinator.protocol.topics import TopicsImage
 def check_join(
     group: ConsumerGroup,
     request: JoinGroupRequest,
-    around: Surroundings,
+    around: ConsumerHeartbeatContext,
     policy: ConsumerGroupMigrationPolicy,
-) -> Subscription:
+) -> ConsumerProtocolSubscription:
     """Whether a classic consumer may join; what it subscribes to.
 
     :raises ProtocolError: INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED, or MEMBER_ID_REQUIRED.
@@ -71,10 +71,10 @@ def _shares_a_protocol(group: ConsumerGroup, request: JoinGroupRequest) -> bool:
 
 def join(
     group: ConsumerGroup,
-    soft: GroupSoftState,
+    soft: ConsumerGroupSoftState,
     request: JoinGroupRequest,
-    subscription: Subscription,
-    around: Surroundings,
+    subscription: ConsumerProtocolSubscription,
+    around: ConsumerHeartbeatContext,
 ) -> Evaluated:
     """The member after it joined, with what it says it owns, and the records of that.
 
@@ -147,7 +147,10 @@ def sync(group: ConsumerGroup, request: SyncGroupRequest, image: TopicsImage) ->
     ):
         raise _inconsistent(f"{request.protocol_type} {request.protocol_name} is not the member's protocol")
     # One that has to revoke first joins again when it did.
-    if member.member_epoch < group.assignment_epoch and member.state is not MemberState.UNREVOKED_PARTITIONS:
+    if (
+        member.member_epoch < group.assignment_epoch
+        and member.state is not ConsumerGroupMemberState.UNREVOKED_PARTITIONS
+    ):
         raise ProtocolError(ErrorCode.REBALANCE_IN_PROGRESS, "there is a newer target")
     return SyncGroupResponse(
         protocol_type=request.protocol_type,
@@ -163,9 +166,9 @@ def alive(group: ConsumerGroup, request: HeartbeatRequest) -> bool:
     """
     member = _classic_member(group, request.member_id, request.instance_id, request.generation)
     match member.state:
-        case MemberState.UNREVOKED_PARTITIONS:
+        case ConsumerGroupMemberState.UNREVOKED_PARTITIONS:
             return False
-        case MemberState.UNRELEASED_PARTITIONS if not _waits_for_others(group, member):
+        case ConsumerGroupMemberState.UNRELEASED_PARTITIONS if not _waits_for_others(group, member):
             return False
     return member.member_epoch >= group.assignment_epoch
 

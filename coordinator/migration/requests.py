@@ -12,11 +12,11 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.consumer import heartbeat, leaving
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.groups import ConsumerGroups
-from fencepost.coordinator.consumer.heartbeat import Evaluated, Surroundings
+from fencepost.coordinator.consumer.heartbeat import ConsumerHeartbeatContext, Evaluated
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.records import apply_to_groups
-from fencepost.coordinator.consumer.soft import GroupSoftState, TimerKind
-from fencepost.coordinator.consumer.states import MemberState
+from fencepost.coordinator.consumer.soft import ConsumerGroupSoftState, ConsumerTimerKind
+from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.migration import downgrade, members, upgrade
 from fencepost.coordinator.protocol.classic import (
     HeartbeatRequest,
@@ -38,7 +38,7 @@ from fencepost.coordinator.streams.group import StreamsGroup
 _IN_A_ROUND = (ClassicGroupState.PREPARING_REBALANCE, ClassicGroupState.COMPLETING_REBALANCE)
 
 
-class ClassicProtocol:
+class ClassicProtocolRequests:
     """Answers members that speak the classic protocol, wherever they are members."""
 
     __slots__ = ("_classic", "_config", "_groups", "_soft", "_streams", "_surroundings")
@@ -107,11 +107,13 @@ class ClassicProtocol:
         if found.effects:
             self._soft.resolving[group_id] = None
         self._heard(group_id, member, now_ms)
-        self._soft.expect_no_more(TimerKind.JOIN, group_id, member.member_id)
-        self._soft.expect(TimerKind.SYNC, group_id, member)
+        self._soft.expect_no_more(ConsumerTimerKind.JOIN, group_id, member.member_id)
+        self._soft.expect(ConsumerTimerKind.SYNC, group_id, member)
         return Outcome(records=found.records, reply=members.joined(member), effects=found.effects)
 
-    def _join_ends_the_group(self, group: ConsumerGroup, found: Evaluated, around: Surroundings) -> Outcome:
+    def _join_ends_the_group(
+        self, group: ConsumerGroup, found: Evaluated, around: ConsumerHeartbeatContext
+    ) -> Outcome:
         """A static member came back with the classic protocol, and nobody speaks the newer one any more."""
         after = _copy_of(group)
         for record in found.records:
@@ -120,7 +122,7 @@ class ClassicProtocol:
         classic = downgrade.downgrade(then, (), around.image, around.now_ms)
         # Nobody tells members of what they have not taken up yet, unless they join anew.
         behind = any(
-            member.member_epoch < then.group_epoch or member.state is not MemberState.STABLE
+            member.member_epoch < then.group_epoch or member.state is not ConsumerGroupMemberState.STABLE
             for member in then.members.values()
         )
         stale = behind or then.group_epoch > group.group_epoch or then.assignment_epoch < then.group_epoch
@@ -142,7 +144,7 @@ class ClassicProtocol:
         except ProtocolError as error:
             return Outcome(reply=SyncGroupResponse(error_code=error.code))
         self._heard(group.group_id, group.members[request.member_id], now_ms)
-        self._soft.expect_no_more(TimerKind.SYNC, group.group_id, request.member_id)
+        self._soft.expect_no_more(ConsumerTimerKind.SYNC, group.group_id, request.member_id)
         return Outcome(reply=reply)
 
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> Outcome:
@@ -158,7 +160,7 @@ class ClassicProtocol:
         self._heard(group.group_id, member, now_ms)
         if goes_on:
             return Outcome(reply=HeartbeatResponse())
-        self._soft.expect(TimerKind.JOIN, group.group_id, member)
+        self._soft.expect(ConsumerTimerKind.JOIN, group.group_id, member)
         return Outcome(reply=HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
 
     def _heard(self, group_id: str, member: ConsumerGroupMember, now_ms: int) -> None:
@@ -187,13 +189,13 @@ class ClassicProtocol:
         else:
             upgrade.check_may_upgrade(classic, self._config)
             group, before = upgrade.upgrade(classic, around.image)
-        found = heartbeat.heartbeat(group, GroupSoftState(), request, member_id, around)
+        found = heartbeat.heartbeat(group, ConsumerGroupSoftState(), request, member_id, around)
         unfinished = classic.is_in(*_IN_A_ROUND) or upgrade.leaves_out(group, around.image)
         if unfinished and not _raises_epoch(found):
             # A static member that comes back changes nothing. But the round that it ends was about something,
             # and of partitions that came after the last one nobody would hear: the digest is today's.
             group, before = upgrade.upgrade(classic, around.image, stale=True)
-            found = heartbeat.heartbeat(group, GroupSoftState(), request, member_id, around)
+            found = heartbeat.heartbeat(group, ConsumerGroupSoftState(), request, member_id, around)
         return Outcome(
             records=before + found.records,
             reply=found.reply,

@@ -23,7 +23,7 @@ from fencepost.coordinator.protocol.consumer_protocol import (
 )
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import Partitions, TopicId, partitions_of
-from fencepost.coordinator.protocol.outcome import Answer
+from fencepost.coordinator.protocol.outcome import ParkedResponse
 from fencepost.coordinator.protocol.records import (
     ClassicMemberMetadata,
     ConsumerGroupMetadataKey,
@@ -104,16 +104,16 @@ def leaves_out(group: ConsumerGroup, image: TopicsImage) -> bool:
     )
 
 
-def released(group: ClassicGroup) -> tuple[Answer, ...]:
+def released(group: ClassicGroup) -> tuple[ParkedResponse, ...]:
     """What those are told who wait in the classic group: to join again, the consumer group this time."""
     code = ErrorCode.REBALANCE_IN_PROGRESS
     answers = []
     for member in group.members.values():
         if member.join is not None:
             response = JoinGroupResponse(error_code=code, member_id=member.member_id)
-            answers.append(Answer(token=member.join, response=response))
+            answers.append(ParkedResponse(token=member.join, response=response))
         if member.sync is not None:
-            answers.append(Answer(token=member.sync, response=SyncGroupResponse(error_code=code)))
+            answers.append(ParkedResponse(token=member.sync, response=SyncGroupResponse(error_code=code)))
     return tuple(answers)
 
 

@@ -21,7 +21,7 @@ class MalformedConsumerProtocol(ValueError):
     """Bytes that are no subscription, or no assignment."""
 
 
-class Subscription(msgspec.Struct, frozen=True, kw_only=True):
+class ConsumerProtocolSubscription(msgspec.Struct, frozen=True, kw_only=True):
     """What a consumer says of itself when it joins."""
 
     topics: tuple[str, ...]
@@ -32,7 +32,7 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
     rack_id: str | None = None
 
 
-class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+class ConsumerProtocolAssignment(msgspec.Struct, frozen=True, kw_only=True):
     """What a consumer is given."""
 
     partitions: Mapping[str, tuple[int, ...]]
@@ -95,14 +95,14 @@ class _Reader:
         return found
 
 
-def read_subscription(data: bytes) -> Subscription:
+def read_subscription(data: bytes) -> ConsumerProtocolSubscription:
     """The subscription behind the bytes.
 
     :raises MalformedConsumerProtocol: if they are none.
     """
     reader = _Reader(data)
     version, topics, user_data = _first_of_subscription(reader)
-    return Subscription(
+    return ConsumerProtocolSubscription(
         topics=topics,
         user_data=user_data,
         owned=reader.partitions() if version >= 1 else NO_OWNED,
@@ -129,20 +129,20 @@ def _first_of_subscription(reader: _Reader) -> tuple[int, tuple[str, ...], bytes
     return version, topics, reader.nullable_bytes()
 
 
-def read_assignment(data: bytes) -> Assignment:
+def read_assignment(data: bytes) -> ConsumerProtocolAssignment:
     """The assignment behind the bytes; no bytes are an empty one.
 
     :raises MalformedConsumerProtocol: if they are none.
     """
     if not data:
-        return Assignment(partitions={})
+        return ConsumerProtocolAssignment(partitions={})
     reader = _Reader(data)
     if (version := reader.int16()) < 0:
         raise MalformedConsumerProtocol(f"version {version}")
-    return Assignment(partitions=reader.partitions(), user_data=reader.nullable_bytes())
+    return ConsumerProtocolAssignment(partitions=reader.partitions(), user_data=reader.nullable_bytes())
 
 
-def write_subscription(subscription: Subscription) -> bytes:
+def write_subscription(subscription: ConsumerProtocolSubscription) -> bytes:
     """The subscription's bytes, in the newest version."""
     rack_id = subscription.rack_id
     parts = [
@@ -157,7 +157,7 @@ def write_subscription(subscription: Subscription) -> bytes:
     return b"".join(parts)
 
 
-def write_assignment(assignment: Assignment, version: int = NEWEST_VERSION) -> bytes:
+def write_assignment(assignment: ConsumerProtocolAssignment, version: int = NEWEST_VERSION) -> bytes:
     """The assignment's bytes; versions 0 to 3 differ in their number only."""
     parts = [_INT16.pack(version), *_partitions(assignment.partitions), _bytes(assignment.user_data)]
     return b"".join(parts)

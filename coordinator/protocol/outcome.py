@@ -120,7 +120,7 @@ class MemberFenced(msgspec.Struct, frozen=True, kw_only=True):
     """`session`, `rebalance`, `join` or `sync`: the timer that ran out."""
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class ParkedResponse(msgspec.Struct, frozen=True, kw_only=True):
     """The answer to a request that had to wait: its outcome had no reply."""
 
     token: classic.Token
@@ -135,7 +135,7 @@ class CreateInternalTopics(msgspec.Struct, frozen=True, kw_only=True):
     """Each with the number of partitions it must have."""
 
 
-Effect: TypeAlias = ResolveRegularExpressions | MemberFenced | Answer | CreateInternalTopics
+Effect: TypeAlias = ResolveRegularExpressions | MemberFenced | ParkedResponse | CreateInternalTopics
 
 
 class Outcome(msgspec.Struct, frozen=True, gc=False):
@@ -144,7 +144,7 @@ class Outcome(msgspec.Struct, frozen=True, gc=False):
     records: tuple[Record, ...] = ()
     """One atomic batch; to be durable before anything below is seen by anyone."""
     reply: Response | None = None
-    """None for a request that has to wait: an `Answer` with its token follows in a later outcome."""
+    """None for a request that has to wait: an `ParkedResponse` with its token follows in a later outcome."""
     effects: tuple[Effect, ...] = ()
 
 

@@ -9,7 +9,7 @@ import msgspec
 
 from fencepost.coordinator.rabbit_codec import fields
 from fencepost.coordinator.rabbit_codec.codes import Key, ResponseCode
-from fencepost.coordinator.rabbit_codec.fields import Field, OffsetSpecification
+from fencepost.coordinator.rabbit_codec.fields import Field, WireOffsetSpecification
 
 U8: TypeAlias = Annotated[int, fields.U8]
 U16: TypeAlias = Annotated[int, fields.U16]
@@ -20,7 +20,7 @@ Texts: TypeAlias = Annotated[Sequence[str], fields.array(fields.STRING)]
 Properties: TypeAlias = Annotated[Mapping[str, str], fields.PROPERTIES]
 TrailingProperties: TypeAlias = Annotated[Mapping[str, str], fields.TRAILING_PROPERTIES]
 Rest: TypeAlias = Annotated[bytes, fields.REST]
-Specification: TypeAlias = Annotated[OffsetSpecification, fields.OFFSET_SPECIFICATION]
+Specification: TypeAlias = Annotated[WireOffsetSpecification, fields.OFFSET_SPECIFICATION]
 
 
 class Frame(msgspec.Struct, frozen=True):
@@ -45,7 +45,7 @@ class Response(Frame, frozen=True):
     code: U16 = ResponseCode.OK
 
 
-class Entry(NamedTuple):
+class ChunkEntry(NamedTuple):
     """One message, or a batch of them, as a publisher gives it: what a chunk will hold, and what tells it."""
 
     publishing_id: int

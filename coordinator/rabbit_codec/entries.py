@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 from fencepost.coordinator.codec.framing import MalformedFrame
-from fencepost.coordinator.rabbit_codec.base import Entry
+from fencepost.coordinator.rabbit_codec.base import ChunkEntry
 from fencepost.coordinator.rabbit_codec.compression import (
     COMPRESSIONS,
     MAX_UNCOMPRESSED_BYTES,
@@ -32,7 +32,7 @@ def message(value: bytes) -> bytes:
     return _SIMPLE.pack(len(value)) + value
 
 
-def publish(publisher_id: int, entries: Iterable[Entry]) -> Publish:
+def publish(publisher_id: int, entries: Iterable[ChunkEntry]) -> Publish:
     """The frame that publishes these; with filter values if one of them has one."""
     listed = list(entries)
     filtered = any(entry.filter_value is not None for entry in listed)
@@ -47,7 +47,7 @@ def publish(publisher_id: int, entries: Iterable[Entry]) -> Publish:
     return frame_type(publisher_id, b"".join(out))
 
 
-def entries_of(frame: Publish) -> list[Entry]:
+def entries_of(frame: Publish) -> list[ChunkEntry]:
     """The entries of a frame that publishes.
 
     :raises MalformedFrame: if they are not what the frame says.
@@ -65,7 +65,7 @@ def entries_of(frame: Publish) -> list[Entry]:
                 filter_value, at = OPTIONAL_STRING.read(data, at)
             start, end, records = _extent(data, at)
             at = end
-            entries.append(Entry(publishing_id, data[start:end], records, filter_value))
+            entries.append(ChunkEntry(publishing_id, data[start:end], records, filter_value))
     except struct.error:
         raise MalformedFrame(f"messages that end early, after {len(data)} bytes") from None
     if at != len(data):
@@ -86,7 +86,7 @@ def _extent(data: bytes, at: int) -> tuple[int, int, int]:
     return at, end, records
 
 
-def check_batch(entry: Entry) -> None:
+def check_batch(entry: ChunkEntry) -> None:
     """Nothing, for a message.
 
     :raises InvalidBatch: for a batch that RabbitMQ would refuse.

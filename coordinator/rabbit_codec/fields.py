@@ -26,16 +26,16 @@ class Field(NamedTuple):
     write: Write
 
 
-class OffsetSpecification(NamedTuple):
+class WireOffsetSpecification(NamedTuple):
     """Where to start reading. `value` is an offset, or a time in ms since the epoch; else it is 0."""
 
     type: OffsetType
     value: int = 0
 
 
-FIRST: Final = OffsetSpecification(OffsetType.FIRST)
-NEXT: Final = OffsetSpecification(OffsetType.NEXT)
-NONE: Final = OffsetSpecification(OffsetType.NONE)
+FIRST: Final = WireOffsetSpecification(OffsetType.FIRST)
+NEXT: Final = WireOffsetSpecification(OffsetType.NEXT)
+NONE: Final = WireOffsetSpecification(OffsetType.NONE)
 
 
 def _integer(code: str) -> Field:
@@ -192,18 +192,18 @@ _VALUES: Final = {OffsetType.OFFSET: U64, OffsetType.TIMESTAMP: I64}
 
 def _read_specification(
     data: bytes, at: int, lowest: OffsetType = OffsetType.FIRST
-) -> tuple[OffsetSpecification, int]:
+) -> tuple[WireOffsetSpecification, int]:
     number, at = U16.read(data, at)
     if not lowest <= number <= OffsetType.TIMESTAMP:
         raise MalformedFrame(f"an offset of type {number}, expected {lowest} to {OffsetType.TIMESTAMP}")
     kind = OffsetType(number)
     if kind not in _VALUES:
-        return OffsetSpecification(kind), at
+        return WireOffsetSpecification(kind), at
     value, at = _VALUES[kind].read(data, at)
-    return OffsetSpecification(kind, value), at
+    return WireOffsetSpecification(kind, value), at
 
 
-def _write_specification(value: OffsetSpecification, out: list[bytes]) -> None:
+def _write_specification(value: WireOffsetSpecification, out: list[bytes]) -> None:
     U16.write(value.type, out)
     if value.type in _VALUES:
         _VALUES[value.type].write(value.value, out)
@@ -212,7 +212,7 @@ def _write_specification(value: OffsetSpecification, out: list[bytes]) -> None:
 OFFSET_SPECIFICATION: Final = Field(_read_specification, _write_specification)
 
 
-def _read_last_specification(data: bytes, at: int) -> tuple[OffsetSpecification, int]:
+def _read_last_specification(data: bytes, at: int) -> tuple[WireOffsetSpecification, int]:
     value, _ = _read_specification(data, at, OffsetType.NONE)
     return value, len(data)
 

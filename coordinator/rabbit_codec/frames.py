@@ -32,7 +32,7 @@ from fencepost.coordinator.rabbit_codec.base import (
     record,
 )
 from fencepost.coordinator.rabbit_codec.codes import Key
-from fencepost.coordinator.rabbit_codec.fields import FIRST, OffsetSpecification
+from fencepost.coordinator.rabbit_codec.fields import FIRST, WireOffsetSpecification
 
 # -- publishing -----------------------------------------------------------------------------------------
 
@@ -214,7 +214,7 @@ class ConsumerUpdateResponse(Response, frozen=True):
     """The client answers with where it wants to read from."""
 
     key: ClassVar[Key] = Key.CONSUMER_UPDATE
-    offset: Annotated[OffsetSpecification, fields.LAST_OFFSET_SPECIFICATION] = fields.NONE
+    offset: Annotated[WireOffsetSpecification, fields.LAST_OFFSET_SPECIFICATION] = fields.NONE
 
 
 class ResolveOffsetSpec(Request, frozen=True):

@@ -9,35 +9,35 @@ from typing import Final
 from fencepost.coordinator.rabbit_codec import frames
 from fencepost.coordinator.rabbit_codec.base import BrokerAddress, Frame, StreamPlace
 from fencepost.coordinator.rabbit_codec.codes import ResponseCode
-from fencepost.coordinator.rabbit_server.session import Handler, Session, response_to
+from fencepost.coordinator.rabbit_server.session import Handler, RabbitSession, response_to
 
 _NO_LEADER: Final = 0xFFFF
 
 
-def _create(session: Session, frame: frames.Create) -> Frame | None:
+def _create(session: RabbitSession, frame: frames.Create) -> Frame | None:
     session.catalogue.create(frame.stream, frame.arguments)
     return response_to(frame)
 
 
-def _delete(session: Session, frame: frames.Delete) -> None:
+def _delete(session: RabbitSession, frame: frames.Delete) -> None:
     stream = session.catalogue.delete(frame.stream)
     session.send(frames.DeleteResponse(frame.correlation_id))
     session.cluster.forget(session.virtual_host, stream)
 
 
-def _create_super_stream(session: Session, frame: frames.CreateSuperStream) -> Frame | None:
+def _create_super_stream(session: RabbitSession, frame: frames.CreateSuperStream) -> Frame | None:
     session.catalogue.create_super(frame.name, frame.partitions, frame.binding_keys, frame.arguments)
     return response_to(frame)
 
 
-def _delete_super_stream(session: Session, frame: frames.DeleteSuperStream) -> None:
+def _delete_super_stream(session: RabbitSession, frame: frames.DeleteSuperStream) -> None:
     streams = session.catalogue.delete_super(frame.name)
     session.send(frames.DeleteSuperStreamResponse(frame.correlation_id))
     for stream in streams:
         session.cluster.forget(session.virtual_host, stream)
 
 
-def _metadata(session: Session, frame: frames.Metadata) -> Frame:
+def _metadata(session: RabbitSession, frame: frames.Metadata) -> Frame:
     """All nodes have all streams, and are told if there is one; who leads which goes by the stream's name."""
     host, ports = session.socket.local_host, session.cluster.ports
     known = [
@@ -58,15 +58,15 @@ def _metadata(session: Session, frame: frames.Metadata) -> Frame:
     return frames.MetadataResponse(frame.correlation_id, known if is_any_there else (), places)
 
 
-def _route(session: Session, frame: frames.Route) -> Frame | None:
+def _route(session: RabbitSession, frame: frames.Route) -> Frame | None:
     return response_to(frame, streams=session.catalogue.route(frame.routing_key, frame.super_stream))
 
 
-def _partitions(session: Session, frame: frames.Partitions) -> Frame | None:
+def _partitions(session: RabbitSession, frame: frames.Partitions) -> Frame | None:
     return response_to(frame, streams=session.catalogue.partitions(frame.super_stream))
 
 
-def _stream_stats(session: Session, frame: frames.StreamStats) -> Frame | None:
+def _stream_stats(session: RabbitSession, frame: frames.StreamStats) -> Frame | None:
     return response_to(frame, stats=session.catalogue.stream(frame.stream).stats)
 
 

@@ -11,10 +11,10 @@ from itertools import count
 from types import TracebackType
 from typing import Final, TypeVar
 
-from fencepost.coordinator.rabbit_server.cluster import Cluster, Limits
-from fencepost.coordinator.rabbit_server.connection import Connection
+from fencepost.coordinator.rabbit_server.cluster import Limits, RabbitCluster
+from fencepost.coordinator.rabbit_server.connection import RabbitServerConnection
 from fencepost.coordinator.rabbit_server.groups import Groups
-from fencepost.coordinator.server.clock import LoopClock
+from fencepost.coordinator.server.clock import ServerClock
 from fencepost.coordinator.server.listener import Listener
 
 DEFAULT_PORT: Final = 5552
@@ -41,16 +41,16 @@ class StreamBroker:
     ) -> None:
         self._users = users
         self._limits = limits or Limits()
-        self._listeners: dict[str, Listener[Connection]] = {
+        self._listeners: dict[str, Listener[RabbitServerConnection]] = {
             node_name(number): Listener(host, port, max_connections=self._limits.max_connections, tls=tls)
             for number, port in enumerate(ports, 1)
         }
-        self._cluster: Cluster | None = None
-        self._clock: LoopClock | None = None
+        self._cluster: RabbitCluster | None = None
+        self._clock: ServerClock | None = None
         self._timer: tuple[int, asyncio.TimerHandle] | None = None
 
     @property
-    def cluster(self) -> Cluster:
+    def cluster(self) -> RabbitCluster:
         """What connections share, once started."""
         assert self._cluster is not None
         return self._cluster
@@ -62,9 +62,9 @@ class StreamBroker:
         :raises EnvironmentLacks: if a port is taken or not allowed, or the host is none of this machine.
         """
         loop = asyncio.get_running_loop()
-        self._clock = clock = LoopClock(loop)
+        self._clock = clock = ServerClock(loop)
         later: Callable[[Callable[[], None]], object] = loop.call_soon
-        self._cluster = Cluster(
+        self._cluster = RabbitCluster(
             Groups(clock.now_ms, later),
             now_ms=clock.now_ms,
             secret=secrets.token_bytes(32),
@@ -77,10 +77,10 @@ class StreamBroker:
         def connect(
             node: str,
             *,
-            on_made: Callable[[Connection], str | None],
-            on_lost: Callable[[Connection], None],
-        ) -> Connection:
-            return Connection(self.cluster, next(numbers), node, on_made=on_made, on_lost=on_lost)
+            on_made: Callable[[RabbitServerConnection], str | None],
+            on_lost: Callable[[RabbitServerConnection], None],
+        ) -> RabbitServerConnection:
+            return RabbitServerConnection(self.cluster, next(numbers), node, on_made=on_made, on_lost=on_lost)
 
         try:
             for node, listener in self._listeners.items():
@@ -138,7 +138,7 @@ class StreamBroker:
         return tuple(listener.address for listener in self._listeners.values())
 
     @property
-    def connections(self) -> tuple[Connection, ...]:
+    def connections(self) -> tuple[RabbitServerConnection, ...]:
         """All that are open."""
         return tuple(each for listener in self._listeners.values() for each in listener.connections)
 

@@ -7,7 +7,7 @@ from typing import Final, NamedTuple
 
 from fencepost.coordinator.protocol.sac import SIMPLE
 from fencepost.coordinator.rabbit_codec.codes import ResponseCode
-from fencepost.coordinator.rabbit_server.refusal import Refused
+from fencepost.coordinator.rabbit_server.refusal import RabbitRequestRefused
 from fencepost.coordinator.rabbit_server.stream import Stream
 
 MAX_NAME_BYTES: Final = 255
@@ -25,7 +25,7 @@ class Binding(NamedTuple):
 
 
 class Catalogue:
-    """What exists in a virtual host. What is refused is raised as `Refused`, and then nothing has changed."""
+    """What exists in a virtual host. A refused change raises `RabbitRequestRefused` and changes nothing."""
 
     def __init__(self) -> None:
         self.streams: dict[str, Stream] = {}
@@ -39,7 +39,9 @@ class Catalogue:
         try:
             return self.streams[name]
         except KeyError:
-            raise Refused(ResponseCode.STREAM_DOES_NOT_EXIST, f"there is no stream {name!r}") from None
+            raise RabbitRequestRefused(
+                ResponseCode.STREAM_DOES_NOT_EXIST, f"there is no stream {name!r}"
+            ) from None
 
     def create(self, name: str, arguments: Mapping[str, str]) -> Stream:
         """A new stream.
@@ -51,10 +53,10 @@ class Catalogue:
         existing = self.streams.get(name)
         if existing is not None:
             if existing.arguments != made.arguments:
-                raise Refused(
+                raise RabbitRequestRefused(
                     ResponseCode.PRECONDITION_FAILED, f"the stream {name!r} exists with other arguments"
                 )
-            raise Refused(ResponseCode.STREAM_ALREADY_EXISTS, f"the stream {name!r} exists")
+            raise RabbitRequestRefused(ResponseCode.STREAM_ALREADY_EXISTS, f"the stream {name!r} exists")
         self.streams[name] = made
         return made
 
@@ -79,16 +81,18 @@ class Catalogue:
         name = checked_name(name)
         names = [checked_name(each) for each in partitions]
         if len(names) != len(keys) or len({*names}) != len(names) or len(names) > MAX_PARTITIONS:
-            raise Refused(
+            raise RabbitRequestRefused(
                 ResponseCode.PRECONDITION_FAILED,
                 f"{len(names)} partitions and {len(keys)} binding keys: expected as many of each, "
                 f"at most {MAX_PARTITIONS}, all different",
             )
         if name in self._super_streams:
-            raise Refused(ResponseCode.STREAM_ALREADY_EXISTS, f"the super stream {name!r} exists")
+            raise RabbitRequestRefused(
+                ResponseCode.STREAM_ALREADY_EXISTS, f"the super stream {name!r} exists"
+            )
         for each in names:
             if each in self.streams:
-                raise Refused(ResponseCode.STREAM_ALREADY_EXISTS, f"the stream {each!r} exists")
+                raise RabbitRequestRefused(ResponseCode.STREAM_ALREADY_EXISTS, f"the stream {each!r} exists")
         # Who creates such a stream again without the argument asks for another one.
         arguments = {"queue-leader-locator": "balanced", **arguments}
         made = {each: Stream(each, arguments) for each in names}
@@ -156,7 +160,9 @@ class Catalogue:
         try:
             return self._super_streams[name]
         except KeyError:
-            raise Refused(ResponseCode.STREAM_DOES_NOT_EXIST, f"there is no super stream {name!r}") from None
+            raise RabbitRequestRefused(
+                ResponseCode.STREAM_DOES_NOT_EXIST, f"there is no super stream {name!r}"
+            ) from None
 
 
 def checked_name(name: str) -> str:
@@ -166,7 +172,7 @@ def checked_name(name: str) -> str:
     """
     name = name.replace("\n", "").replace("\r", "")
     if not name or name.startswith("amq.") or len(name.encode()) > MAX_NAME_BYTES:
-        raise Refused(
+        raise RabbitRequestRefused(
             ResponseCode.PRECONDITION_FAILED,
             f"the name {name[:40]!r}: expected 1 to {MAX_NAME_BYTES} bytes that do not begin with 'amq.'",
         )

@@ -16,7 +16,7 @@ from fencepost.coordinator.rabbit_server.stream import Stream
 from fencepost.coordinator.sasl.credentials import check_user
 
 if TYPE_CHECKING:
-    from fencepost.coordinator.rabbit_server.session import Session
+    from fencepost.coordinator.rabbit_server.session import RabbitSession
 
 DEFAULT_USERS: Final = {"guest": "guest"}
 LOOPBACK_USERS: Final = frozenset({"guest"})
@@ -37,7 +37,7 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     """How long a client may take from connecting to Open."""
 
 
-class Cluster:
+class RabbitCluster:
     """One RabbitMQ, as its stream clients see it. `secret` is random: passwords are kept as digests under it.
 
     :raises FencepostError: for a name or a password that can't be one.
@@ -59,7 +59,7 @@ class Cluster:
         self.now_ms = now_ms
         self.limits = limits or Limits()
         self.virtual_hosts = {DEFAULT_VHOST: Catalogue()}
-        self.sessions: dict[Session, None] = {}
+        self.sessions: dict[RabbitSession, None] = {}
         """All that are connected."""
         self.ports: dict[str, int] = {}
         """Where each node listens, by its name."""

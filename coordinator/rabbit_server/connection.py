@@ -15,9 +15,9 @@ import structlog
 from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.rabbit_codec.codec import encode, frame_buffer
 from fencepost.coordinator.rabbit_codec.frames import Heartbeat
-from fencepost.coordinator.rabbit_server.cluster import Cluster
+from fencepost.coordinator.rabbit_server.cluster import RabbitCluster
 from fencepost.coordinator.rabbit_server.dispatch import HANDLERS
-from fencepost.coordinator.rabbit_server.session import Session, Step
+from fencepost.coordinator.rabbit_server.session import HandshakeStep, RabbitSession
 from fencepost.coordinator.server.accepting import socket_number
 
 log = structlog.get_logger(__name__)
@@ -30,7 +30,7 @@ _MISSED: Final = 2
 """Intervals without a byte after which a client counts as dead."""
 
 
-class Connection(asyncio.Protocol):
+class RabbitServerConnection(asyncio.Protocol):
     """Serves one client. `on_made` and `on_lost` tell the listener, which may answer why it refuses."""
 
     peer_host = local_host = ""
@@ -38,12 +38,12 @@ class Connection(asyncio.Protocol):
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: RabbitCluster,
         number: int,
         node: str,
         *,
-        on_made: Callable[[Connection], str | None],
-        on_lost: Callable[[Connection], None],
+        on_made: Callable[[RabbitServerConnection], str | None],
+        on_lost: Callable[[RabbitServerConnection], None],
     ) -> None:
         self._cluster = cluster
         self.node = node
@@ -52,7 +52,7 @@ class Connection(asyncio.Protocol):
         self._frames = frame_buffer()
         self._transport: asyncio.Transport = cast("asyncio.Transport", None)
         self._loop = asyncio.get_running_loop()
-        self.session = Session(number, cluster, self, HANDLERS)
+        self.session = RabbitSession(number, cluster, self, HANDLERS)
         self.is_writable = True
         self._is_closing = False
         self._timer: asyncio.TimerHandle | None = None
@@ -161,13 +161,13 @@ class Connection(asyncio.Protocol):
 
     def _take_frames(self) -> None:
         session = self.session
-        while self.is_writable and session.step is not Step.CLOSED:
+        while self.is_writable and session.step is not HandshakeStep.CLOSED:
             frame = self._frames.next_frame()
             if frame is None:
                 return
             before = session.step
             session.handle(frame)
-            if session.step is Step.OPEN and before is not Step.OPEN:
+            if session.step is HandshakeStep.OPEN and before is not HandshakeStep.OPEN:
                 self._frames.max_bytes = session.frame_max or _UNLIMITED
                 self._tick()
 
@@ -190,7 +190,7 @@ class Connection(asyncio.Protocol):
             self._timer.cancel()
         if self._is_closing:
             return
-        if session.step < Step.OPEN:
+        if session.step < HandshakeStep.OPEN:
             interval = self._cluster.limits.handshake_timeout_ms / 1000
             if now - self._made_at >= interval:
                 session.end(f"not open after {interval:g} s")
@@ -200,7 +200,7 @@ class Connection(asyncio.Protocol):
             if interval <= 0:
                 session.end("a ConsumerUpdate was not answered")
                 return
-        if session.heartbeat_s and session.step is Step.OPEN:
+        if session.heartbeat_s and session.step is HandshakeStep.OPEN:
             interval = min(interval, session.heartbeat_s / 2)
             if self.is_writable and now - self._read_at > _MISSED * session.heartbeat_s:
                 session.end("no heartbeat")

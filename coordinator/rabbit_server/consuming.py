@@ -10,10 +10,10 @@ from fencepost.coordinator.rabbit_codec import frames
 from fencepost.coordinator.rabbit_codec.base import Frame
 from fencepost.coordinator.rabbit_codec.codec import encode
 from fencepost.coordinator.rabbit_codec.codes import OffsetType, ResponseCode
-from fencepost.coordinator.rabbit_codec.fields import OffsetSpecification
+from fencepost.coordinator.rabbit_codec.fields import WireOffsetSpecification
 from fencepost.coordinator.rabbit_server.publishing import MAX_REFERENCE_BYTES, checked_reference
-from fencepost.coordinator.rabbit_server.refusal import Refused
-from fencepost.coordinator.rabbit_server.session import Handler, Session, response_to
+from fencepost.coordinator.rabbit_server.refusal import RabbitRequestRefused
+from fencepost.coordinator.rabbit_server.session import Handler, RabbitSession, response_to
 from fencepost.coordinator.rabbit_server.stream import KeptChunk, Stream
 
 _FILTER: Final = "filter."
@@ -22,7 +22,7 @@ _FILTER: Final = "filter."
 class Consumer:
     """A subscription of a connection. Without an open log nothing is sent; an active consumer has one."""
 
-    def __init__(self, session: Session, frame: frames.Subscribe, stream: Stream) -> None:
+    def __init__(self, session: RabbitSession, frame: frames.Subscribe, stream: Stream) -> None:
         properties = frame.properties
         self.session = session
         self.subscription_id = frame.subscription_id
@@ -56,7 +56,7 @@ class Consumer:
 
     # -- the log ----------------------------------------------------------------------------------------
 
-    def open_log(self, where: OffsetSpecification) -> None:
+    def open_log(self, where: WireOffsetSpecification) -> None:
         """Send from there on, as far as the credit goes."""
         self._next_chunk = self.stream.find(where)
         self.stream.readers[self.pump] = None
@@ -143,16 +143,18 @@ class Consumer:
             groups.unregister(self.session, self)
 
 
-def _subscribe(session: Session, frame: frames.Subscribe) -> None:
+def _subscribe(session: RabbitSession, frame: frames.Subscribe) -> None:
     checked_reference(frame.properties.get("name", ""))
     stream = session.catalogue.stream(frame.stream)
     if frame.subscription_id in session.consumers:
         code = ResponseCode.SUBSCRIPTION_ID_ALREADY_EXISTS
-        raise Refused(code, f"subscription {frame.subscription_id} exists")
+        raise RabbitRequestRefused(code, f"subscription {frame.subscription_id} exists")
     consumer = Consumer(session, frame, stream)
     if consumer.is_single_active:
         if "name" not in frame.properties:
-            raise Refused(ResponseCode.PRECONDITION_FAILED, "a single active consumer must have a name")
+            raise RabbitRequestRefused(
+                ResponseCode.PRECONDITION_FAILED, "a single active consumer must have a name"
+            )
         consumer.is_active = session.cluster.groups.register(session, consumer)
     session.consumers[frame.subscription_id] = consumer
     session.send(frames.SubscribeResponse(frame.correlation_id))
@@ -160,7 +162,7 @@ def _subscribe(session: Session, frame: frames.Subscribe) -> None:
         consumer.open_log(frame.offset)
 
 
-def _credit(session: Session, frame: frames.Credit) -> Frame | None:
+def _credit(session: RabbitSession, frame: frames.Credit) -> Frame | None:
     consumer = session.consumers.get(frame.subscription_id)
     if consumer is None:
         code = ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST
@@ -172,17 +174,17 @@ def _credit(session: Session, frame: frames.Credit) -> Frame | None:
     return None
 
 
-def _unsubscribe(session: Session, frame: frames.Unsubscribe) -> Frame | None:
+def _unsubscribe(session: RabbitSession, frame: frames.Unsubscribe) -> Frame | None:
     consumer = session.consumers.get(frame.subscription_id)
     if consumer is None:
         code = ResponseCode.SUBSCRIPTION_ID_DOES_NOT_EXIST
-        raise Refused(code, f"there is no subscription {frame.subscription_id}")
+        raise RabbitRequestRefused(code, f"there is no subscription {frame.subscription_id}")
     consumer.remove()
     session.leaders_asked.discard(consumer.stream.name)
     return response_to(frame)
 
 
-def _consumer_update_response(session: Session, frame: frames.ConsumerUpdateResponse) -> None:
+def _consumer_update_response(session: RabbitSession, frame: frames.ConsumerUpdateResponse) -> None:
     """An answer to a question that was never asked, or asked for a consumer that has gone, means nothing."""
     session.unanswered.pop(frame.correlation_id, None)
     for consumer in tuple(session.consumers.values()):
@@ -190,23 +192,23 @@ def _consumer_update_response(session: Session, frame: frames.ConsumerUpdateResp
             return
 
 
-def _store_offset(session: Session, frame: frames.StoreOffset) -> None:
+def _store_offset(session: RabbitSession, frame: frames.StoreOffset) -> None:
     stream = session.catalogue.streams.get(frame.stream)
     if stream is not None and len(frame.reference.encode()) <= MAX_REFERENCE_BYTES:
         session.leaders_asked.add(stream.name)
         stream.store(frame.reference, frame.offset)
 
 
-def _query_offset(session: Session, frame: frames.QueryOffset) -> Frame | None:
+def _query_offset(session: RabbitSession, frame: frames.QueryOffset) -> Frame | None:
     stream = session.catalogue.stream(frame.stream)
     session.leaders_asked.add(stream.name)
     stored = stream.offsets.get(frame.reference)
     if stored is None:
-        raise Refused(ResponseCode.NO_OFFSET, f"nothing is stored for {frame.reference!r}")
+        raise RabbitRequestRefused(ResponseCode.NO_OFFSET, f"nothing is stored for {frame.reference!r}")
     return response_to(frame, offset=stored)
 
 
-def _resolve_offset_spec(session: Session, frame: frames.ResolveOffsetSpec) -> Frame | None:
+def _resolve_offset_spec(session: RabbitSession, frame: frames.ResolveOffsetSpec) -> Frame | None:
     return response_to(frame, offset=session.catalogue.stream(frame.stream).resolve(frame.offset))
 
 

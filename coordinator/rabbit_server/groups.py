@@ -23,12 +23,12 @@ from fencepost.coordinator.protocol.sac import (
     node_of,
 )
 from fencepost.coordinator.rabbit_codec.codes import ResponseCode
-from fencepost.coordinator.rabbit_server.refusal import CoordinatorUnavailable, Refused
+from fencepost.coordinator.rabbit_server.refusal import RabbitRequestRefused, SacCoordinatorUnreachable
 from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput
 
 if TYPE_CHECKING:
     from fencepost.coordinator.rabbit_server.consuming import Consumer
-    from fencepost.coordinator.rabbit_server.session import Session
+    from fencepost.coordinator.rabbit_server.session import RabbitSession
 
 
 class Groups:
@@ -48,14 +48,14 @@ class Groups:
         self._now_ms = now_ms
         self._later = later
         self._cut: dict[str, None] = {}
-        self._sessions: dict[ConnectionId, Session] = {}
+        self._sessions: dict[ConnectionId, RabbitSession] = {}
         self._messages: deque[NotifyConsumer | CheckConnection] = deque()
 
-    def connection_id(self, session: Session) -> ConnectionId:
+    def connection_id(self, session: RabbitSession) -> ConnectionId:
         """The name by which the coordinator knows a connection."""
         return f"{session.number}@{session.socket.node}"
 
-    def session_of(self, connection: ConnectionId) -> Session | None:
+    def session_of(self, connection: ConnectionId) -> RabbitSession | None:
         """The connection behind a name, if it is open."""
         return self._sessions.get(connection)
 
@@ -104,7 +104,7 @@ class Groups:
         else:
             self.process(ConnectionDown(connection, DownReason.NOPROC))
 
-    def _notify(self, session: Session, message: NotifyConsumer) -> None:
+    def _notify(self, session: RabbitSession, message: NotifyConsumer) -> None:
         consumer = session.consumers.get(message.subscription_id)
         if consumer is not None and consumer.is_of(message.stream, message.consumer_name):
             consumer.update(active=message.active)
@@ -131,16 +131,16 @@ class Groups:
             del self._cut[node]
             self.process(NodeUp(node))
 
-    def _ask(self, session: Session, command: SacCommand) -> SacReply:
+    def _ask(self, session: RabbitSession, command: SacCommand) -> SacReply:
         if session.socket.node in self._cut:
-            raise CoordinatorUnavailable(f"node {session.socket.node} is cut off")
+            raise SacCoordinatorUnreachable(f"node {session.socket.node} is cut off")
         reply = self.process(command)
         assert reply is not None
         return reply
 
     # -- what connections ask ---------------------------------------------------------------------------
 
-    def register(self, session: Session, consumer: Consumer) -> bool:
+    def register(self, session: RabbitSession, consumer: Consumer) -> bool:
         """A consumer joins its group; whether it is the active one.
 
         :raises Refused: if the group is there with another partition index.
@@ -161,10 +161,10 @@ class Groups:
             ),
         )
         if reply.error is not None:
-            raise Refused(ResponseCode.PRECONDITION_FAILED, f"{consumer.name!r}: {reply.error}")
+            raise RabbitRequestRefused(ResponseCode.PRECONDITION_FAILED, f"{consumer.name!r}: {reply.error}")
         return bool(reply.is_active)
 
-    def unregister(self, session: Session, consumer: Consumer) -> None:
+    def unregister(self, session: RabbitSession, consumer: Consumer) -> None:
         """A consumer leaves its group."""
         self._ask(
             session,
@@ -177,15 +177,15 @@ class Groups:
             ),
         )
 
-    def stepped_down(self, session: Session, consumer: Consumer) -> None:
+    def stepped_down(self, session: RabbitSession, consumer: Consumer) -> None:
         """A consumer has let go: its group can choose."""
         self._activate(session, consumer.stream.name, consumer.name)
 
-    def _activate(self, session: Session, stream: str, name: str) -> None:
+    def _activate(self, session: RabbitSession, stream: str, name: str) -> None:
         command = ActivateConsumer(vhost=session.virtual_host, stream=stream, consumer_name=name)
         self._ask(session, command)
 
-    def connection_down(self, session: Session) -> None:
+    def connection_down(self, session: RabbitSession) -> None:
         """A connection is no more, nor are its consumers; that of a cut node is missed when that is back."""
         connection = self.connection_id(session)
         if self._sessions.pop(connection, None) is not None and session.socket.node not in self._cut:

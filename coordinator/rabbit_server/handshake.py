@@ -11,7 +11,7 @@ from fencepost.coordinator.rabbit_codec import frames
 from fencepost.coordinator.rabbit_codec.base import CommandVersion, Frame
 from fencepost.coordinator.rabbit_codec.codes import Key, ResponseCode
 from fencepost.coordinator.rabbit_server.cluster import LOOPBACK_USERS
-from fencepost.coordinator.rabbit_server.session import Handler, Session, Step, response_to
+from fencepost.coordinator.rabbit_server.session import Handler, HandshakeStep, RabbitSession, response_to
 
 PLAIN: Final = "PLAIN"
 RABBITMQ_VERSION: Final = "4.3.2"
@@ -45,24 +45,24 @@ COMMANDS: Final = tuple(
 """What a client may send, in RabbitMQ's order: there are clients that go by the place in the list."""
 
 
-def _peer_properties(session: Session, frame: frames.PeerProperties) -> Frame:
-    _expect(session, Step.CONNECTED)
+def _peer_properties(session: RabbitSession, frame: frames.PeerProperties) -> Frame:
+    _expect(session, HandshakeStep.CONNECTED)
     session.properties = frame.properties
-    session.step = Step.INTRODUCED
+    session.step = HandshakeStep.INTRODUCED
     mine = {"product": "fencepost", "version": RABBITMQ_VERSION, "platform": "Python"}
     return frames.PeerPropertiesResponse(frame.correlation_id, properties=mine)
 
 
-def _sasl_handshake(session: Session, frame: frames.SaslHandshake) -> Frame:
-    _expect(session, Step.INTRODUCED)
-    session.step = Step.AUTHENTICATING
+def _sasl_handshake(session: RabbitSession, frame: frames.SaslHandshake) -> Frame:
+    _expect(session, HandshakeStep.INTRODUCED)
+    session.step = HandshakeStep.AUTHENTICATING
     return frames.SaslHandshakeResponse(frame.correlation_id, mechanisms=(PLAIN,))
 
 
-def _sasl_authenticate(session: Session, frame: frames.SaslAuthenticate) -> Frame | None:
-    again = session.step is Step.OPEN
+def _sasl_authenticate(session: RabbitSession, frame: frames.SaslAuthenticate) -> Frame | None:
+    again = session.step is HandshakeStep.OPEN
     if not again:
-        _expect(session, Step.AUTHENTICATING)
+        _expect(session, HandshakeStep.AUTHENTICATING)
     code, user = _authenticated(session, frame)
     if again and code is ResponseCode.SASL_MECHANISM_NOT_SUPPORTED:
         code = ResponseCode.SASL_CANNOT_CHANGE_MECHANISM
@@ -74,14 +74,14 @@ def _sasl_authenticate(session: Session, frame: frames.SaslAuthenticate) -> Fram
     session.send(answer)
     if code is ResponseCode.OK:
         session.user = user
-        session.step = Step.TUNING
+        session.step = HandshakeStep.TUNING
         limits = session.cluster.limits
         return frames.Tune(limits.frame_max, limits.heartbeat_s)
     session.end(f"authentication failed: {code.name}", was_told=True)
     return None
 
 
-def _authenticated(session: Session, frame: frames.SaslAuthenticate) -> tuple[ResponseCode, str]:
+def _authenticated(session: RabbitSession, frame: frames.SaslAuthenticate) -> tuple[ResponseCode, str]:
     if frame.mechanism != PLAIN:
         return ResponseCode.SASL_MECHANISM_NOT_SUPPORTED, ""
     try:
@@ -106,45 +106,45 @@ def _is_loopback(host: str) -> bool:
     return (mapped or address).is_loopback
 
 
-def _tune(session: Session, frame: frames.Tune) -> None:
-    _expect(session, Step.TUNING)
+def _tune(session: RabbitSession, frame: frames.Tune) -> None:
+    _expect(session, HandshakeStep.TUNING)
     ours = session.cluster.limits.frame_max
     session.frame_max = min(frame.frame_max, ours) if frame.frame_max and ours else frame.frame_max or ours
     session.heartbeat_s = frame.heartbeat
-    session.step = Step.TUNED
+    session.step = HandshakeStep.TUNED
 
 
-def _open(session: Session, frame: frames.Open) -> Frame | None:
-    _expect(session, Step.TUNED)
+def _open(session: RabbitSession, frame: frames.Open) -> Frame | None:
+    _expect(session, HandshakeStep.TUNED)
     if frame.virtual_host not in session.cluster.virtual_hosts:
         code = ResponseCode.VIRTUAL_HOST_ACCESS_FAILURE
         session.send(frames.OpenResponse(frame.correlation_id, code))
         session.end(f"there is no virtual host {frame.virtual_host!r}", was_told=True)
         return None
     session.virtual_host = frame.virtual_host
-    session.step = Step.OPEN
+    session.step = HandshakeStep.OPEN
     here = session.socket
     properties = {"advertised_host": here.local_host, "advertised_port": str(here.local_port)}
     return frames.OpenResponse(frame.correlation_id, properties=properties)
 
 
-def _close(session: Session, frame: frames.Close) -> None:
+def _close(session: RabbitSession, frame: frames.Close) -> None:
     session.send(frames.CloseResponse(frame.correlation_id))
     session.end()
 
 
-def _heartbeat(session: Session, frame: frames.Heartbeat) -> None:
+def _heartbeat(session: RabbitSession, frame: frames.Heartbeat) -> None:
     """That something came is all that it says."""
 
 
-def _exchange_command_versions(session: Session, frame: frames.ExchangeCommandVersions) -> Frame | None:
+def _exchange_command_versions(session: RabbitSession, frame: frames.ExchangeCommandVersions) -> Frame | None:
     for each in frame.versions:
         if each.key == Key.DELIVER:
             session.deliver_version = max(1, min(each.max_version, 2))
     return response_to(frame, versions=COMMANDS)
 
 
-def _expect(session: Session, step: Step) -> None:
+def _expect(session: RabbitSession, step: HandshakeStep) -> None:
     if session.step is not step:
         raise MalformedFrame(f"the connection is at {session.step.name}, expected {step.name}")
 

@@ -10,8 +10,8 @@ from fencepost.coordinator.rabbit_codec.base import Frame
 from fencepost.coordinator.rabbit_codec.codes import ResponseCode
 from fencepost.coordinator.rabbit_codec.compression import InvalidBatch
 from fencepost.coordinator.rabbit_codec.entries import check_batch, entries_of
-from fencepost.coordinator.rabbit_server.refusal import Refused
-from fencepost.coordinator.rabbit_server.session import Handler, Session, response_to
+from fencepost.coordinator.rabbit_server.refusal import RabbitRequestRefused
+from fencepost.coordinator.rabbit_server.session import Handler, RabbitSession, response_to
 from fencepost.coordinator.rabbit_server.stream import Stream
 
 MAX_REFERENCE_BYTES: Final = 255
@@ -30,25 +30,25 @@ def checked_reference(reference: str) -> str:
     :raises Refused: if it is too long.
     """
     if len(reference.encode()) > MAX_REFERENCE_BYTES:
-        raise Refused(
+        raise RabbitRequestRefused(
             ResponseCode.PRECONDITION_FAILED, f"a reference of more than {MAX_REFERENCE_BYTES} bytes"
         )
     return reference
 
 
-def _declare_publisher(session: Session, frame: frames.DeclarePublisher) -> Frame | None:
+def _declare_publisher(session: RabbitSession, frame: frames.DeclarePublisher) -> Frame | None:
     reference = checked_reference(frame.reference)
     if frame.publisher_id in session.publishers:
-        raise Refused(ResponseCode.PRECONDITION_FAILED, f"publisher {frame.publisher_id} exists")
+        raise RabbitRequestRefused(ResponseCode.PRECONDITION_FAILED, f"publisher {frame.publisher_id} exists")
     taken = {(each.stream.name, each.reference) for each in session.publishers.values() if each.reference}
     if (frame.stream, reference) in taken:
-        raise Refused(ResponseCode.PRECONDITION_FAILED, f"the reference {reference!r} is taken")
+        raise RabbitRequestRefused(ResponseCode.PRECONDITION_FAILED, f"the reference {reference!r} is taken")
     stream = session.catalogue.stream(frame.stream)
     session.publishers[frame.publisher_id] = Publisher(stream, reference)
     return response_to(frame)
 
 
-def _publish(session: Session, frame: frames.Publish) -> Frame | None:
+def _publish(session: RabbitSession, frame: frames.Publish) -> Frame | None:
     entries = entries_of(frame)
     publisher = session.publishers.get(frame.publisher_id)
     if publisher is None:
@@ -71,15 +71,17 @@ def _publish(session: Session, frame: frames.Publish) -> Frame | None:
     return frames.PublishConfirm(frame.publisher_id, [each.publishing_id for each in entries[:good]])
 
 
-def _query_publisher_sequence(session: Session, frame: frames.QueryPublisherSequence) -> Frame | None:
+def _query_publisher_sequence(session: RabbitSession, frame: frames.QueryPublisherSequence) -> Frame | None:
     sequences = session.catalogue.stream(frame.stream).sequences
     return response_to(frame, sequence=max(sequences.get(frame.reference, 0), 0))
 
 
-def _delete_publisher(session: Session, frame: frames.DeletePublisher) -> Frame | None:
+def _delete_publisher(session: RabbitSession, frame: frames.DeletePublisher) -> Frame | None:
     publisher = session.publishers.pop(frame.publisher_id, None)
     if publisher is None:
-        raise Refused(ResponseCode.PUBLISHER_DOES_NOT_EXIST, f"there is no publisher {frame.publisher_id}")
+        raise RabbitRequestRefused(
+            ResponseCode.PUBLISHER_DOES_NOT_EXIST, f"there is no publisher {frame.publisher_id}"
+        )
     session.leaders_asked.discard(publisher.stream.name)
     return response_to(frame)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fencepost.coordinator.rabbit_codec.codes import ResponseCode
 
 
-class Refused(Exception):
+class RabbitRequestRefused(Exception):
     """A request can't be done; it is answered with this code, and nothing has changed."""
 
     def __init__(self, code: ResponseCode, message: str) -> None:
@@ -13,5 +13,5 @@ class Refused(Exception):
         self.code = code
 
 
-class CoordinatorUnavailable(Exception):
+class SacCoordinatorUnreachable(Exception):
     """The coordinator of groups can't be reached from this node: the connection ends, as in RabbitMQ."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Final, NamedTuple
 
 from fencepost.coordinator.rabbit_codec.codes import ResponseCode
-from fencepost.coordinator.rabbit_server.refusal import Refused
+from fencepost.coordinator.rabbit_server.refusal import RabbitRequestRefused
 
 _AGE: Final = re.compile(r"(\d{1,9})([YMDhms])", re.ASCII)
 _SECONDS: Final = {"Y": 31_536_000, "M": 2_592_000, "D": 86_400, "h": 3600, "m": 60, "s": 1}
@@ -66,5 +66,5 @@ def _age_ms(value: str) -> int:
     return int(match[1]) * _SECONDS[match[2]] * 1000
 
 
-def _invalid(name: str, value: str, expected: str) -> Refused:
-    return Refused(ResponseCode.PRECONDITION_FAILED, f"{name}={value!r}: expected {expected}")
+def _invalid(name: str, value: str, expected: str) -> RabbitRequestRefused:
+    return RabbitRequestRefused(ResponseCode.PRECONDITION_FAILED, f"{name}={value!r}: expected {expected}")

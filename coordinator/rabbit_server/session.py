@@ -16,15 +16,15 @@ from fencepost.coordinator.rabbit_codec.base import Frame, Request
 from fencepost.coordinator.rabbit_codec.codec import decode, encode
 from fencepost.coordinator.rabbit_codec.codes import ResponseCode
 from fencepost.coordinator.rabbit_server.catalogue import Catalogue
-from fencepost.coordinator.rabbit_server.refusal import CoordinatorUnavailable, Refused
+from fencepost.coordinator.rabbit_server.refusal import RabbitRequestRefused, SacCoordinatorUnreachable
 
 if TYPE_CHECKING:
-    from fencepost.coordinator.rabbit_server.cluster import Cluster
+    from fencepost.coordinator.rabbit_server.cluster import RabbitCluster
     from fencepost.coordinator.rabbit_server.consuming import Consumer
     from fencepost.coordinator.rabbit_server.publishing import Publisher
 
 
-class Step(enum.IntEnum):
+class HandshakeStep(enum.IntEnum):
     """How far a connection has come."""
 
     CONNECTED = 0
@@ -59,22 +59,22 @@ class Socket(Protocol):
         """Close behind what was sent. A reason is one to complain about; the client may have been told it."""
 
 
-Handler: TypeAlias = Callable[["Session", Any], Frame | None]
-"""Answers a frame, or does what it says. `Refused` becomes the response with its code."""
+Handler: TypeAlias = Callable[["RabbitSession", Any], Frame | None]
+"""Answers a frame, or does what it says. `RabbitRequestRefused` becomes the response with its code."""
 
 
-class Session:
+class RabbitSession:
     """The state of one connection. `handle` takes frames one by one, and never raises."""
 
     def __init__(
-        self, number: int, cluster: Cluster, socket: Socket, handlers: Mapping[type, Handler]
+        self, number: int, cluster: RabbitCluster, socket: Socket, handlers: Mapping[type, Handler]
     ) -> None:
         self.number = number
         """Never used again."""
         self.cluster = cluster
         self.socket = socket
         self._handlers = handlers
-        self.step = Step.CONNECTED
+        self.step = HandshakeStep.CONNECTED
         self.user = ""
         self.virtual_host = ""
         self.properties: Mapping[str, str] = {}
@@ -121,17 +121,17 @@ class Session:
 
         :raises MalformedFrame: if it is none.
         """
-        if self.step is Step.CLOSED:
+        if self.step is HandshakeStep.CLOSED:
             return
         frame = decode(data)
         handler = self._handlers.get(type(frame))
-        if handler is None or (self.step is not Step.OPEN and type(frame) not in BEFORE_OPEN):
+        if handler is None or (self.step is not HandshakeStep.OPEN and type(frame) not in BEFORE_OPEN):
             raise MalformedFrame(f"{type(frame).__name__} is not expected from a client now")
         try:
             answer = handler(self, frame)
-        except Refused as refused:
+        except RabbitRequestRefused as refused:
             answer = response_to(frame, refused.code)
-        except CoordinatorUnavailable as error:
+        except SacCoordinatorUnreachable as error:
             self.end(str(error))
             return
         if answer is not None:
@@ -139,23 +139,23 @@ class Session:
 
     def fail(self, error: Exception) -> None:
         """End the connection, since what the client sent can't be trusted any more."""
-        if self.step is Step.OPEN:
+        if self.step is HandshakeStep.OPEN:
             too_large = isinstance(error, FrameTooLarge)
             code = ResponseCode.FRAME_TOO_LARGE if too_large else ResponseCode.UNKNOWN_FRAME
             self.send(frames.Close(1, code, "frame too large" if too_large else "unknown frame"))
-        self.end(str(error), was_told=self.step is Step.OPEN)
+        self.end(str(error), was_told=self.step is HandshakeStep.OPEN)
 
     def end(self, reason: str = "", *, was_told: bool = False) -> None:
         """Close the connection behind what was sent. A reason is one to complain about."""
-        if self.step is not Step.CLOSED:
+        if self.step is not HandshakeStep.CLOSED:
             self.lost()
             self.socket.hang_up(reason, was_told=was_told)
 
     def lost(self) -> None:
         """The connection is no more: neither are its publishers and consumers."""
-        if self.step is Step.CLOSED:
+        if self.step is HandshakeStep.CLOSED:
             return
-        self.step = Step.CLOSED
+        self.step = HandshakeStep.CLOSED
         for consumer in self.consumers.values():
             consumer.close_log()
         self.consumers.clear()
@@ -174,7 +174,7 @@ class Session:
         try:
             for consumer in consumers:
                 consumer.remove()
-        except CoordinatorUnavailable as error:
+        except SacCoordinatorUnreachable as error:
             self.end(str(error))
             return
         for number in publishers:

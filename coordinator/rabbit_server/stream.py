@@ -8,10 +8,10 @@ from itertools import islice
 from operator import attrgetter
 from typing import Final, NamedTuple
 
-from fencepost.coordinator.rabbit_codec.base import Entry
+from fencepost.coordinator.rabbit_codec.base import ChunkEntry
 from fencepost.coordinator.rabbit_codec.chunks import MAX_ENTRIES, write_chunk
 from fencepost.coordinator.rabbit_codec.codes import OffsetType
-from fencepost.coordinator.rabbit_codec.fields import OffsetSpecification
+from fencepost.coordinator.rabbit_codec.fields import WireOffsetSpecification
 from fencepost.coordinator.rabbit_server.retention import ARGUMENTS, Retention
 
 EPOCH: Final = 1
@@ -57,7 +57,7 @@ class Stream:
 
     # -- writing ----------------------------------------------------------------------------------------
 
-    def append(self, entries: Sequence[Entry], reference: str, now_ms: int) -> None:
+    def append(self, entries: Sequence[ChunkEntry], reference: str, now_ms: int) -> None:
         """Append what is no duplicate. Of a publisher with a reference only higher publishing ids are new."""
         fresh = self._fresh(entries, reference) if reference else entries
         for start in range(0, len(fresh), MAX_ENTRIES):
@@ -67,7 +67,7 @@ class Stream:
             for tell in tuple(self.readers):
                 tell()
 
-    def _fresh(self, entries: Iterable[Entry], reference: str) -> list[Entry]:
+    def _fresh(self, entries: Iterable[ChunkEntry], reference: str) -> list[ChunkEntry]:
         highest = self.sequences.get(reference, -1)
         fresh = []
         for entry in entries:
@@ -77,7 +77,7 @@ class Stream:
         self.sequences[reference] = highest
         return fresh
 
-    def _append_chunk(self, entries: Sequence[Entry], now_ms: int) -> None:
+    def _append_chunk(self, entries: Sequence[ChunkEntry], now_ms: int) -> None:
         records = sum(entry.records for entry in entries)
         data = write_chunk(self.next_offset, now_ms, EPOCH, [entry.data for entry in entries], records)
         filter_values = frozenset(entry.filter_value or None for entry in entries)
@@ -120,11 +120,11 @@ class Stream:
         at = max(number - self._dropped, 0)
         return (self._chunks[at], at + self._dropped + 1) if at < len(self._chunks) else None
 
-    def find(self, where: OffsetSpecification) -> int:
+    def find(self, where: WireOffsetSpecification) -> int:
         """The number of the chunk to begin with; past the end, that of the next one to come."""
         return self._dropped + self._find(where)
 
-    def _find(self, where: OffsetSpecification) -> int:
+    def _find(self, where: WireOffsetSpecification) -> int:
         end = len(self._chunks)
         match where.type:
             case OffsetType.FIRST | OffsetType.NONE:
@@ -140,7 +140,7 @@ class Stream:
                 # Behind a chunk's messages there may be something else that has the offset, or nothing yet.
                 return begun if not begun or where.value >= self._chunks[begun - 1].end_offset else begun - 1
 
-    def resolve(self, where: OffsetSpecification) -> int:
+    def resolve(self, where: WireOffsetSpecification) -> int:
         """Where the chunk begins that a specification means now; past the end, the offset that is next.
 
         What was stored has a chunk too (osiris_log, resolve_offset_spec).

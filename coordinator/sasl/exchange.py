@@ -12,7 +12,7 @@ class AuthenticationFailed(Exception):
     """
 
 
-class Exchange(Protocol):
+class SaslExchange(Protocol):
     """One client's attempt to log in by one mechanism."""
 
     user: str | None

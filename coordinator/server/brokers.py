@@ -27,9 +27,9 @@ from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
 from fencepost.coordinator.sasl.credentials import Credentials
 from fencepost.coordinator.server.admin_apis import create_internal_topic
 from fencepost.coordinator.server.cleaner import Cleaner
-from fencepost.coordinator.server.clock import LoopClock
-from fencepost.coordinator.server.cluster import Cluster, check_replicas
-from fencepost.coordinator.server.connection import Connection
+from fencepost.coordinator.server.clock import ServerClock
+from fencepost.coordinator.server.cluster import KafkaCluster, check_replicas
+from fencepost.coordinator.server.connection import KafkaServerConnection
 from fencepost.coordinator.server.dispatch import handlers
 from fencepost.coordinator.server.gate import Gate
 from fencepost.coordinator.server.groups import GroupCoordinators, KeptJournal, RuntimeFactory, Shard
@@ -84,7 +84,7 @@ class Brokers:
     ) -> None:
         self.config = config or GroupCoordinatorConfig()
         self.storage = storage
-        self.cluster = Cluster(storage, topic_defaults)
+        self.cluster = KafkaCluster(storage, topic_defaults)
         self.cluster.replica_selector = replica_selector
         self._racks = tuple(racks) or (None,) * len(ports)
         self.groups = GroupCoordinators(
@@ -99,14 +99,14 @@ class Brokers:
         for key, entries in self.cluster.configs.items():
             self._configured(key, entries)
         self.transactions = TransactionCoordinators(self.cluster, self.groups, storage)
-        self.clock: LoopClock | None = None
+        self.clock: ServerClock | None = None
         self.services: tuple[Services, ...] = ()
         """What answers on each broker, once started."""
         self._credentials = Credentials(users, secrets.token_bytes(32)) if users else None
         self._intercept = intercept
         self.new_topics = new_topics
         self._max_frame_bytes = max_frame_bytes
-        self._listeners: tuple[Listener[Connection], ...] = tuple(
+        self._listeners: tuple[Listener[KafkaServerConnection], ...] = tuple(
             Listener(host, port, max_connections=max_connections, tls=tls) for port in ports
         )
         self._gate = Gate() if storage is None else storage.gate
@@ -128,7 +128,7 @@ class Brokers:
         load_first_answers()
         load_records()
         loop = asyncio.get_running_loop()
-        self.clock = LoopClock(loop)
+        self.clock = ServerClock(loop)
         if self.storage is not None:
             self.storage.on_failure = self._storage_failed
         self.groups.start(self.clock, self.cluster.image)
@@ -164,11 +164,11 @@ class Brokers:
             for node_id, (listener, rack) in enumerate(zip(self._listeners, self._racks, strict=True), 1)
         )
 
-    async def _listen(self, services: Services, listener: Listener[Connection]) -> None:
+    async def _listen(self, services: Services, listener: Listener[KafkaServerConnection]) -> None:
         table = self._intercept(services.node_id, handlers())
         repeated = RepeatedAnswers(self.cluster, table)
         await listener.open(
-            partial(Connection, services, table, repeated, max_frame_bytes=self._max_frame_bytes)
+            partial(KafkaServerConnection, services, table, repeated, max_frame_bytes=self._max_frame_bytes)
         )
 
     async def stop_broker(self, node_id: int) -> None:
@@ -298,6 +298,6 @@ class Brokers:
         return tuple(listener.port for listener in self._listeners)
 
     @property
-    def connections(self) -> tuple[Connection, ...]:
+    def connections(self) -> tuple[KafkaServerConnection, ...]:
         """All open connections."""
         return tuple(each for listener in self._listeners for each in listener.connections)

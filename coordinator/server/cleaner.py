@@ -12,8 +12,8 @@ from fencepost.coordinator.protocol.administration import ResourceType
 from fencepost.coordinator.protocol.cluster_records import ConfigKey
 from fencepost.coordinator.protocol.slices import Sliced, at_once
 from fencepost.coordinator.protocol.topics import Topic
-from fencepost.coordinator.server.clock import LoopClock
-from fencepost.coordinator.server.cluster import Cluster
+from fencepost.coordinator.server.clock import ServerClock
+from fencepost.coordinator.server.cluster import KafkaCluster
 from fencepost.coordinator.server.logs import PartitionLog
 from fencepost.coordinator.server.work_queue import WorkQueue
 
@@ -27,16 +27,16 @@ _ACTING = frozenset({"retention.ms", "retention.bytes", "cleanup.policy"})
 class Cleaner:
     """Goes round the logs of topics that were told what to keep; while there is none it sleeps."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
-        self._clock: LoopClock | None = None
+        self._clock: ServerClock | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._work_queue = WorkQueue()
         self._is_cleaning = False
         self._acts_on_all = cluster.topic_defaults.inherits(_ACTING)
         """True if the broker's own settings say what topics keep."""
 
-    def start(self, clock: LoopClock) -> None:
+    def start(self, clock: ServerClock) -> None:
         """From now on."""
         self._clock = clock
         self.settings_changed()

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 
-class LoopClock:
+class ServerClock:
     """Milliseconds since the epoch that never go back, whatever happens to the wall clock meanwhile."""
 
     __slots__ = ("_advanced_ms", "_loop", "_offset")

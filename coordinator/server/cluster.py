@@ -103,7 +103,7 @@ def _seen_from(local_host: str, node: Node) -> Node:
     return msgspec.structs.replace(node, host=local_host) if node.host in _WILDCARDS else node
 
 
-class Cluster:
+class KafkaCluster:
     """Topics and logs, shared by all brokers of the cluster.
 
     `on_change` is called with the new image after each change of the topics. With a `storage` the cluster is

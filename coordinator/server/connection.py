@@ -34,7 +34,7 @@ from fencepost.coordinator.server.accepting import socket_number
 from fencepost.coordinator.server.group_apis import consumer_group_heartbeat
 from fencepost.coordinator.server.login import LOGIN_S, MAX_LOGIN_FRAME_BYTES, Login
 from fencepost.coordinator.server.long_requests import LONG_BYTES
-from fencepost.coordinator.server.repeated import Question, RepeatedAnswers
+from fencepost.coordinator.server.repeated import RepeatedAnswers, RepeatedRequest
 from fencepost.coordinator.server.services import NO_REPLY, Asked, Handler, Services, Unanswered
 from fencepost.coordinator.server.steady_heartbeat import SteadyHeartbeat
 
@@ -69,7 +69,7 @@ Then others have their turn, so that no client keeps the loop with many requests
 """
 
 
-class Connection(asyncio.Protocol):
+class KafkaServerConnection(asyncio.Protocol):
     """Serves one client. `on_made` and `on_lost` tell the broker, which may answer why it refuses."""
 
     __slots__ = (
@@ -107,8 +107,8 @@ class Connection(asyncio.Protocol):
         repeated: RepeatedAnswers,
         *,
         max_frame_bytes: int,
-        on_made: Callable[[Connection], str | None],
-        on_lost: Callable[[Connection], None],
+        on_made: Callable[[KafkaServerConnection], str | None],
+        on_lost: Callable[[KafkaServerConnection], None],
     ) -> None:
         self.client_id = ""
         """What the client calls itself; empty until it has said so."""
@@ -320,7 +320,7 @@ class Connection(asyncio.Protocol):
         question = None
         if header.api_key in ASKED_AGAIN and self._login is None:
             api_key, version = header.api_key, header.api_version
-            question = Question(self._local_host, api_key, version, frame[header.body_offset :])
+            question = RepeatedRequest(self._local_host, api_key, version, frame[header.body_offset :])
             known = self._repeated.find(question, self._handlers[api_key])
             if known is not None:
                 self._out.append(known.to(frame))

@@ -17,7 +17,7 @@ from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
 from fencepost.coordinator.protocol.topics import Topic
-from fencepost.coordinator.server.cluster import Cluster
+from fencepost.coordinator.server.cluster import KafkaCluster
 
 P = TypeVar("P")
 Q = TypeVar("Q")
@@ -33,7 +33,7 @@ class ExistingTopics(Generic[P]):
     """The partitions of a request that exist; `number_of` tells which one something is about."""
 
     def __init__(
-        self, cluster: Cluster, references: Iterable[OfTopic[P]], number_of: Callable[[P], int]
+        self, cluster: KafkaCluster, references: Iterable[OfTopic[P]], number_of: Callable[[P], int]
     ) -> None:
         self._number_of = number_of
         self._found: list[_Found[P]] = []
@@ -92,7 +92,7 @@ class ExistingTopics(Generic[P]):
 
 
 def commit_existing(
-    cluster: Cluster,
+    cluster: KafkaCluster,
     topics: Iterable[OfTopic[CommittedPartition]],
     commit: Callable[[Mapping[TopicPartition, OffsetAndMetadata]], Mapping[TopicPartition, ErrorCode]],
     *,

@@ -24,7 +24,7 @@ from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatResponse
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.runtime import CoordinatorRuntime, Journal, refusal
-from fencepost.coordinator.server.clock import LoopClock
+from fencepost.coordinator.server.clock import ServerClock
 from fencepost.coordinator.server.internal_topics import InternalTopics
 from fencepost.coordinator.server.runner import CoordinatorRunner
 
@@ -94,7 +94,7 @@ class GroupCoordinators:
         self.node_ids = tuple(node_ids)
         self._make_runtime = make_runtime or _runtime
         self._on_state = on_state
-        self._clock: LoopClock | None = None
+        self._clock: ServerClock | None = None
         self._image = TopicsImage()
         self._configs: dict[str, GroupConfig] = {}
         self.internal_topics = InternalTopics()
@@ -110,7 +110,7 @@ class GroupCoordinators:
             return shared
         return _Part(shared, lambda group_id: self.number_of(group_id) == number)
 
-    def start(self, clock: LoopClock, image: TopicsImage) -> None:
+    def start(self, clock: ServerClock, image: TopicsImage) -> None:
         """Load all shards, each on the broker that leads it.
 
         :raises InconsistentRecord: if a journal is broken.

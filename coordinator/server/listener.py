@@ -42,7 +42,7 @@ C = TypeVar("C", bound=Closable)
 Made_co = TypeVar("Made_co", bound=Closable, covariant=True)
 
 
-class Connect(Protocol[Made_co]):
+class ConnectionFactory(Protocol[Made_co]):
     """Makes the protocol of a new connection. It calls `on_made` when it is connected, and closes with a
     reason that this answers; it calls `on_lost` when it is no more.
     """
@@ -73,7 +73,7 @@ class Listener(Generic[C]):
         self._all_gone: asyncio.Event | None = None
         self._acceptor: Acceptor | None = None
 
-    async def open(self, connect: Connect[C]) -> None:
+    async def open(self, connect: ConnectionFactory[C]) -> None:
         """Listen, and make a connection of each client.
 
         :raises EnvironmentLacks: if the port is taken or not allowed, or the host is none of this machine.

@@ -15,7 +15,7 @@ from fencepost.coordinator.protocol.sasl import (
     SaslHandshakeResponse,
 )
 from fencepost.coordinator.sasl.credentials import Credentials
-from fencepost.coordinator.sasl.exchange import AuthenticationFailed, Exchange
+from fencepost.coordinator.sasl.exchange import AuthenticationFailed, SaslExchange
 from fencepost.coordinator.sasl.mechanisms import MECHANISMS, exchange_of
 from fencepost.coordinator.server.services import Asked, Services, Unanswered
 
@@ -52,7 +52,7 @@ class Login:
         self._credentials = credentials
         self._state = _State.NEW
         self._mechanism = ""
-        self._exchange: Exchange | None = None
+        self._exchange: SaslExchange | None = None
 
     @property
     def is_done(self) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from fencepost.coordinator.codec.registry import ASKED_AGAIN
 
 if TYPE_CHECKING:
-    from fencepost.coordinator.server.cluster import Cluster
+    from fencepost.coordinator.server.cluster import KafkaCluster
     from fencepost.coordinator.server.services import Handler
 
 _LONGEST: Final = 1024
@@ -21,7 +21,7 @@ _ROOM: Final = 8 << 20
 """So many answers, and bytes of them. When they are full, all go."""
 
 
-class Question(NamedTuple):
+class RepeatedRequest(NamedTuple):
     """A request, whoever asks. `body` begins behind the client's id."""
 
     local_host: str
@@ -49,14 +49,14 @@ class RepeatedAnswers:
     They are those of the handlers that it starts with: whatever stands in their place later is always asked.
     """
 
-    def __init__(self, cluster: Cluster, handlers: Mapping[int, Handler]) -> None:
+    def __init__(self, cluster: KafkaCluster, handlers: Mapping[int, Handler]) -> None:
         self._cluster = cluster
         self._state = (cluster.image, cluster.nodes, cluster.stopped)
         self._handlers: dict[int, Handler] = {key: handlers[key] for key in ASKED_AGAIN}
-        self._answers: dict[Question, KnownAnswer] = {}
+        self._answers: dict[RepeatedRequest, KnownAnswer] = {}
         self._bytes = 0
 
-    def find(self, question: Question, handler: Handler) -> KnownAnswer | None:
+    def find(self, question: RepeatedRequest, handler: Handler) -> KnownAnswer | None:
         """What this handler answered, and would answer again."""
         image, nodes, stopped = self._state
         cluster = self._cluster
@@ -65,7 +65,7 @@ class RepeatedAnswers:
             self._state = (cluster.image, cluster.nodes, cluster.stopped)
         return self._answers.get(question) if handler is self._handlers[question.api_key] else None
 
-    def keep(self, question: Question, handler: Handler, request: Any, answer: list[bytes]) -> None:
+    def keep(self, question: RepeatedRequest, handler: Handler, request: Any, answer: list[bytes]) -> None:
         """Remember the pieces of an answer."""
         if len(question.body) > _LONGEST or handler is not self._handlers[question.api_key]:
             return
@@ -75,7 +75,9 @@ class RepeatedAnswers:
         self._bytes += len(whole)
         self._answers[question] = KnownAnswer(request, whole[:4], whole[8:])
 
-    def keep_later(self, question: Question, handler: Handler, request: Any) -> Callable[[list[bytes]], None]:
+    def keep_later(
+        self, question: RepeatedRequest, handler: Handler, request: Any
+    ) -> Callable[[list[bytes]], None]:
         """What keeps an answer that takes some turns, unless topics or brokers change meanwhile."""
         image, nodes = self._cluster.image, self._cluster.nodes
 

@@ -12,18 +12,18 @@ from fencepost.coordinator.consumer.regular_expressions import resolving, valida
 from fencepost.coordinator.protocol.classic import JoinGroupRequest, SyncGroupRequest, Token
 from fencepost.coordinator.protocol.errors import ProtocolError
 from fencepost.coordinator.protocol.outcome import (
-    Answer,
     CreateInternalTopics,
     Effect,
     Event,
     MemberFenced,
+    ParkedResponse,
     RegularExpressionsResolved,
     ResolveRegularExpressions,
     Response,
 )
 from fencepost.coordinator.protocol.slices import Sliced
 from fencepost.coordinator.runtime import CoordinatorRuntime
-from fencepost.coordinator.server.clock import LoopClock
+from fencepost.coordinator.server.clock import ServerClock
 from fencepost.coordinator.server.internal_topics import InternalTopics
 
 log = structlog.get_logger(__name__)
@@ -36,7 +36,7 @@ class CoordinatorRunner:
     """
 
     def __init__(
-        self, runtime: CoordinatorRuntime, clock: LoopClock, internal_topics: InternalTopics | None = None
+        self, runtime: CoordinatorRuntime, clock: ServerClock, internal_topics: InternalTopics | None = None
     ) -> None:
         self.runtime = runtime
         self._coordinator = runtime.coordinator
@@ -98,7 +98,7 @@ class CoordinatorRunner:
     def _carry_out(self, effects: Sequence[Effect]) -> None:
         for effect in effects:
             match effect:
-                case Answer():
+                case ParkedResponse():
                     future = self._waiting.pop(effect.token)
                     if not future.done():
                         # It is cancelled when the client has hung up.

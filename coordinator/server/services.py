@@ -12,7 +12,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.outcome import Request
 from fencepost.coordinator.protocol.topics import Topic
 from fencepost.coordinator.sasl.credentials import Credentials
-from fencepost.coordinator.server.cluster import Cluster
+from fencepost.coordinator.server.cluster import KafkaCluster
 from fencepost.coordinator.server.gate import Gate
 from fencepost.coordinator.server.groups import GroupCoordinators
 from fencepost.coordinator.server.logs import PartitionLog
@@ -38,7 +38,7 @@ class Unanswered(Exception):
 class Services(NamedTuple):
     """The parts of a broker that answer requests."""
 
-    cluster: Cluster
+    cluster: KafkaCluster
     groups: GroupCoordinators
     transactions: TransactionCoordinators
     config: GroupCoordinatorConfig

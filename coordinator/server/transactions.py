@@ -25,8 +25,8 @@ from fencepost.coordinator.protocol.transactions import (
     TransactionEnded,
     WriteMarkers,
 )
-from fencepost.coordinator.server.clock import LoopClock
-from fencepost.coordinator.server.cluster import Cluster
+from fencepost.coordinator.server.clock import ServerClock
+from fencepost.coordinator.server.cluster import KafkaCluster
 from fencepost.coordinator.server.groups import GroupCoordinators
 from fencepost.coordinator.server.producers import Producers
 from fencepost.coordinator.server.storage import Storage
@@ -51,7 +51,7 @@ _RETRIABLE = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_COORDIN
 class TransactionCoordinators:
     """The coordinator of all transactional ids of a cluster; each id is led by one of the brokers."""
 
-    def __init__(self, cluster: Cluster, groups: GroupCoordinators, storage: Storage | None) -> None:
+    def __init__(self, cluster: KafkaCluster, groups: GroupCoordinators, storage: Storage | None) -> None:
         config = groups.config
         self.coordinator = TransactionCoordinator(
             TransactionConfig(
@@ -62,11 +62,11 @@ class TransactionCoordinators:
         self._cluster = cluster
         self._groups = groups
         self._storage = storage
-        self._clock: LoopClock | None = None
+        self._clock: ServerClock | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._retries: dict[asyncio.TimerHandle, None] = {}
 
-    def start(self, clock: LoopClock) -> None:
+    def start(self, clock: ServerClock) -> None:
         """Load what is on record, and carry out ends that were decided before."""
         self._clock = clock
         known = self.coordinator.transactions

@@ -27,10 +27,10 @@ from fencepost.coordinator.protocol.streams import (
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.streams import describe
 from fencepost.coordinator.streams.group import StreamsGroup
-from fencepost.coordinator.streams.heartbeat import Surroundings, heartbeat
+from fencepost.coordinator.streams.heartbeat import StreamsHeartbeatContext, heartbeat
 from fencepost.coordinator.streams.leaving import removal_records
 from fencepost.coordinator.streams.records import apply_to_groups
-from fencepost.coordinator.streams.soft import SoftState, TimerKey, TimerKind
+from fencepost.coordinator.streams.soft import StreamsSoftState, StreamsTimerKey, StreamsTimerKind
 from fencepost.coordinator.streams.target import compute_target
 from fencepost.coordinator.streams.validation import check_request
 
@@ -55,7 +55,7 @@ class StreamsGroups:
         self.groups: Mapping[str, StreamsGroup] = MappingProxyType(self._groups)
         self.replay: Callable[[Any, Any], None] = partial(apply_to_groups, self._groups)
         """Makes a record of a journal true, or raises InconsistentRecord; `rebuild` ends a load."""
-        self.soft = SoftState(self._session_timeout_ms)
+        self.soft = StreamsSoftState(self._session_timeout_ms)
         self.image = TopicsImage()
         """The cluster's topics, as of the last TopicsChanged."""
         self._settings = SettingsByGroup(lambda own: own.streams_settings(config))
@@ -117,7 +117,7 @@ class StreamsGroups:
             return self._leave(group, request)
         if group is None:
             group, before = self._new_group(group_id, joins=request.member_epoch == JOIN_EPOCH)
-        around = Surroundings(
+        around = StreamsHeartbeatContext(
             image=self.image,
             settings=self.settings(group_id),
             max_size=self._config.group_streams_max_size,
@@ -171,7 +171,7 @@ class StreamsGroups:
         group = self._groups.get(group_id)
         if group is None or member_id not in group.members:
             return None
-        return self._fence(TimerKey(TimerKind.SESSION, group_id, member_id))
+        return self._fence(StreamsTimerKey(StreamsTimerKind.SESSION, group_id, member_id))
 
     def rebalance(self, group_id: str) -> Outcome | None:
         """A new group epoch for its own sake. None if there is no such group with members here."""
@@ -191,11 +191,11 @@ class StreamsGroups:
     def deadline_reached(self, now_ms: int) -> Outcome | None:
         """Run the most overdue timer that does something; None if there is none."""
         while (key := self.soft.timers.pop_due(now_ms)) is not None:
-            if key.kind is TimerKind.INITIAL:
+            if key.kind is StreamsTimerKind.INITIAL:
                 outcome = self._first_target(key.group_id, now_ms)
                 if outcome.records:
                     return outcome
-            elif key.kind is TimerKind.REBALANCE:
+            elif key.kind is StreamsTimerKind.REBALANCE:
                 self.soft.retry_later(key, now_ms)
                 return self._fence(key)
             elif self.soft.session_is_over(key, now_ms):
@@ -219,7 +219,7 @@ class StreamsGroups:
         )
         return Outcome(records=target.records)
 
-    def _fence(self, key: TimerKey) -> Outcome:
+    def _fence(self, key: StreamsTimerKey) -> Outcome:
         group = self._groups[key.group_id]
         fenced = MemberFenced(group_id=key.group_id, member_id=key.member_id, reason=key.kind.value)
         return Outcome(records=removal_records(group, (key.member_id,)), effects=(fenced,))

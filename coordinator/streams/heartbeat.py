@@ -30,8 +30,8 @@ from fencepost.coordinator.streams.group import NO_TOPOLOGY_EPOCH, StreamsGroup
 from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.coordinator.streams.partition_counts import broken
 from fencepost.coordinator.streams.reconcile import reconcile
-from fencepost.coordinator.streams.soft import GroupSoftState, SoftState
-from fencepost.coordinator.streams.target import NUM_STANDBY_REPLICAS, Target, compute_target
+from fencepost.coordinator.streams.soft import StreamsGroupSoftState, StreamsSoftState
+from fencepost.coordinator.streams.target import NUM_STANDBY_REPLICAS, StreamsTarget, compute_target
 from fencepost.coordinator.streams.topology import (
     ConfiguredTopology,
     check_topology,
@@ -41,7 +41,7 @@ from fencepost.coordinator.streams.topology import (
 )
 
 
-class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
+class StreamsHeartbeatContext(msgspec.Struct, frozen=True, kw_only=True):
     """All that a heartbeat depends on besides its group and itself."""
 
     image: TopicsImage
@@ -54,7 +54,11 @@ class _Step:
     """One heartbeat as far as it has got: what to write, and what to tell."""
 
     def __init__(
-        self, group: StreamsGroup, soft: GroupSoftState, around: Surroundings, before: tuple[Record, ...]
+        self,
+        group: StreamsGroup,
+        soft: StreamsGroupSoftState,
+        around: StreamsHeartbeatContext,
+        before: tuple[Record, ...],
     ) -> None:
         self.group = group
         self.soft = soft
@@ -68,9 +72,9 @@ class _Step:
 
 def heartbeat(
     group: StreamsGroup,
-    all_soft: SoftState,
+    all_soft: StreamsSoftState,
     request: StreamsGroupHeartbeatRequest,
-    around: Surroundings,
+    around: StreamsHeartbeatContext,
     before: tuple[Record, ...] = (),
 ) -> Outcome:
     """The outcome of a heartbeat with an epoch of 0 or more; `group` is a new one if there was none.
@@ -109,7 +113,7 @@ def heartbeat(
 
 
 def _member(
-    group: StreamsGroup, request: StreamsGroupHeartbeatRequest, around: Surroundings
+    group: StreamsGroup, request: StreamsGroupHeartbeatRequest, around: StreamsHeartbeatContext
 ) -> StreamsGroupMember:
     """The member as it was, new or known."""
     member_id = request.member_id
@@ -173,14 +177,14 @@ def _bumped(
 
 def _target(
     step: _Step, member: StreamsGroupMember, configured: ConfiguredTopology, epoch: int, *, waits: bool
-) -> Target:
+) -> StreamsTarget:
     group, around = step.group, step.around
-    last = Target(group.assignment_epoch, group.target(member.member_id))
+    last = StreamsTarget(group.assignment_epoch, group.target(member.member_id))
     if waits:
         step.tell(
             StatusCode.ASSIGNMENT_DELAYED, "Assignment delayed due to the configured initial rebalance delay."
         )
-        return Target(group.assignment_epoch, NO_TASKS)
+        return StreamsTarget(group.assignment_epoch, NO_TASKS)
     if group.assignment_epoch >= epoch:
         return last
     interval_ms = around.settings.assignment_interval_ms

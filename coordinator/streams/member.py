@@ -15,9 +15,9 @@ from fencepost.coordinator.protocol.streams_records import (
     StreamsGroupMemberMetadataKey,
     StreamsGroupMemberMetadataValue,
 )
-from fencepost.coordinator.streams.states import MemberState
+from fencepost.coordinator.streams.states import StreamsGroupMemberState
 
-STABLE = MemberState.STABLE
+STABLE = StreamsGroupMemberState.STABLE
 """A name of its own: in Python 3.11 an attribute of an enum class costs as much as a call."""
 
 AssignmentEpochs = dict[str, dict[int, int]]
@@ -45,7 +45,7 @@ class StreamsGroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     member_epoch: int = 0
     previous_member_epoch: int = 0
     """The epoch before the last evaluation; a member may come with it when an answer was lost."""
-    state: MemberState = MemberState.STABLE
+    state: StreamsGroupMemberState = StreamsGroupMemberState.STABLE
     assigned: Tasks = NO_TASKS
     pending_revocation: Tasks = NO_TASKS
     assignment_epochs: AssignmentEpochs = {}
@@ -105,7 +105,7 @@ class StreamsGroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             self,
             member_epoch=value.member_epoch,
             previous_member_epoch=value.previous_member_epoch,
-            state=MemberState.of_code(value.state),
+            state=StreamsGroupMemberState.of_code(value.state),
             assigned=value.assigned,
             pending_revocation=value.pending_revocation,
             assignment_epochs=epochs,

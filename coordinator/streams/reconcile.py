@@ -17,7 +17,11 @@ from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.streams import NO_TASK_IDS, NO_TASKS, TaskIds, Tasks
 from fencepost.coordinator.streams.member import AssignmentEpochs, StreamsGroupMember
 from fencepost.coordinator.streams.owners import TaskOwners
-from fencepost.coordinator.streams.states import STREAMS_MEMBER_TABLE, MemberState, ReconciliationStep
+from fencepost.coordinator.streams.states import (
+    STREAMS_MEMBER_TABLE,
+    StreamsGroupMemberState,
+    StreamsReconciliationStep,
+)
 
 
 def reconcile(
@@ -30,14 +34,14 @@ def reconcile(
     """
     epoch = member.member_epoch
     match member.state:
-        case MemberState.STABLE if epoch == target_epoch:
+        case StreamsGroupMemberState.STABLE if epoch == target_epoch:
             return member
-        case MemberState.UNREVOKED_TASKS:
+        case StreamsGroupMemberState.UNREVOKED_TASKS:
             if owned is None or owned.contains_any(member.pending_revocation):
                 return member
             # What it was told to do is done; the next step may be another revocation.
             epoch += 1
-        case MemberState.UNKNOWN:
+        case StreamsGroupMemberState.UNKNOWN:
             if owned is None or owned:
                 raise ProtocolError(
                     ErrorCode.FENCED_MEMBER_EPOCH,
@@ -92,9 +96,9 @@ def _next(
     revoked = Tasks(active.revoked, standby.revoked, warmup.revoked)
     if revoked and (owned is None or owned.contains_any(revoked)):
         kept = Tasks(active.kept, standby.kept, warmup.kept)
-        return _moved(member, ReconciliationStep.REVOKE, epoch, kept, pending=revoked)
+        return _moved(member, StreamsReconciliationStep.REVOKE, epoch, kept, pending=revoked)
     waits = active.waits or standby.waits or warmup.waits
-    step = ReconciliationStep.WAIT if waits else ReconciliationStep.SETTLE
+    step = StreamsReconciliationStep.WAIT if waits else StreamsReconciliationStep.SETTLE
     reached = Tasks(active.reached, standby.reached, warmup.reached)
     since = {one: dict.fromkeys(numbers, target_epoch) for one, numbers in active.added.items()}
     return _moved(member, step, target_epoch, reached, added_since=since)
@@ -120,7 +124,7 @@ def _difference(has: TaskIds, wants: TaskIds, is_blocked: Callable[[str, int], b
 
 def _moved(
     member: StreamsGroupMember,
-    step: ReconciliationStep,
+    step: StreamsReconciliationStep,
     epoch: int,
     assigned: Tasks,
     *,

@@ -18,12 +18,12 @@ from fencepost.coordinator.protocol.streams_records import (
 )
 from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.streams.member import StreamsGroupMember
-from fencepost.coordinator.streams.states import MemberState
+from fencepost.coordinator.streams.states import StreamsGroupMemberState
 from fencepost.coordinator.streams.topology import ConfiguredTopology
 from fencepost.coordinator.timers import WRITE_RETRY_MS, MetadataRefresh, Timers, next_look_ms
 
 
-class TimerKind(enum.StrEnum):
+class StreamsTimerKind(enum.StrEnum):
     """What a deadline is for."""
 
     SESSION = "session"
@@ -34,15 +34,15 @@ class TimerKind(enum.StrEnum):
     """The group has waited for members long enough, and gets its first target."""
 
 
-class TimerKey(NamedTuple):
+class StreamsTimerKey(NamedTuple):
     """One deadline."""
 
-    kind: TimerKind
+    kind: StreamsTimerKind
     group_id: str
     member_id: MemberId = ""
 
 
-class GroupSoftState(MetadataRefresh):
+class StreamsGroupSoftState(MetadataRefresh):
     """The soft state of one group."""
 
     __slots__ = (
@@ -68,7 +68,7 @@ class GroupSoftState(MetadataRefresh):
             self.shutdown_requested_by = member_id
 
 
-class SoftState:
+class StreamsSoftState:
     """The soft state of all streams groups of a coordinator, and its timers."""
 
     __slots__ = ("_session_timeout_ms", "groups", "now_ms", "timers")
@@ -76,25 +76,25 @@ class SoftState:
     def __init__(self, session_timeout_ms: Callable[[str], int]) -> None:
         self._session_timeout_ms = session_timeout_ms
         """The session length of a group, by its id."""
-        self.groups: dict[str, GroupSoftState] = {}
-        self.timers: Timers[TimerKey] = Timers()
+        self.groups: dict[str, StreamsGroupSoftState] = {}
+        self.timers: Timers[StreamsTimerKey] = Timers()
         self.now_ms = 0
         """The time of the last event; what is applied happens then."""
 
-    def of(self, group_id: str) -> GroupSoftState:
+    def of(self, group_id: str) -> StreamsGroupSoftState:
         """The group's soft state; for a group that no record has made yet, one that is not kept."""
-        return self.groups.get(group_id) or GroupSoftState()
+        return self.groups.get(group_id) or StreamsGroupSoftState()
 
     def follow(self, key: Any, value: Any, group: StreamsGroup | None) -> None:
         """Adapt to a record that was just applied to its group; None if there is no such group any more."""
         group_id = key.group_id
         if group is None:
             if self.groups.pop(group_id, None) is not None:
-                self.timers.cancel(TimerKey(TimerKind.INITIAL, group_id))
+                self.timers.cancel(StreamsTimerKey(StreamsTimerKind.INITIAL, group_id))
             return
         soft = self.groups.get(group_id)
         if soft is None:
-            soft = self.groups[group_id] = GroupSoftState()
+            soft = self.groups[group_id] = StreamsGroupSoftState()
         if type(key) is StreamsGroupCurrentMemberAssignmentKey and value is not None:
             self._arm_rebalance(group_id, group.members[key.member_id])
         elif type(key) is StreamsGroupMemberMetadataKey:
@@ -107,7 +107,7 @@ class SoftState:
 
     def rebuild(self, groups: Mapping[str, StreamsGroup], now_ms: int) -> None:
         """Start over after a load: every member was heard just now."""
-        self.groups = {group_id: GroupSoftState() for group_id in groups}
+        self.groups = {group_id: StreamsGroupSoftState() for group_id in groups}
         self.timers.clear()
         self.now_ms = now_ms
         for group_id, group in groups.items():
@@ -124,15 +124,15 @@ class SoftState:
 
     def wait_for_members(self, group_id: str, delay_ms: int, now_ms: int) -> None:
         """A group without members got its first: others may follow soon. A wait that runs goes on."""
-        key = TimerKey(TimerKind.INITIAL, group_id)
+        key = StreamsTimerKey(StreamsTimerKind.INITIAL, group_id)
         if delay_ms > 0 and key not in self.timers:
             self.timers.set(key, now_ms + delay_ms)
 
     def waits_for_members(self, group_id: str) -> bool:
         """Whether the group's first target is put off."""
-        return TimerKey(TimerKind.INITIAL, group_id) in self.timers
+        return StreamsTimerKey(StreamsTimerKind.INITIAL, group_id) in self.timers
 
-    def session_is_over(self, key: TimerKey, now_ms: int) -> bool:
+    def session_is_over(self, key: StreamsTimerKey, now_ms: int) -> bool:
         """Whether the session that just came up has ended; if the member was heard since, it goes on."""
         last_ms = self.groups[key.group_id].last_heard_ms[key.member_id]
         deadline_ms = last_ms + self._session_timeout_ms(key.group_id)
@@ -142,7 +142,7 @@ class SoftState:
         self.retry_later(key, now_ms)
         return True
 
-    def retry_later(self, key: TimerKey, now_ms: int) -> None:
+    def retry_later(self, key: StreamsTimerKey, now_ms: int) -> None:
         """Run the timer again soon, unless what it writes ends the member before."""
         self.timers.set(key, now_ms + WRITE_RETRY_MS)
 
@@ -156,22 +156,22 @@ class SoftState:
     def _arm_session(self, group_id: str, member_id: MemberId) -> None:
         last_ms = self.groups[group_id].last_heard_ms[member_id]
         deadline_ms = last_ms + self._session_timeout_ms(group_id)
-        self.timers.set(TimerKey(TimerKind.SESSION, group_id, member_id), deadline_ms)
+        self.timers.set(StreamsTimerKey(StreamsTimerKind.SESSION, group_id, member_id), deadline_ms)
 
-    def _meet(self, group_id: str, soft: GroupSoftState, member: StreamsGroupMember) -> None:
+    def _meet(self, group_id: str, soft: StreamsGroupSoftState, member: StreamsGroupMember) -> None:
         soft.last_heard_ms[member.member_id] = self.now_ms
         self._arm_session(group_id, member.member_id)
         self._arm_rebalance(group_id, member)
 
-    def _forget(self, group_id: str, soft: GroupSoftState, member_id: MemberId) -> None:
+    def _forget(self, group_id: str, soft: StreamsGroupSoftState, member_id: MemberId) -> None:
         soft.last_heard_ms.pop(member_id, None)
-        for kind in (TimerKind.SESSION, TimerKind.REBALANCE):
-            self.timers.cancel(TimerKey(kind, group_id, member_id))
+        for kind in (StreamsTimerKind.SESSION, StreamsTimerKind.REBALANCE):
+            self.timers.cancel(StreamsTimerKey(kind, group_id, member_id))
 
     def _arm_rebalance(self, group_id: str, member: StreamsGroupMember) -> None:
         """Each record that leaves a revocation outstanding starts its timer anew; any other stops it."""
-        key = TimerKey(TimerKind.REBALANCE, group_id, member.member_id)
-        if member.state is MemberState.UNREVOKED_TASKS and member.member_epoch >= 0:
+        key = StreamsTimerKey(StreamsTimerKind.REBALANCE, group_id, member.member_id)
+        if member.state is StreamsGroupMemberState.UNREVOKED_TASKS and member.member_epoch >= 0:
             self.timers.set(key, self.now_ms + member.rebalance_timeout_ms)
         else:
             self.timers.cancel(key)

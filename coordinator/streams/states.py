@@ -76,7 +76,7 @@ STREAMS_GROUP_TABLE: StateTable[StreamsGroupState, StreamsGroupEvent] = StateTab
 )
 
 
-class MemberState(enum.StrEnum):
+class StreamsGroupMemberState(enum.StrEnum):
     """Where a member stands on its way to the target. `code` is its number in records."""
 
     STABLE = "STABLE"
@@ -94,22 +94,22 @@ class MemberState(enum.StrEnum):
         return _CODES[self]
 
     @classmethod
-    def of_code(cls, code: int) -> MemberState:
+    def of_code(cls, code: int) -> StreamsGroupMemberState:
         """The state behind a record's number; UNKNOWN for a number of a newer coordinator."""
         return _STATES.get(code, _UNKNOWN)
 
 
 _CODES = {
-    MemberState.STABLE: 1,
-    MemberState.UNREVOKED_TASKS: 2,
-    MemberState.UNRELEASED_TASKS: 3,
-    MemberState.UNKNOWN: 127,
+    StreamsGroupMemberState.STABLE: 1,
+    StreamsGroupMemberState.UNREVOKED_TASKS: 2,
+    StreamsGroupMemberState.UNRELEASED_TASKS: 3,
+    StreamsGroupMemberState.UNKNOWN: 127,
 }
 _STATES = {code: state for state, code in _CODES.items()}
-_UNKNOWN = MemberState.UNKNOWN
+_UNKNOWN = StreamsGroupMemberState.UNKNOWN
 
 
-class ReconciliationStep(enum.StrEnum):
+class StreamsReconciliationStep(enum.StrEnum):
     """What a reconciliation decided."""
 
     REVOKE = "tasks to revoke"
@@ -120,12 +120,12 @@ class ReconciliationStep(enum.StrEnum):
     """A record was read whose state this version does not know."""
 
 
-_M, _S = MemberState, ReconciliationStep
+_M, _S = StreamsGroupMemberState, StreamsReconciliationStep
 
-STREAMS_MEMBER_TABLE: StateTable[MemberState, ReconciliationStep] = StateTable(
+STREAMS_MEMBER_TABLE: StateTable[StreamsGroupMemberState, StreamsReconciliationStep] = StateTable(
     "streams-group-member",
     source="KIP-1071; CurrentAssignmentBuilder of streams groups in Kafka 4.3",
-    states=MemberState,
+    states=StreamsGroupMemberState,
     initial=_M.STABLE,
     transitions=(
         (_M.STABLE, _S.SETTLE, _M.STABLE),

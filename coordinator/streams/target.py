@@ -24,7 +24,7 @@ from fencepost.coordinator.streams.topology import ConfiguredTopology
 NUM_STANDBY_REPLICAS = "num.standby.replicas"
 
 
-class Target(msgspec.Struct, frozen=True):
+class StreamsTarget(msgspec.Struct, frozen=True):
     """The target that a member is reconciled to, and the records that a new one needs."""
 
     epoch: int
@@ -40,7 +40,7 @@ def compute_target(
     epoch: int,
     configs: Mapping[str, str],
     now_ms: int,
-) -> Target:
+) -> StreamsTarget:
     """A new target for the group, in which `member`, if any, takes the place of what the group knows of it.
 
     Nobody has tasks while the topology is not ready. The records hold each target that changed, by member
@@ -64,7 +64,7 @@ def compute_target(
         )
     )
     tasks = NO_TASKS if member is None else answer[member.member_id]
-    return Target(epoch, tasks, tuple(records))
+    return StreamsTarget(epoch, tasks, tuple(records))
 
 
 def _assigned(

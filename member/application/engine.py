@@ -10,7 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from fencepost.member.application.changelog import Changelog
 from fencepost.member.application.global_worker import GlobalWorker
-from fencepost.member.application.port import GlobalReader, GroupMember, ThreadEvents
+from fencepost.member.application.port import GlobalReader, StreamThreadMember, ThreadEvents
 from fencepost.member.application.runtime import Runtime
 from fencepost.member.application.services import Metrics, Service
 from fencepost.member.application.settings import Processing
@@ -28,17 +28,17 @@ from fencepost.member.streams.actions import (
     EndServices,
     EndThread,
     Level,
-    Moved,
-    Refused,
+    MoveRefused,
     StartGlobalThread,
     StartServices,
     StartThread,
+    StreamsMoved,
 )
 from fencepost.member.streams.client import StreamsClient
 from fencepost.member.streams.client_states import STREAM_CLIENT, StreamClientState
-from fencepost.member.streams.handler import Answer, Handlers
+from fencepost.member.streams.handler import HandlerDecision, Handlers
 
-MakeMember = Callable[[str, ThreadEvents], GroupMember]
+MakeMember = Callable[[str, ThreadEvents], StreamThreadMember]
 _SHORT_LIFE_S = 10.0
 """A thread that fails sooner after its start has achieved little."""
 _FIRST_REST_S = 0.1
@@ -76,7 +76,7 @@ class StreamsEngine:
         metrics_interval_s: float,
         global_work: GlobalWork | None = None,
         changelog: Changelog | None = None,
-        observer: Callable[[Moved | Refused], None] | None = None,
+        observer: Callable[[StreamsMoved | MoveRefused], None] | None = None,
     ) -> None:
         self.client = client
         self.processing = processing
@@ -187,7 +187,7 @@ class StreamsEngine:
 
     def global_failed(self, error: BaseException, *, ask: bool) -> None:
         """An exception left the global thread; one of its start goes to whoever started the client."""
-        answer = Answer(None)
+        answer = HandlerDecision(None)
         if ask:
             log(logging.ERROR, "the global thread failed", exc_info=error)
             answer = self.handlers.ask(f"{self.client.name}-GlobalStreamThread", error)
@@ -208,7 +208,7 @@ class StreamsEngine:
         finally:
             self._carrying_out = False
 
-    def _moved(self, action: Moved) -> None:
+    def _moved(self, action: StreamsMoved) -> None:
         if self.observer is not None:
             self.observer(action)
         log(
@@ -225,7 +225,7 @@ class StreamsEngine:
         if action.target in STREAM_CLIENT.terminal:
             self._ended.set()
 
-    def _tell_listener(self, step: Moved) -> None:
+    def _tell_listener(self, step: StreamsMoved) -> None:
         """The client's step is taken: call the application's listener, before anything follows from it."""
         if self.listener is not None:
             try:
@@ -238,7 +238,7 @@ class StreamsEngine:
             except BaseException as error:  # such as the CancelledError of a future that it has looked at
                 log(logging.ERROR, "the state listener failed", exc_info=error)
 
-    def _refused(self, action: Refused) -> None:
+    def _refused(self, action: MoveRefused) -> None:
         if self.observer is not None:
             self.observer(action)
         log(
@@ -309,8 +309,8 @@ class StreamsEngine:
         log(logging.ERROR if action.error else logging.WARNING, action.text, client=self.client.name)
 
     _PERFORM: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
-        Moved: _moved,
-        Refused: _refused,
+        StreamsMoved: _moved,
+        MoveRefused: _refused,
         StartThread: _start_thread,
         EndThread: _end_thread,
         AskForShutdown: _ask_for_shutdown,

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple, Protocol
 from fencepost.coordinator.protocol.ids import TopicPartition
 
 
-class Batch(NamedTuple):
+class PartitionRecords(NamedTuple):
     """Records of one partition, in their order."""
 
     partition: TopicPartition
@@ -43,13 +43,13 @@ class ThreadEvents(Protocol):
         """The group is to be shut down, as some client of the application asked (KIP-671)."""
 
 
-class GroupMember(Protocol):
+class StreamThreadMember(Protocol):
     """One member of the group, used by one thread. What it raises goes to the exception handler."""
 
     async def start(self) -> None:
         """Connect, and begin to join."""
 
-    async def poll(self) -> Sequence[Batch]:
+    async def poll(self) -> Sequence[PartitionRecords]:
         """Records that came; none after a short while without any, or when there is something to look at."""
 
     @property
@@ -92,7 +92,7 @@ class GlobalReader(Protocol):
     async def start(self) -> None:
         """Connect, and see where the topics end now."""
 
-    async def poll(self) -> Sequence[Batch]:
+    async def poll(self) -> Sequence[PartitionRecords]:
         """Records that came; none after a short while without any."""
 
     @property

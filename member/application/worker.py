@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.application.changelog import Changelog, ChangelogUnavailable
-from fencepost.member.application.port import Batch, CommitRefused, GroupMember
+from fencepost.member.application.port import CommitRefused, PartitionRecords, StreamThreadMember
 from fencepost.member.application.runtime import CutShort
 from fencepost.member.application.store import TaskStore
 from fencepost.member.driver.log import log
@@ -46,7 +46,7 @@ class Worker:
 
     def __init__(self, engine: StreamsEngine, name: str) -> None:
         self.name = name
-        self.member: GroupMember = engine.make_member(name, self)
+        self.member: StreamThreadMember = engine.make_member(name, self)
         self.task: asyncio.Task[None] | None = None
         self.done = asyncio.Event()
         self.rest_s = 0.0
@@ -206,7 +206,7 @@ class Worker:
     def _may_go_on(self, partition: TopicPartition) -> bool:
         return partition in self._owned and not self._stopping
 
-    async def _process(self, batch: Batch) -> None:
+    async def _process(self, batch: PartitionRecords) -> None:
         engine, partition = self._engine, batch.partition
         if partition in self._fresh:
             await self._restore_unless_told(partition)

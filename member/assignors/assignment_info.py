@@ -13,8 +13,8 @@ import msgspec
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.assignors.java_bytes import (
+    JavaBytesReader,
     MalformedUserData,
-    Reader,
     hash_of_text,
     in_hash_order,
     int32,
@@ -74,7 +74,7 @@ def read_assignment_info(data: bytes | None) -> AssignmentInfo:
 
     :raises MalformedUserData: if they are none of version 7 to 11.
     """
-    reader = Reader(data or b"")
+    reader = JavaBytesReader(data or b"")
     version = reader.int32()
     if not EARLIEST_VERSION <= version <= LATEST_VERSION:
         raise MalformedUserData(f"version {version}, expected {EARLIEST_VERSION} to {LATEST_VERSION}")
@@ -110,7 +110,7 @@ def _task(task: TaskId, version: int) -> bytes:
     return ids
 
 
-def _read_task(reader: Reader, version: int) -> TaskId:
+def _read_task(reader: JavaBytesReader, version: int) -> TaskId:
     subtopology, partition = reader.int32(), reader.int32()
     if version < NAMED_TOPOLOGY_VERSION:
         return TaskId(subtopology, partition)
@@ -138,7 +138,9 @@ def _hash_of_partition(partition: TopicPartition) -> int:
     return 31 * (31 + partition.partition) + hash_of_text(partition.topic)
 
 
-def _read_hosts(reader: Reader, topics: Mapping[int, str]) -> dict[HostInfo, tuple[TopicPartition, ...]]:
+def _read_hosts(
+    reader: JavaBytesReader, topics: Mapping[int, str]
+) -> dict[HostInfo, tuple[TopicPartition, ...]]:
     hosts: dict[HostInfo, tuple[TopicPartition, ...]] = {}
     for _ in range(reader.count(10)):
         host = HostInfo(reader.text(), reader.int32())
@@ -146,7 +148,7 @@ def _read_hosts(reader: Reader, topics: Mapping[int, str]) -> dict[HostInfo, tup
     return hosts
 
 
-def _partition(reader: Reader, topics: Mapping[int, str]) -> TopicPartition:
+def _partition(reader: JavaBytesReader, topics: Mapping[int, str]) -> TopicPartition:
     number = reader.int32()
     if number not in topics:
         raise MalformedUserData(f"topic {number} is not in the dictionary")

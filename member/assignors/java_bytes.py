@@ -16,7 +16,7 @@ class MalformedUserData(ValueError):
     """Bytes that are not what Kafka Streams puts there."""
 
 
-class Reader:
+class JavaBytesReader:
     """Takes values from the front of bytes, and never more than there are."""
 
     __slots__ = ("_at", "_data")

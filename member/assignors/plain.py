@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from fencepost.coordinator.protocol.consumer_protocol import Assignment
+from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolAssignment
 from fencepost.member.classic.assignor import Subscriber
 
 
@@ -17,7 +17,7 @@ class PlainAssignor:
         """The leader has to know nothing."""
         return None
 
-    def on_assignment(self, assignment: Assignment) -> int | None:
+    def on_assignment(self, assignment: ConsumerProtocolAssignment) -> int | None:
         """Nothing follows from it."""
         return None
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fencepost.coordinator.protocol.consumer_protocol import Assignment
+from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolAssignment
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.member.assignors.plain import PlainAssignor, in_order
 from fencepost.member.classic.assignor import Subscriber
@@ -17,7 +17,7 @@ class RangeAssignor(PlainAssignor):
 
     def assign(
         self, partitions: Mapping[str, int], members: Sequence[Subscriber]
-    ) -> Mapping[MemberId, Assignment]:
+    ) -> Mapping[MemberId, ConsumerProtocolAssignment]:
         """Who has which range of each topic."""
         given: dict[MemberId, dict[str, tuple[int, ...]]] = {}
         for topic in sorted(partitions):
@@ -30,4 +30,6 @@ class RangeAssignor(PlainAssignor):
                 mine = tuple(range(first, first + size + (number < more)))
                 if mine:
                     given.setdefault(member.member_id, {})[topic] = mine
-        return {member_id: Assignment(partitions=topics) for member_id, topics in given.items()}
+        return {
+            member_id: ConsumerProtocolAssignment(partitions=topics) for member_id, topics in given.items()
+        }

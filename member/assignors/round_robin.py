@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from fencepost.coordinator.protocol.consumer_protocol import Assignment
+from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolAssignment
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.member.assignors.plain import PlainAssignor, in_order
 from fencepost.member.classic.assignor import Subscriber
@@ -17,7 +17,7 @@ class RoundRobinAssignor(PlainAssignor):
 
     def assign(
         self, partitions: Mapping[str, int], members: Sequence[Subscriber]
-    ) -> Mapping[MemberId, Assignment]:
+    ) -> Mapping[MemberId, ConsumerProtocolAssignment]:
         """Who is dealt what."""
         circle = [
             (member.member_id, frozenset(member.subscription.topics))
@@ -34,4 +34,6 @@ class RoundRobinAssignor(PlainAssignor):
                 mine = given.setdefault(circle[turn % len(circle)][0], {})
                 mine[topic] = (*mine.get(topic, ()), number)
                 turn += 1
-        return {member_id: Assignment(partitions=topics) for member_id, topics in given.items()}
+        return {
+            member_id: ConsumerProtocolAssignment(partitions=topics) for member_id, topics in given.items()
+        }

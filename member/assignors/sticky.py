@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from fencepost.coordinator.protocol.consumer_protocol import Assignment
+from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolAssignment
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.member.assignors.balance import balanced
 from fencepost.member.classic.assignor import Subscriber
@@ -39,7 +39,7 @@ class StickyAssignor:
 
     def assign(
         self, partitions: Mapping[str, int], members: Sequence[Subscriber]
-    ) -> Mapping[MemberId, Assignment]:
+    ) -> Mapping[MemberId, ConsumerProtocolAssignment]:
         """Who has what."""
         claims = {
             member.member_id: read_previous(member.subscription.user_data)
@@ -48,7 +48,7 @@ class StickyAssignor:
         }
         return _assignments(_sticky(partitions, members, claims))
 
-    def on_assignment(self, assignment: Assignment) -> int | None:
+    def on_assignment(self, assignment: ConsumerProtocolAssignment) -> int | None:
         """Keeps it for the next time."""
         self._given = assignment.partitions
         return None
@@ -66,7 +66,7 @@ class CooperativeStickyAssignor:
 
     def assign(
         self, partitions: Mapping[str, int], members: Sequence[Subscriber]
-    ) -> Mapping[MemberId, Assignment]:
+    ) -> Mapping[MemberId, ConsumerProtocolAssignment]:
         """Who has what; what has to change hands is given to nobody this time."""
         claims = {
             member.member_id: tuple(
@@ -87,7 +87,7 @@ class CooperativeStickyAssignor:
             }
         )
 
-    def on_assignment(self, assignment: Assignment) -> int | None:
+    def on_assignment(self, assignment: ConsumerProtocolAssignment) -> int | None:
         """The member keeps it itself."""
         return None
 
@@ -121,13 +121,15 @@ def _sticky(
     return balanced(partitions, subscriptions, kept)
 
 
-def _assignments(given: Mapping[MemberId, Iterable[Partition]]) -> dict[MemberId, Assignment]:
+def _assignments(given: Mapping[MemberId, Iterable[Partition]]) -> dict[MemberId, ConsumerProtocolAssignment]:
     made = {}
     for member_id, partitions in given.items():
         topics: dict[str, list[int]] = {}
         for topic, number in sorted(partitions):
             topics.setdefault(topic, []).append(number)
-        made[member_id] = Assignment(partitions={topic: tuple(numbers) for topic, numbers in topics.items()})
+        made[member_id] = ConsumerProtocolAssignment(
+            partitions={topic: tuple(numbers) for topic, numbers in topics.items()}
+        )
     return made
 
 

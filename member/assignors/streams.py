@@ -12,7 +12,10 @@ import uuid
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from fencepost.coordinator.protocol.consumer_protocol import Assignment, Subscription
+from fencepost.coordinator.protocol.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
 from fencepost.member.assignors.assignment_info import (
     NO_REBALANCE_MS,
@@ -114,7 +117,7 @@ class StreamsAssignor:
 
     def assign(
         self, partitions: Mapping[str, int], members: Sequence[Subscriber]
-    ) -> Mapping[MemberId, Assignment]:
+    ) -> Mapping[MemberId, ConsumerProtocolAssignment]:
         """Tasks for everybody, or an error for everybody. Who can't be understood is left out."""
         known = {each.member_id: found for each in members if (found := _understood(each, self._latest))}
         version = min((self._latest, *(each.info.version for each in known.values())))
@@ -146,7 +149,7 @@ class StreamsAssignor:
 
     # -- as everybody ------------------------------------------------------------------------------------
 
-    def on_assignment(self, assignment: Assignment) -> int | None:
+    def on_assignment(self, assignment: ConsumerProtocolAssignment) -> int | None:
         """What this thread is to do, and after how many milliseconds it joins again if it has to."""
         self.active_tasks = {}
         try:
@@ -178,7 +181,7 @@ class StreamsAssignor:
         self._repeats += 1
         return 0
 
-    def _take(self, info: AssignmentInfo, assignment: Assignment) -> None:
+    def _take(self, info: AssignmentInfo, assignment: ConsumerProtocolAssignment) -> None:
         """The tasks of the assigned partitions, which go by their order."""
         assigned = sorted(
             TopicPartition(topic, number)
@@ -231,7 +234,7 @@ def _learns(info: SubscriptionInfo, latest: int) -> bool:
 
 def _refusal(
     error: AssignorError, common: int, members: Iterable[MemberId], again_ms: int = NO_REBALANCE_MS
-) -> dict[MemberId, Assignment]:
+) -> dict[MemberId, ConsumerProtocolAssignment]:
     """Nothing but an error for everybody, in the newest version that all can read.
 
     Kafka's leader takes its own latest one, at which an older member fails.
@@ -239,10 +242,12 @@ def _refusal(
     info = AssignmentInfo(
         version=common, commonly_supported_version=common, error_code=error, next_rebalance_ms=again_ms
     )
-    return dict.fromkeys(members, Assignment(partitions={}, user_data=write_assignment_info(info)))
+    return dict.fromkeys(
+        members, ConsumerProtocolAssignment(partitions={}, user_data=write_assignment_info(info))
+    )
 
 
-def _owned(subscription: Subscription) -> tuple[TopicPartition, ...]:
+def _owned(subscription: ConsumerProtocolSubscription) -> tuple[TopicPartition, ...]:
     return tuple(
         TopicPartition(topic, number) for topic, numbers in subscription.owned.items() for number in numbers
     )
@@ -294,7 +299,7 @@ def _host(endpoint: str) -> HostInfo | None:
 
 def _assignment(
     template: AssignmentInfo, tasks: Tasks, member_id: MemberId, owners: Mapping[TopicPartition, MemberId]
-) -> Assignment:
+) -> ConsumerProtocolAssignment:
     """A member's tasks without those that another one has not let go of; for these it joins once more."""
     mine: list[tuple[TopicPartition, TaskId]] = []
     waits = False
@@ -314,4 +319,4 @@ def _assignment(
         partitions_by_host=template.partitions_by_host,
         next_rebalance_ms=0 if waits else NO_REBALANCE_MS,
     )
-    return Assignment(partitions=topics, user_data=write_assignment_info(info))
+    return ConsumerProtocolAssignment(partitions=topics, user_data=write_assignment_info(info))

@@ -13,7 +13,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from fencepost.member.assignors.java_bytes import MalformedUserData, Reader, in_hash_order, int32
+from fencepost.member.assignors.java_bytes import JavaBytesReader, MalformedUserData, in_hash_order, int32
 from fencepost.member.assignors.task_ids import (
     EARLIEST_VERSION,
     LATEST_VERSION,
@@ -90,7 +90,7 @@ def read_subscription_info(data: bytes | None) -> SubscriptionInfo:
 
     :raises MalformedUserData: if they are none of a version from 7 on.
     """
-    reader = Reader(data or b"")
+    reader = JavaBytesReader(data or b"")
     version, latest = reader.int32(), reader.int32()
     if not EARLIEST_VERSION <= version <= latest <= _LAST_PLAUSIBLE_VERSION:
         raise MalformedUserData(
@@ -124,7 +124,7 @@ def _sized(data: bytes) -> bytes:
     return int32(len(data)) + data
 
 
-def _text(reader: Reader) -> str:
+def _text(reader: JavaBytesReader) -> str:
     return reader.take(reader.int32()).decode("utf-8", "replace")
 
 
@@ -154,7 +154,7 @@ def _grouped_sums(sums: Mapping[TaskId, int]) -> list[bytes]:
     return parts
 
 
-def _read_named_sums(reader: Reader) -> dict[TaskId, int]:
+def _read_named_sums(reader: JavaBytesReader) -> dict[TaskId, int]:
     sums: dict[TaskId, int] = {}
     for _ in range(reader.count(18)):
         subtopology, partition, offset_sum = reader.int32(), reader.int32(), reader.number(8)
@@ -164,7 +164,7 @@ def _read_named_sums(reader: Reader) -> dict[TaskId, int]:
     return sums
 
 
-def _read_grouped_sums(reader: Reader) -> dict[TaskId, int]:
+def _read_grouped_sums(reader: JavaBytesReader) -> dict[TaskId, int]:
     sums: dict[TaskId, int] = {}
     for _ in range(reader.count(8)):
         subtopology = reader.int32()

@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 
-from fencepost.coordinator.protocol.consumer_protocol import Assignment, Subscription
+from fencepost.coordinator.protocol.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
 from fencepost.coordinator.protocol.ids import MemberId
 
 
@@ -14,7 +17,7 @@ class Subscriber(NamedTuple):
 
     member_id: MemberId
     instance_id: str | None
-    subscription: Subscription | None
+    subscription: ConsumerProtocolSubscription | None
     """None if its bytes are no subscription: a stranger, who is given nothing."""
 
 
@@ -31,11 +34,11 @@ class Assignor(Protocol):
 
     def assign(
         self, partitions: Mapping[str, int], members: Sequence[Subscriber]
-    ) -> Mapping[MemberId, Assignment]:
+    ) -> Mapping[MemberId, ConsumerProtocolAssignment]:
         """As the leader: what each member is given. Topics that do not exist are not in `partitions`.
 
         Members that are left out are given nothing. It must not raise for what other members said.
         """
 
-    def on_assignment(self, assignment: Assignment) -> int | None:
+    def on_assignment(self, assignment: ConsumerProtocolAssignment) -> int | None:
         """What this member was given. In how many milliseconds it has to join again, if it has to."""

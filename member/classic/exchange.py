@@ -10,7 +10,7 @@ from fencepost.coordinator.protocol.consumer_protocol import MalformedConsumerPr
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.member.classic.assignor import Assignor
 from fencepost.member.classic.config import ClassicConfig
-from fencepost.member.classic.membership import ClassicMembership, Stage
+from fencepost.member.classic.membership import ClassicMembership, ReleaseStage
 from fencepost.member.classic.rounds import Rounds
 from fencepost.member.classic.states import ACTIVE
 from fencepost.member.classic.states import ClassicMemberEvent as E
@@ -128,7 +128,7 @@ class ClassicExchange(ClassicMembership):
 
     @property
     def _may_join(self) -> bool:
-        ready = self.state is S.UNJOINED and self._stage is Stage.READY
+        ready = self.state is S.UNJOINED and self._stage is ReleaseStage.READY
         return ready and self._callback is None and self._release is None
 
     @property
@@ -263,7 +263,7 @@ class ClassicExchange(ClassicMembership):
         self._rounds.roster = ()
         joins = self.state is S.PREPARING_REBALANCE
         self._move(E.JOIN_REFUSED if joins else E.SYNC_REFUSED, S.UNJOINED)
-        self._stage = Stage.READY
+        self._stage = ReleaseStage.READY
 
     def _heartbeat_answered(self, code: ErrorCode, now_ms: int) -> None:
         if code in REDISCOVER:

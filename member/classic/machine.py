@@ -21,7 +21,7 @@ from fencepost.member.classic.exchange import LATER, ClassicExchange
 from fencepost.member.classic.states import ACTIVE
 from fencepost.member.classic.states import ClassicMemberEvent as E
 from fencepost.member.classic.states import ClassicMemberState as S
-from fencepost.member.consumer.errors import Failure
+from fencepost.member.consumer.errors import RequestFailure
 from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.consumer.participant import REDISCOVER, Actions
 
@@ -157,12 +157,12 @@ class ClassicMember(ClassicExchange):
             )
         return super().commit_answered(token, response, now_ms)
 
-    def request_failed(self, token: int, failure: Failure, now_ms: int) -> Actions:
+    def request_failed(self, token: int, failure: RequestFailure, now_ms: int) -> Actions:
         """A request of any kind got no answer."""
         rounds = self._rounds
         if token == rounds.in_flight:
             rounds.in_flight = None
-            waits = self.state is S.PREPARING_REBALANCE and failure is Failure.TIMED_OUT
+            waits = self.state is S.PREPARING_REBALANCE and failure is RequestFailure.TIMED_OUT
             connected = self._answered and waits
             self._unanswered(now_ms)
             self._answered = connected  # a JoinGroup may wait for longer than a transport does

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from typing import NamedTuple
 
 from fencepost.coordinator.protocol.consumer import LeaveGroupRequest
-from fencepost.coordinator.protocol.consumer_protocol import Assignment
+from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolAssignment
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition, topic_partitions
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
@@ -31,7 +31,7 @@ from fencepost.member.consumer.participant import Participant
 Owned = tuple[TopicPartition, ...]
 
 
-class Stage(enum.Enum):
+class ReleaseStage(enum.Enum):
     """What has been done about partitions that are given up in a rebalance."""
 
     NOTHING = "nothing"
@@ -43,7 +43,7 @@ class Stage(enum.Enum):
     """on_revoked has ended, or there was nothing to give up."""
 
 
-class Callback(NamedTuple):
+class ClassicCallback(NamedTuple):
     """The application's callback that runs."""
 
     token: int
@@ -71,7 +71,7 @@ class ClassicMembership(Participant):
     )
 
     config: ClassicConfig
-    _callback: Callback | None
+    _callback: ClassicCallback | None
 
     def __init__(
         self, group_id: str, config: ClassicConfig, rng: random.Random, assignors: Sequence[Assignor]
@@ -89,7 +89,7 @@ class ClassicMembership(Participant):
         """The first JoinGroup, if the member has left while it was under way: the answer says as whom."""
         self._target: Owned | None = None
         """The assignment that is not taken up yet."""
-        self._stage = Stage.NOTHING
+        self._stage = ReleaseStage.NOTHING
         self._rejoin_wanted = False
         self._rejoin_at_ms: int | None = None
 
@@ -111,7 +111,7 @@ class ClassicMembership(Participant):
     def _freeze(self) -> None:
         """Stop what works on the assignment: nothing may be fetched, and no round is gone on with."""
         self._target = None
-        self._stage = Stage.NOTHING
+        self._stage = ReleaseStage.NOTHING
         self._rejoin_wanted = False
         self._rejoin_at_ms = None
         self._commits.abandon()
@@ -203,19 +203,19 @@ class ClassicMembership(Participant):
 
     def _prepare(self, now_ms: int) -> bool:
         """Before a JoinGroup: commit, and let go of what can't be kept. Whether anything happened."""
-        if self._stage in (Stage.COMMIT, Stage.READY) or not self.in_poll:
+        if self._stage in (ReleaseStage.COMMIT, ReleaseStage.READY) or not self.in_poll:
             return False
         if self._cooperative:
             gone = tuple(each for each in self.owned if each.topic not in self.subscription)
         else:
             gone = self.owned
-        if self._stage is Stage.NOTHING:
+        if self._stage is ReleaseStage.NOTHING:
             # Records that come while the commit is under way would be in no commit (KAFKA-14196).
             self.positions.suspend(gone)
             self._wake = self._wake or bool(gone)
             self._commit_first(now_ms)
             return True
-        self._stage = Stage.READY
+        self._stage = ReleaseStage.READY
         if gone:
             self._run_callback(CallbackKind.REVOKED, gone, releases=gone == self.owned)
         return True
@@ -223,19 +223,19 @@ class ClassicMembership(Participant):
     def _commit_first(self, now_ms: int) -> None:
         offsets = self.positions.uncommitted(delivered=False) if self.config.enable_auto_commit else {}
         if offsets and self.member_epoch > 0:
-            self._stage = Stage.COMMIT
+            self._stage = ReleaseStage.COMMIT
             self._add_commit(CommitKind.RELEASE, offsets, now_ms + self.config.max_poll_interval_ms)
         else:
-            self._stage = Stage.REVOKE
+            self._stage = ReleaseStage.REVOKE
 
-    def _take(self, assignor: Assignor, assignment: Assignment, now_ms: int) -> None:
+    def _take(self, assignor: Assignor, assignment: ConsumerProtocolAssignment, now_ms: int) -> None:
         """The assignment of a new generation."""
         self._target = tuple(
             partition
             for topic in sorted(assignment.partitions)
             for partition in topic_partitions(topic, assignment.partitions[topic])
         )
-        self._stage = Stage.NOTHING
+        self._stage = ReleaseStage.NOTHING
         delay_ms = assignor.on_assignment(assignment)
         self._rejoin_at_ms = None if delay_ms is None else now_ms + delay_ms
         self._move(E.SYNCED, S.STABLE)
@@ -246,15 +246,15 @@ class ClassicMembership(Participant):
         gone = tuple(each for each in self.owned if each not in kept)
         if not gone:
             before = frozenset(self.owned)
-            self._stage = Stage.NOTHING
+            self._stage = ReleaseStage.NOTHING
             self._target = None
             self.owned = target
             added = tuple(each for each in target if each not in before)
             self._run_callback(CallbackKind.ASSIGNED, added, releases=False)
             return True
-        if self._stage is Stage.COMMIT or not self.in_poll:
+        if self._stage is ReleaseStage.COMMIT or not self.in_poll:
             return False
-        if self._stage is Stage.NOTHING:
+        if self._stage is ReleaseStage.NOTHING:
             self._rejoin_wanted = self._cooperative
             self.positions.suspend(gone)
             self._wake = True
@@ -266,7 +266,7 @@ class ClassicMembership(Participant):
     # -- callbacks ---------------------------------------------------------------------------------------
 
     def _run_callback(self, kind: CallbackKind, partitions: Owned, *, releases: bool) -> None:
-        self._callback = Callback(next(self._tokens), kind, partitions, releases)
+        self._callback = ClassicCallback(next(self._tokens), kind, partitions, releases)
         if kind is CallbackKind.ASSIGNED:
             self.positions.announce(partitions)
         else:
@@ -285,7 +285,7 @@ class ClassicMembership(Participant):
         self.owned = ()
         self.positions.clear()
 
-    def _callback_ended(self, callback: Callback, error: BaseException | None, now_ms: int) -> None:
+    def _callback_ended(self, callback: ClassicCallback, error: BaseException | None, now_ms: int) -> None:
         """Keep what the callback did to the owned set; one that raised has done it, too."""
         partitions = callback.partitions
         if error is not None:
@@ -314,5 +314,5 @@ class ClassicMembership(Participant):
         return commit
 
     def _release_committed(self) -> None:
-        if self._stage is Stage.COMMIT:
-            self._stage = Stage.REVOKE
+        if self._stage is ReleaseStage.COMMIT:
+            self._stage = ReleaseStage.REVOKE

@@ -13,10 +13,10 @@ from fencepost.coordinator.protocol.classic import (
     JoinGroupResponse,
     SyncGroupRequest,
 )
-from fencepost.coordinator.protocol.consumer_protocol import Assignment as GroupAssignment
+from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolAssignment as GroupAssignment
 from fencepost.coordinator.protocol.consumer_protocol import (
+    ConsumerProtocolSubscription,
     MalformedConsumerProtocol,
-    Subscription,
     read_subscription,
     write_assignment,
     write_subscription,
@@ -100,7 +100,7 @@ class Rounds:
             JoinGroupProtocol(
                 name=assignor.name,
                 metadata=write_subscription(
-                    Subscription(
+                    ConsumerProtocolSubscription(
                         topics=topics,
                         user_data=assignor.user_data(),
                         owned=partitions,
@@ -188,7 +188,7 @@ class Rounds:
         return {each.member_id: write_assignment(given.get(each.member_id, nothing)) for each in self.roster}
 
 
-def _subscription(metadata: bytes) -> Subscription | None:
+def _subscription(metadata: bytes) -> ConsumerProtocolSubscription | None:
     try:
         return read_subscription(metadata)
     except MalformedConsumerProtocol:

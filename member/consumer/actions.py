@@ -96,7 +96,7 @@ class RunCallback(msgspec.Struct, frozen=True, gc=False):
     """Everything owned is given up: when this ends, in whatever way, nothing is owned."""
 
 
-class Moved(msgspec.Struct, frozen=True, gc=False):
+class ConsumerMoved(msgspec.Struct, frozen=True, gc=False):
     """The member took this arrow of its table."""
 
     event: ConsumerMemberEvent
@@ -136,7 +136,7 @@ Action: TypeAlias = (
     | FindLogOffsets
     | FindOffsetsByDuration
     | RunCallback
-    | Moved
+    | ConsumerMoved
     | RaiseToApplication
     | CommitFinished
     | LeaveFinished

@@ -127,7 +127,7 @@ DRAFT_2: StateTable[D2, E2] = StateTable(
 )
 
 
-class Difference(NamedTuple):
+class DraftDifference(NamedTuple):
     """Steps of our machine, or arrows of a draft, that the other one does not have, and why."""
 
     reason: str
@@ -142,9 +142,9 @@ class DraftView(NamedTuple):
     """The draft's names of each of our states: entered at the first, passed through, left from the last."""
     events: Mapping[enum.StrEnum, tuple[E, ...]]
     """Our events that each label of the draft stands for."""
-    differences: tuple[Difference, ...]
+    differences: tuple[DraftDifference, ...]
     """Steps of our machine that the draft does not have."""
-    untaken: tuple[Difference, ...]
+    untaken: tuple[DraftDifference, ...]
     """Arrows of the draft that our machine does not take."""
 
 
@@ -154,35 +154,35 @@ def _steps(*rows: tuple[Any, Any, Any]) -> tuple[Transition[Any, Any], ...]:
 
 _LEAVE_EVENTS = (E.UNSUBSCRIBE, E.CLOSE, E.POLL_TIMED_OUT)
 
-_BOTH_LACK: tuple[Difference, ...] = (
-    Difference(
+_BOTH_LACK: tuple[DraftDifference, ...] = (
+    DraftDifference(
         "The drafts have no poll time-out: a member that left for it waits for the next poll, then rejoins.",
         _steps((S.LEAVING, E.LEAVE_BUILT, S.STALE), (S.STALE, E.POLLED, S.JOINING)),
     ),
-    Difference(
+    DraftDifference(
         "The drafts have no close: one without a membership still waits for callbacks that run.",
         _steps((S.UNSUBSCRIBED, E.CLOSE, S.PREPARE_LEAVING)),
     ),
-    Difference(
+    DraftDifference(
         "The drafts let a fenced member only rejoin; one that unsubscribes meanwhile stays out.",
         _steps((S.FENCED, E.UNSUBSCRIBE, S.UNSUBSCRIBED), (S.FENCED, E.CLOSE, S.UNSUBSCRIBED)),
     ),
-    Difference(
+    DraftDifference(
         "Heartbeats go on while reconciling, so the target can be replaced by one that is owned already.",
         _steps((S.RECONCILING, E.TARGET_OWNED, S.STABLE)),
     ),
-    Difference(
+    DraftDifference(
         "A pass may end with a newer target, or with topics whose names are unknown: more to do.",
         _steps(
             (S.ACKNOWLEDGING, E.TARGET_RECEIVED, S.RECONCILING),
             (S.ACKNOWLEDGING, E.ACKNOWLEDGED, S.RECONCILING),
         ),
     ),
-    Difference(
+    DraftDifference(
         "Heartbeats go on until everything is released, and they can meet a fatal error.",
         _steps((S.PREPARE_LEAVING, E.FATAL_ERROR, S.FATAL)),
     ),
-    Difference(
+    DraftDifference(
         "Kafka's client declares these arrows; neither it nor this machine uses them.",
         _steps(
             (S.UNSUBSCRIBED, E.FATAL_ERROR, S.FATAL),
@@ -244,38 +244,38 @@ VIEW_2 = DraftView(
     },
     differences=(
         *_BOTH_LACK,
-        Difference(
+        DraftDifference(
             "The second draft passes through STABLE; the answer to a join carries the assignment at once.",
             _steps((S.JOINING, E.TARGET_RECEIVED, S.RECONCILING)),
         ),
-        Difference(
+        DraftDifference(
             "The second draft fences in STABLE only; a session can end at any time.",
             _steps(*((state, E.FENCED, S.FENCED) for state in (S.JOINING, S.RECONCILING, S.ACKNOWLEDGING))),
         ),
-        Difference(
+        DraftDifference(
             "The second draft fails in UNJOINED and STABLE only; every heartbeat can meet a fatal error.",
             _steps(*((state, E.FATAL_ERROR, S.FATAL) for state in (S.RECONCILING, S.ACKNOWLEDGING))),
         ),
-        Difference(
+        DraftDifference(
             "The second draft cannot unsubscribe before the first answer, when the coordinator may know us.",
             _steps(*((S.JOINING, event, S.PREPARE_LEAVING) for event in _LEAVE_EVENTS)),
         ),
-        Difference(
+        DraftDifference(
             "The second draft drops a reconciliation's result without callbacks; what is owned is revoked.",
             _steps(*((S.ACKNOWLEDGING, event, S.PREPARE_LEAVING) for event in _LEAVE_EVENTS)),
         ),
-        Difference(
+        DraftDifference(
             "The second draft has no poll time-out.",
             _steps(
                 (S.STABLE, E.POLL_TIMED_OUT, S.PREPARE_LEAVING),
                 (S.PREPARE_LEAVING, E.POLL_TIMED_OUT, S.LEAVING),
             ),
         ),
-        Difference(
+        DraftDifference(
             "The second draft ends in UNJOINED, which would join again; who unsubscribed is in no group.",
             _steps((S.LEAVING, E.LEAVE_BUILT, S.UNSUBSCRIBED), (S.LEAVING, E.FENCED, S.UNSUBSCRIBED)),
         ),
-        Difference(
+        DraftDifference(
             "The second draft does not say what ends a reconciliation that nobody has to be told of.",
             _steps(
                 (S.PREPARE_LEAVING, E.RELEASED, S.UNSUBSCRIBED),
@@ -284,11 +284,11 @@ VIEW_2 = DraftView(
         ),
     ),
     untaken=(
-        Difference(
+        DraftDifference(
             "Unsubscribing from a finished reconciliation gives up what it assigned before it leaves.",
             _steps((D2.RECONCILIATION_COMPLETE, E2.UNSUBSCRIBE_AFTER_RECONCILIATION, D2.UNJOINED)),
         ),
-        Difference(
+        DraftDifference(
             "A fenced member sends no heartbeats, so it meets no error before it has joined again.",
             _steps((D2.RELEASING_ASSIGNMENT, E2.NO_LABEL, D2.FATAL)),
         ),

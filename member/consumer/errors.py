@@ -8,7 +8,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 
 
-class Failure(enum.Enum):
+class RequestFailure(enum.Enum):
     """Why a request got no answer."""
 
     DISCONNECTED = "disconnected"

@@ -12,7 +12,7 @@ from fencepost.member.consumer import states
 from fencepost.member.consumer.actions import Action, SendHeartbeat, WakeApplication
 from fencepost.member.consumer.config import ConsumerConfig
 from fencepost.member.consumer.errors import ErrorRule, MemberError, heartbeat_rule
-from fencepost.member.consumer.heartbeats import MemberView
+from fencepost.member.consumer.heartbeats import HeartbeatView
 from fencepost.member.consumer.membership import Membership
 from fencepost.member.consumer.states import ACTIVE
 from fencepost.member.consumer.states import ConsumerMemberEvent as E
@@ -118,7 +118,7 @@ class Exchange(Membership):
     def _send_heartbeat(self) -> bool:
         """Send the heartbeat. Whether that moved the member."""
         self._may_be_member = True
-        view = MemberView(
+        view = HeartbeatView(
             epoch=self.member_epoch,
             joining=self.state is states.JOINING,
             reconciling=self.state in (states.RECONCILING, states.PREPARE_LEAVING),

@@ -45,7 +45,7 @@ class SentFields:
         self.owned: tuple[int, Partitions] | None = None
 
 
-class MemberView(NamedTuple):
+class HeartbeatView(NamedTuple):
     """What of a member goes into its heartbeat."""
 
     epoch: int
@@ -124,7 +124,7 @@ class Heartbeats:
             due_ms = now_ms
         return due_ms if due_ms > self.not_before_ms else self.not_before_ms
 
-    def build(self, view: MemberView) -> SendHeartbeat:
+    def build(self, view: HeartbeatView) -> SendHeartbeat:
         """The next heartbeat, now in flight. What it carries counts as sent."""
         self.urgent = False
         self._expected = True
@@ -159,7 +159,7 @@ class Heartbeats:
             self._keepalive = SendHeartbeat(next(self._tokens), request)
         return self._keepalive
 
-    def _says_nothing(self, view: MemberView) -> bool:
+    def _says_nothing(self, view: HeartbeatView) -> bool:
         if view.epoch <= 0:
             return False
         local_epoch, owned = view.local_epoch, view.owned
@@ -167,7 +167,7 @@ class Heartbeats:
             local_epoch, owned = self._sent.owned
         return not self.has_news(view.subscription, local_epoch, owned)
 
-    def _request(self, view: MemberView) -> ConsumerGroupHeartbeatRequest:
+    def _request(self, view: HeartbeatView) -> ConsumerGroupHeartbeatRequest:
         sent, config = self._sent, self._config
         full = sent.full = view.joining or sent.full
         names = view.subscription.names if full or sent.names != view.subscription.names else None

@@ -25,7 +25,7 @@ from fencepost.coordinator.protocol.ids import (
 )
 from fencepost.member.consumer.assignment import named
 from fencepost.member.consumer.config import ConsumerConfig
-from fencepost.member.consumer.errors import Failure
+from fencepost.member.consumer.errors import RequestFailure
 from fencepost.member.consumer.exchange import Exchange, earlier
 from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.consumer.participant import Actions
@@ -166,7 +166,7 @@ class ConsumerMember(Exchange):
             self._leave_answered(token, response.error_code, now_ms)
         return self._step(now_ms)
 
-    def request_failed(self, token: int, failure: Failure, now_ms: int) -> Actions:
+    def request_failed(self, token: int, failure: RequestFailure, now_ms: int) -> Actions:
         """A request of any kind got no answer."""
         if token == self._heartbeats.in_flight:
             self._may_hold_instance()

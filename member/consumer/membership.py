@@ -28,7 +28,7 @@ from fencepost.member.consumer.actions import (
     REVOKED,
     CallbackKind,
     CommitFinished,
-    Moved,
+    ConsumerMoved,
     RunCallback,
     SendHeartbeat,
 )
@@ -41,7 +41,7 @@ from fencepost.member.consumer.heartbeats import Heartbeats
 from fencepost.member.consumer.leave import CloseOption, Leave
 from fencepost.member.consumer.lookups import TopicNames
 from fencepost.member.consumer.participant import Participant
-from fencepost.member.consumer.reconciliation import Assignment, Callback, Pass, Stage
+from fencepost.member.consumer.reconciliation import Assignment, Callback, Pass, PassStage
 from fencepost.member.consumer.states import ACTIVE, CONSUMER_MEMBER
 from fencepost.member.consumer.states import ConsumerMemberEvent as E
 from fencepost.member.consumer.states import ConsumerMemberState as S
@@ -96,7 +96,7 @@ class Membership(Participant):
 
     def _move(self, event: E, target: S) -> None:
         CONSUMER_MEMBER.check(self.state, event, target)
-        self._out.append(Moved(event, self.state, target))
+        self._out.append(ConsumerMoved(event, self.state, target))
         self.state = target
 
     def _join(self, event: E, now_ms: int) -> None:
@@ -293,14 +293,14 @@ class Membership(Participant):
 
     def _revoke(self, current: Pass) -> None:
         if current.revoked:
-            current.stage = Stage.REVOKE
+            current.stage = PassStage.REVOKE
             self._run_callback(REVOKED, current.revoked, current)
         else:
             self._assign(current)
 
     def _assign(self, current: Pass) -> None:
         """Take what is still in the target; what a newer one left out may be another member's already."""
-        current.stage = Stage.ASSIGN
+        current.stage = PassStage.ASSIGN
         if current.local_epoch != self.assignment.local_epoch:
             current.added = intersection(current.added, self.assignment.target or NO_PARTITIONS)
         if not current.revoked and not current.added:
@@ -381,5 +381,5 @@ class Membership(Participant):
         return commit
 
     def _release_committed(self) -> None:
-        if self._pass is not None and self._pass.stage is Stage.COMMIT:
+        if self._pass is not None and self._pass.stage is PassStage.COMMIT:
             self._revoke(self._pass)

@@ -17,7 +17,7 @@ from fencepost.member.consumer.assignment import canonical, difference, intersec
 NO_LOCAL_EPOCH = -1
 
 
-class Stage(enum.Enum):
+class PassStage(enum.Enum):
     """How far a pass has come."""
 
     COMMIT = "commit"
@@ -34,7 +34,7 @@ class Pass:
         self.local_epoch = local_epoch
         self.revoked = revoked
         self.added = added
-        self.stage = Stage.COMMIT
+        self.stage = PassStage.COMMIT
 
 
 class Callback:

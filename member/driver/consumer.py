@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.protocol.errors import ProtocolError
 from fencepost.coordinator.protocol.ids import MemberId
-from fencepost.member.consumer.actions import Moved, ResolveTopicNames, SendHeartbeat
+from fencepost.member.consumer.actions import ConsumerMoved, ResolveTopicNames, SendHeartbeat
 from fencepost.member.consumer.config import ConsumerConfig
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.states import ConsumerMemberState
@@ -91,7 +91,7 @@ class ConsumerDriver(MemberDriver):
     def _discard(reply: Reply[Any]) -> None:
         outcome_of(reply)
 
-    def _moved(self, action: Moved) -> None:
+    def _moved(self, action: ConsumerMoved) -> None:
         if self._observer is not None:
             self._observer.on_state(action.event, action.source, action.target)
         self._log(logging.DEBUG, "member moved", by=action.event, source=action.source, target=action.target)
@@ -100,5 +100,5 @@ class ConsumerDriver(MemberDriver):
         **MemberDriver._PERFORM,
         SendHeartbeat: _send_heartbeat,
         ResolveTopicNames: _resolve_topic_names,
-        Moved: _moved,
+        ConsumerMoved: _moved,
     }

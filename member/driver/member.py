@@ -21,7 +21,7 @@ from fencepost.member.consumer.actions import (
 from fencepost.member.consumer.errors import CommitFailed, NoOffsetForPartition
 from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.driver.listener import MemberObserver, RebalanceListener
-from fencepost.member.driver.shell import Machine, MachineShell
+from fencepost.member.driver.shell import MachineShell, MemberMachine
 from fencepost.member.driver.transport import Clock, Transport
 
 
@@ -37,7 +37,7 @@ class MemberDriver(MachineShell, abc.ABC):
 
     def __init__(
         self,
-        member: Machine,
+        member: MemberMachine,
         transport: Transport,
         clock: Clock,
         *,

@@ -28,7 +28,7 @@ from fencepost.member.consumer.actions import (
     SendCommit,
 )
 from fencepost.member.consumer.config import ConsumerConfig
-from fencepost.member.consumer.errors import Failure
+from fencepost.member.consumer.errors import RequestFailure
 from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.consumer.participant import Actions
 from fencepost.member.consumer.positions import Positions
@@ -52,7 +52,7 @@ from fencepost.member.driver.transport import (
 Answered = Callable[[int, Any, int], Actions]
 
 
-class Machine(Protocol):
+class MemberMachine(Protocol):
     """What every member's machine offers its shell, whatever the protocol."""
 
     group_id: str
@@ -119,7 +119,7 @@ class Machine(Protocol):
     def log_offsets_found(self, token: int, offsets: Mapping[TopicPartition, int], now_ms: int) -> Actions:
         """The logs answered where to start."""
 
-    def request_failed(self, token: int, failure: Failure, now_ms: int) -> Actions:
+    def request_failed(self, token: int, failure: RequestFailure, now_ms: int) -> Actions:
         """A request of any kind got no answer."""
 
     def deadline_reached(self, now_ms: int) -> Actions:
@@ -147,14 +147,14 @@ class MachineShell:
 
     def __init__(
         self,
-        member: Machine,
+        member: MemberMachine,
         transport: Transport,
         clock: Clock,
         *,
         listener: RebalanceListener | None,
         observer: MemberObserver | None,
     ) -> None:
-        self._member: Machine = member
+        self._member: MemberMachine = member
         self._transport = transport
         self._clock = clock
         self._listener: RebalanceListener = listener or NoListener()
@@ -273,7 +273,9 @@ class MachineShell:
         """A request got no answer. An error that is not the transport's own is a defect of it: logged."""
         if not isinstance(error, (TransportError, ProtocolError)):
             self._log(logging.ERROR, "transport failed", exc_info=error)
-        failure = Failure.TIMED_OUT if isinstance(error, RequestTimedOut) else Failure.DISCONNECTED
+        failure = (
+            RequestFailure.TIMED_OUT if isinstance(error, RequestTimedOut) else RequestFailure.DISCONNECTED
+        )
         self._run(self._member.request_failed(token, failure, self._clock.now_ms()))
 
     def _run_callback(self, action: RunCallback) -> None:

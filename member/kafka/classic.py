@@ -15,14 +15,14 @@ from fencepost.member.classic.states import ClassicMemberState
 from fencepost.member.driver.classic import ClassicDriver
 from fencepost.member.driver.clock import LoopClock
 from fencepost.member.driver.listener import AnyState, RebalanceListener
-from fencepost.member.kafka.client import Client
+from fencepost.member.kafka.client import KafkaClient
 from fencepost.member.kafka.consumer import KIP848Consumer
 from fencepost.member.kafka.engine import Connections
 from fencepost.member.kafka.listener import MemberWatch
-from fencepost.member.kafka.session import Session
+from fencepost.member.kafka.session import KafkaMemberSession
 
 
-class ClassicSession(Session):
+class ClassicSession(KafkaMemberSession):
     """A member of a classic group on a client that has learned of its cluster."""
 
     driver: ClassicDriver
@@ -30,7 +30,7 @@ class ClassicSession(Session):
 
     def __init__(
         self,
-        client: Client,
+        client: KafkaClient,
         connections: Connections,
         group_id: str,
         config: ClassicConfig,

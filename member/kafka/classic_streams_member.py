@@ -8,12 +8,12 @@ from typing import Any
 
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-from fencepost.member.application.port import Batch, ThreadEvents
+from fencepost.member.application.port import PartitionRecords, ThreadEvents
 from fencepost.member.assignors.streams import StreamsAssignor
 from fencepost.member.assignors.task_ids import AssignorError
 from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.kafka.classic import ClassicConsumer
-from fencepost.member.kafka.streams_member import ConsumerGroupMember
+from fencepost.member.kafka.streams_member import KafkaConsumerGroupMember
 from fencepost.member.streams.errors import MissingSourceTopic, TaskAssignmentFailed
 
 
@@ -35,7 +35,7 @@ class _EscalationListener:
             await self._assigned(partitions)
 
 
-class ClassicGroupMember(ConsumerGroupMember):
+class KafkaClassicStreamsMember(KafkaConsumerGroupMember):
     """A member that speaks the classic protocol, with the metadata and the assignor of Kafka Streams.
 
     All topics are the sources of one subtopology, as of Java's `builder.stream(topics)`: task 0_N is
@@ -65,7 +65,7 @@ class ClassicGroupMember(ConsumerGroupMember):
             **self._settings,
         )
 
-    async def poll(self) -> Sequence[Batch]:
+    async def poll(self) -> Sequence[PartitionRecords]:
         """Records of several partitions; none after 100 ms without any, or while there is no broker.
 
         :raises MissingSourceTopic: if the leader sees that one is missing.

@@ -47,7 +47,7 @@ class _Reconnects:
         self.failures += 1
 
 
-class Client(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
+class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
     """aiokafka's client, which keeps to itself why it can't connect; this one tells of refused credentials.
 
     A connection ends here with the task that reads from it. A loop that ends cancels all tasks, these as

@@ -22,11 +22,11 @@ from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.driver.consumer import ConsumerDriver
 from fencepost.member.driver.listener import MemberObserver
 from fencepost.member.kafka import settings
-from fencepost.member.kafka.client import Client
+from fencepost.member.kafka.client import KafkaClient
 from fencepost.member.kafka.engine import Connections
 from fencepost.member.kafka.listener import ApplicationListener
 from fencepost.member.kafka.logs import Partition
-from fencepost.member.kafka.session import STOPPED, Session
+from fencepost.member.kafka.session import STOPPED, KafkaMemberSession
 from fencepost.member.kafka.standing import Standing
 
 _FAILED_START_CLOSE_MS = 5_000
@@ -157,7 +157,7 @@ class KIP848Consumer(Standing):
         settings.check_names(topics)
         self._topics = frozenset(topics)
         self._pattern: str | None = None
-        self._client = Client(
+        self._client = KafkaClient(
             bootstrap_servers=bootstrap_servers,
             client_id=client_id,
             metadata_max_age_ms=metadata_max_age_ms,
@@ -232,8 +232,8 @@ class KIP848Consumer(Standing):
         """
         self._config = msgspec.structs.replace(self._config, instance_holders=before.instance_holders)
 
-    def _make_session(self, connections: Connections) -> Session:
-        return Session(
+    def _make_session(self, connections: Connections) -> KafkaMemberSession:
+        return KafkaMemberSession(
             self._client,
             connections,
             self._group_id,

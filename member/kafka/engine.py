@@ -48,7 +48,7 @@ NO_OFFSET: int = UNKNOWN_OFFSET
 _CORRELATION_ID = struct.Struct(">i")
 
 
-class Call:
+class AiokafkaRequest:
     """A request as aiokafka's connections take one. `version` is the one that was agreed upon."""
 
     def __init__(self, api_key: int, oldest: int, newest: int, frame: Frame) -> None:
@@ -131,7 +131,7 @@ class Connections:
             raise await why_no_start(self._client, error) from error
 
     async def ask(
-        self, node_id: int, call: Call, timeout_ms: int, *, group: int = ConnectionGroup.DEFAULT
+        self, node_id: int, call: AiokafkaRequest, timeout_ms: int, *, group: int = ConnectionGroup.DEFAULT
     ) -> bytes:
         """The answer to a call, as a frame without its length.
 

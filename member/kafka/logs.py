@@ -10,8 +10,8 @@ from aiokafka.structs import OffsetAndTimestamp, TopicPartition
 
 from fencepost.coordinator.protocol import ids
 from fencepost.member.consumer.config import ConsumerConfig
-from fencepost.member.kafka.client import Client
-from fencepost.member.kafka.session import Session
+from fencepost.member.kafka.client import KafkaClient
+from fencepost.member.kafka.session import KafkaMemberSession
 
 Partition = tuple[str, int]
 
@@ -24,11 +24,11 @@ class LogQuestions(abc.ABC):
     :raises KafkaTimeoutError: about offsets, if they are not to be had within `request_timeout_ms`.
     """
 
-    _client: Client
+    _client: KafkaClient
     _config: ConsumerConfig
 
     @abc.abstractmethod
-    def _running(self) -> Session:
+    def _running(self) -> KafkaMemberSession:
         """The session, if there is one to ask."""
 
     @abc.abstractmethod

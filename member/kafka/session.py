@@ -35,7 +35,7 @@ from fencepost.member.driver.listener import AnyState, MemberObserver, Phase, Re
 from fencepost.member.driver.log import log
 from fencepost.member.driver.member import MemberDriver
 from fencepost.member.driver.transport import TransportError
-from fencepost.member.kafka.client import Client
+from fencepost.member.kafka.client import KafkaClient
 from fencepost.member.kafka.engine import Connections, Fetching
 from fencepost.member.kafka.errors import AuthenticationError, as_kafka_error
 from fencepost.member.kafka.listener import MemberWatch
@@ -52,12 +52,12 @@ STOPPED = "the consumer is stopped"
 _JOINED = (ConsumerMemberState.ACKNOWLEDGING, ConsumerMemberState.STABLE)
 
 
-class Session:
+class KafkaMemberSession:
     """A member of a group on a client that has learned of its cluster. Errors are aiokafka's."""
 
     def __init__(
         self,
-        client: Client,
+        client: KafkaClient,
         connections: Connections,
         group_id: str,
         config: ConsumerConfig,

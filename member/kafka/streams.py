@@ -15,7 +15,7 @@ from typing import Any
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.application.changelog import changelog_topic
 from fencepost.member.application.engine import GlobalWork, StateListener, StreamsEngine
-from fencepost.member.application.port import GroupMember, ThreadEvents
+from fencepost.member.application.port import StreamThreadMember, ThreadEvents
 from fencepost.member.application.runtime import LoopRuntime
 from fencepost.member.application.services import Metrics
 from fencepost.member.application.settings import (
@@ -32,11 +32,11 @@ from fencepost.member.application.settings import (
 from fencepost.member.application.store import StateDirectory
 from fencepost.member.arguments import check_function
 from fencepost.member.kafka.changelog import KafkaChangelog
-from fencepost.member.kafka.classic_streams_member import ClassicGroupMember
+from fencepost.member.kafka.classic_streams_member import KafkaClassicStreamsMember
 from fencepost.member.kafka.consumer import KIP848Consumer
 from fencepost.member.kafka.settings import check_choice
-from fencepost.member.kafka.streams_group import StreamsGroupMember
-from fencepost.member.kafka.streams_member import ConsumerGroupMember, TopicReader
+from fencepost.member.kafka.streams_group import KafkaStreamsGroupMember
+from fencepost.member.kafka.streams_member import KafkaConsumerGroupMember, WholeTopicReader
 from fencepost.member.streams.client import StreamsClient
 from fencepost.member.streams.client_states import StreamClientState
 from fencepost.member.streams.errors import IllegalStreamsState
@@ -114,7 +114,7 @@ class StreamsApp:
         self._settings = {"auto_offset_reset": auto_offset_reset, **_checked(settings)}
         self._protocol = group_protocol
         self._process_id = uuid.uuid4()
-        self._statics: dict[int, ConsumerGroupMember] = {}
+        self._statics: dict[int, KafkaConsumerGroupMember] = {}
         """Static members by their numbers, the last one of each."""
         self._loop: asyncio.AbstractEventLoop | None = None
         """Where it was started, and what is not thread-safe may be called."""
@@ -156,7 +156,7 @@ class StreamsApp:
         else:
             member.make_consumer()
 
-    def _make_member(self, thread: str, events: ThreadEvents) -> GroupMember:
+    def _make_member(self, thread: str, events: ThreadEvents) -> StreamThreadMember:
         instance_id = self._settings.get("group_instance_id")
         if instance_id is None:
             return self._group_member(thread, events)
@@ -167,15 +167,15 @@ class StreamsApp:
         self._statics[number] = member
         return member
 
-    def _group_member(self, thread: str, events: ThreadEvents, **own: Any) -> ConsumerGroupMember:
+    def _group_member(self, thread: str, events: ThreadEvents, **own: Any) -> KafkaConsumerGroupMember:
         settings = {"group_id": self._group_id, "client_id": thread, **self._settings, **own}
         if self._protocol == "streams":
             changelogs = {topic: changelog_topic(self._group_id, topic) for topic in self._topics}
             logged = changelogs if self._logged else None
-            return StreamsGroupMember(events, self._topics, settings, self._process_id, logged)
+            return KafkaStreamsGroupMember(events, self._topics, settings, self._process_id, logged)
         if self._protocol == "classic":
-            return ClassicGroupMember(events, self._topics, settings, self._process_id)
-        return ConsumerGroupMember(events, self._topics, settings)
+            return KafkaClassicStreamsMember(events, self._topics, settings, self._process_id)
+        return KafkaConsumerGroupMember(events, self._topics, settings)
 
     def _global_work(self, given: GlobalThread) -> GlobalWork:
         if not isinstance(given, GlobalThread):
@@ -184,7 +184,7 @@ class StreamsApp:
         processing = check_process(given.process, "the global thread's process", most=2)
         # Whoever reads no aborted records elsewhere is not to have them here.
         reading = {name: self._settings[name] for name in ("isolation_level",) if name in self._settings}
-        return GlobalWork(processing, lambda: TopicReader(topics, {**self._connecting(), **reading}))
+        return GlobalWork(processing, lambda: WholeTopicReader(topics, {**self._connecting(), **reading}))
 
     def _changelog(self) -> KafkaChangelog:
         return KafkaChangelog(self._group_id, self._connecting(), creates=self._protocol != "streams")

@@ -10,7 +10,7 @@ from typing import Any
 
 from fencepost.coordinator.protocol.ids import topic_id_from_uuid
 from fencepost.coordinator.protocol.streams import StatusCode
-from fencepost.member.application.port import Batch, ThreadEvents
+from fencepost.member.application.port import PartitionRecords, ThreadEvents
 from fencepost.member.application.streams_transport import StreamsTransport
 from fencepost.member.driver.clock import LoopClock
 from fencepost.member.driver.consumer import ConsumerDriver
@@ -18,9 +18,9 @@ from fencepost.member.driver.listener import RebalanceListener
 from fencepost.member.kafka.consumer import KIP848Consumer
 from fencepost.member.kafka.engine import Connections
 from fencepost.member.kafka.listener import MemberWatch
-from fencepost.member.kafka.session import Session
+from fencepost.member.kafka.session import KafkaMemberSession
 from fencepost.member.kafka.settings import refuse
-from fencepost.member.kafka.streams_member import ConsumerGroupMember
+from fencepost.member.kafka.streams_member import KafkaConsumerGroupMember
 from fencepost.member.streams.errors import MissingSourceTopic, StreamsError
 from fencepost.member.streams.heartbeats import StreamsHeartbeats
 
@@ -28,7 +28,7 @@ _MISSING_TOPIC_S = 300.0
 """For how long source topics may be missing; Kafka's max.poll.interval.ms."""
 
 
-class _StreamsSession(Session):
+class _StreamsSession(KafkaMemberSession):
     """A member of a streams group on a client that has learned of its cluster."""
 
     def __init__(
@@ -74,7 +74,7 @@ class _StreamsConsumer(KIP848Consumer):
         self._heartbeats = heartbeats
         self._on_shutdown = on_shutdown
 
-    def _make_session(self, connections: Connections) -> Session:
+    def _make_session(self, connections: Connections) -> KafkaMemberSession:
         return _StreamsSession(
             self._client,
             connections,
@@ -88,7 +88,7 @@ class _StreamsConsumer(KIP848Consumer):
         )
 
 
-class StreamsGroupMember(ConsumerGroupMember):
+class KafkaStreamsGroupMember(KafkaConsumerGroupMember):
     """A member that speaks KIP-1071. Each topic is a subtopology: task N_P is partition P of topic N.
 
     `process_id` is the same for all threads of a client. `changelogs`, by topic, are what the brokers create.
@@ -122,7 +122,7 @@ class StreamsGroupMember(ConsumerGroupMember):
             **self._settings,
         )
 
-    async def poll(self) -> Sequence[Batch]:
+    async def poll(self) -> Sequence[PartitionRecords]:
         """Records of several partitions; none after 100 ms without any, or while there is no broker.
 
         :raises MissingSourceTopic: if one has been missing for five minutes.

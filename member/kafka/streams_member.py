@@ -15,7 +15,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.coordinator.protocol.outcome import Request, Response
-from fencepost.member.application.port import Batch, CommitRefused, ThreadEvents
+from fencepost.member.application.port import CommitRefused, PartitionRecords, ThreadEvents
 from fencepost.member.consumer.actions import CallbackKind
 from fencepost.member.consumer.errors import CallbackFailed
 from fencepost.member.consumer.leave import CloseOption
@@ -76,7 +76,7 @@ class _Watch:
         self._heard(not isinstance(response, Exception))
 
 
-class ConsumerGroupMember:
+class KafkaConsumerGroupMember:
     """A member that speaks KIP-848. Without a broker it goes on trying; it can't ask for a shutdown."""
 
     def __init__(self, events: ThreadEvents, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
@@ -88,11 +88,11 @@ class ConsumerGroupMember:
         self._starting: asyncio.Task[None] | None = None
         self._woken = asyncio.Event()
         self._closed = asyncio.Event()
-        self._before: ConsumerGroupMember | None = None
+        self._before: KafkaConsumerGroupMember | None = None
         self._followed = False
         self._client_goes_on: Callable[[], bool] = lambda: False
 
-    def follow(self, before: ConsumerGroupMember | None, client_goes_on: Callable[[], bool]) -> None:
+    def follow(self, before: KafkaConsumerGroupMember | None, client_goes_on: Callable[[], bool]) -> None:
         """Be the same static member as another one was: it is waited for, and leaves its place to this one.
 
         A static member that nobody follows leaves the group for good if its client goes on without it.
@@ -131,7 +131,7 @@ class ConsumerGroupMember:
             self._before = None
         await consumer.start()
 
-    async def poll(self) -> Sequence[Batch]:
+    async def poll(self) -> Sequence[PartitionRecords]:
         """Records of several partitions; none after 100 ms without any, or while there is no broker.
 
         :raises AuthenticationError: if a broker does not take the credentials, or does not any more.
@@ -155,7 +155,7 @@ class ConsumerGroupMember:
                 return ()
         taken = await self._consumer.getmany(timeout_ms=_POLL_MS)
         return [
-            Batch(TopicPartition(*partition), records, records[-1].offset + 1)
+            PartitionRecords(TopicPartition(*partition), records, records[-1].offset + 1)
             for partition, records in taken.items()
         ]
 
@@ -226,7 +226,7 @@ class ConsumerGroupMember:
                 await self._consumer.stop(option, timeout_ms=round(within_s * 1000))
 
 
-class TopicReader:
+class WholeTopicReader:
     """Reads all partitions of some topics from their beginning, in no group."""
 
     def __init__(self, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
@@ -259,7 +259,7 @@ class TopicReader:
         begins = await consumer.beginning_offsets(partitions)
         self._missing = {each: end for each, end in ends.items() if end > begins[each]}
 
-    async def poll(self) -> Sequence[Batch]:
+    async def poll(self) -> Sequence[PartitionRecords]:
         """Records of several partitions; none after 100 ms without any."""
         assert self._consumer is not None
         taken = await self._consumer.getmany(timeout_ms=_POLL_MS)
@@ -267,7 +267,7 @@ class TopicReader:
             if await self._consumer.position(partition) >= self._missing[partition]:
                 del self._missing[partition]
         return [
-            Batch(TopicPartition(*partition), records, records[-1].offset + 1)
+            PartitionRecords(TopicPartition(*partition), records, records[-1].offset + 1)
             for partition, records in taken.items()
         ]
 

@@ -48,7 +48,14 @@ from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatRequest
 from fencepost.member.driver.clock import time_before_ms
 from fencepost.member.driver.transport import Disconnected, RequestTimedOut, TransportError
-from fencepost.member.kafka.engine import COORDINATION, NO_OFFSET, ROUNDS, Call, Connections, Fetching
+from fencepost.member.kafka.engine import (
+    COORDINATION,
+    NO_OFFSET,
+    ROUNDS,
+    AiokafkaRequest,
+    Connections,
+    Fetching,
+)
 
 T = TypeVar("T")
 
@@ -198,7 +205,7 @@ class KafkaTransport:
                 text = f"{api.key.name} can't be encoded: {error}"
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, text) from error
 
-        call = Call(api.key, api.oldest, api.newest, frame)
+        call = AiokafkaRequest(api.key, api.oldest, api.newest, frame)
         answer = await _translated(self._connections.ask(node_id, call, timeout_ms, group=group), api.needs)
         try:
             return read_response(api.key, call.version, answer)[1]

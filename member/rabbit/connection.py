@@ -16,7 +16,7 @@ from fencepost.coordinator.rabbit_codec.codec import MalformedFrame, decode, enc
 from fencepost.coordinator.rabbit_codec.codes import OffsetType, ResponseCode
 from fencepost.coordinator.rabbit_codec.compression import InvalidBatch
 from fencepost.coordinator.rabbit_codec.entries import messages_of
-from fencepost.coordinator.rabbit_codec.fields import OffsetSpecification as WireOffset
+from fencepost.coordinator.rabbit_codec.fields import WireOffsetSpecification as WireOffset
 from fencepost.member.driver.transport import Disconnected, TransportError
 from fencepost.member.sac.offsets import OffsetSpecification
 from fencepost.member.sac.transport import ConnectionListener, SacSubscription, SubscriptionRefused
@@ -35,7 +35,7 @@ _PASSING: Final = frozenset({ResponseCode.STREAM_NOT_AVAILABLE, ResponseCode.INT
 """What a node answers that may be otherwise in a moment."""
 
 
-class Credentials(msgspec.Struct, frozen=True, kw_only=True):
+class RabbitLogin(msgspec.Struct, frozen=True, kw_only=True):
     """Who connects, and where to."""
 
     username: str
@@ -162,7 +162,7 @@ class StreamConnection(asyncio.Protocol):
         self._send(make(self._number, *values))
         return future
 
-    async def open(self, credentials: Credentials) -> None:
+    async def open(self, credentials: RabbitLogin) -> None:
         """Authenticate and open the virtual host; what is refused for good becomes `refusal`.
 
         :raises TransportError: if the node does not answer as it should.

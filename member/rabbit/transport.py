@@ -11,7 +11,7 @@ from typing import Final, TypeAlias
 
 from fencepost.member.arguments import check_callable, check_whole
 from fencepost.member.driver.transport import Disconnected, TransportError
-from fencepost.member.rabbit.connection import Credentials, StreamConnection
+from fencepost.member.rabbit.connection import RabbitLogin, StreamConnection
 from fencepost.member.sac.settings import check_text, check_tls
 from fencepost.member.sac.transport import ConnectionListener, SacConnection
 
@@ -74,7 +74,7 @@ class RabbitTransport:
             "address_resolver", address_resolver, "a function of a host and a port that returns both"
         )
         self._rng = rng or random.Random()
-        self._credentials = Credentials(
+        self._credentials = RabbitLogin(
             username=check_text("username", username, high=MAX_LOGIN_BYTES),
             password=check_text("password", password, low=0, high=MAX_LOGIN_BYTES, is_secret=True),
             virtual_host=check_text("virtual_host", virtual_host, high=MAX_LOGIN_BYTES),

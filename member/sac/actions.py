@@ -28,7 +28,7 @@ class Connect(msgspec.Struct, frozen=True):
     connection: int
 
 
-class Subscribe(msgspec.Struct, frozen=True):
+class SendSubscribe(msgspec.Struct, frozen=True):
     """Subscribe on that connection."""
 
     connection: int
@@ -41,7 +41,7 @@ class AnswerUpdate(msgspec.Struct, frozen=True):
     offset: OffsetSpecification
 
 
-class RunCallback(msgspec.Struct, frozen=True):
+class RunSacCallback(msgspec.Struct, frozen=True):
     """Tell the application. Hand the outcome in with `callback_finished`."""
 
     kind: SacCallback
@@ -55,7 +55,7 @@ class Disconnect(msgspec.Struct, frozen=True):
     """Give the connection up, if there is one."""
 
 
-class Moved(msgspec.Struct, frozen=True):
+class SacMoved(msgspec.Struct, frozen=True):
     """The machine moved along an arrow of its table."""
 
     event: SacMemberEvent
@@ -63,4 +63,4 @@ class Moved(msgspec.Struct, frozen=True):
     target: SacMemberState
 
 
-Action: TypeAlias = Connect | Subscribe | AnswerUpdate | RunCallback | Hold | Disconnect | Moved
+Action: TypeAlias = Connect | SendSubscribe | AnswerUpdate | RunSacCallback | Hold | Disconnect | SacMoved

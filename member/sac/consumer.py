@@ -22,12 +22,12 @@ from fencepost.member.sac.actions import (
     Connect,
     Disconnect,
     Hold,
-    Moved,
-    RunCallback,
+    RunSacCallback,
     SacCallback,
-    Subscribe,
+    SacMoved,
+    SendSubscribe,
 )
-from fencepost.member.sac.listener import SacListener, SacObserver
+from fencepost.member.sac.listener import SacListener, SacMachineObserver
 from fencepost.member.sac.machine import SacConfig, SacMember
 from fencepost.member.sac.offsets import OffsetKind, OffsetSpecification
 from fencepost.member.sac.settings import MAX_OFFSET, check_place
@@ -104,7 +104,7 @@ class SingleActiveConsumer:
         config: SacConfig | None = None,
         clock: Clock | None = None,
         rng: random.Random | None = None,
-        observer: SacObserver | None = None,
+        observer: SacMachineObserver | None = None,
     ) -> None:
         if not isinstance(subscription, SacSubscription):
             raise TypeError(f"subscription should be a SacSubscription, got {subscription!r}")
@@ -299,13 +299,13 @@ class SingleActiveConsumer:
 
     def _perform(self, action: Action) -> None:
         match action:
-            case Moved():
+            case SacMoved():
                 self._accepted |= action.event is SacMemberEvent.SUBSCRIBED
                 self._tell("on_state", action.event, action.source, action.target)
             case Connect():
                 self._connecting = self._transport.connect(_Ear(self, action.connection))
                 self._connecting.add_done_callback(lambda done: self._connect_done(action.connection, done))
-            case Subscribe():
+            case SendSubscribe():
                 assert self._connection is not None
                 future = self._connection.subscribe(self.subscription)
                 future.add_done_callback(lambda done: self._subscribe_done(action.connection, done))
@@ -314,7 +314,7 @@ class SingleActiveConsumer:
                 self._tell("on_answer", action.offset)
                 self._connection.answer(action.correlation_id, action.offset)
                 self._pay()
-            case RunCallback():
+            case RunSacCallback():
                 self._task = asyncio.get_running_loop().create_task(self._call(action.kind))
                 self._task.add_done_callback(self._call_done)
             case Hold():

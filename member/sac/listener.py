@@ -33,7 +33,7 @@ class SacListener:
         """Its connection is gone: another consumer may have started already."""
 
 
-class SacObserver(Protocol):
+class SacMachineObserver(Protocol):
     """Sees what the machine does, for traces and checkers."""
 
     def on_state(self, event: SacMemberEvent, source: SacMemberState, target: SacMemberState) -> None:

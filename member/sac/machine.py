@@ -19,10 +19,10 @@ from fencepost.member.sac.actions import (
     Connect,
     Disconnect,
     Hold,
-    Moved,
-    RunCallback,
+    RunSacCallback,
     SacCallback,
-    Subscribe,
+    SacMoved,
+    SendSubscribe,
 )
 from fencepost.member.sac.offsets import NONE, OffsetKind, OffsetSpecification
 from fencepost.member.sac.states import SAC_MEMBER, SacMemberEvent, SacMemberState
@@ -95,7 +95,7 @@ class SacMember:
         if connection == self.connection and self.state is _S.CONNECTING:
             self._move(_E.CONNECTED, _S.SUBSCRIBING)
             self.deadline_ms = now_ms + self._config.request_timeout_ms
-            self._actions.append(Subscribe(connection))
+            self._actions.append(SendSubscribe(connection))
         return self._done()
 
     def subscribed(self, connection: int, now_ms: int) -> tuple[Action, ...]:
@@ -201,11 +201,11 @@ class SacMember:
 
     def _move(self, event: SacMemberEvent, target: SacMemberState) -> None:
         source, self.state = self.state, SAC_MEMBER.check(self.state, event, target)
-        self._actions.append(Moved(event, source, target))
+        self._actions.append(SacMoved(event, source, target))
 
     def _run(self, kind: SacCallback) -> None:
         self._running = kind
-        self._actions.append(RunCallback(kind))
+        self._actions.append(RunSacCallback(kind))
 
     def _connect(self, event: SacMemberEvent, now_ms: int) -> None:
         self._move(event, _S.CONNECTING)

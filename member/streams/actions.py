@@ -16,7 +16,7 @@ class Level(enum.StrEnum):
     GLOBAL = "global thread"
 
 
-class Moved(msgspec.Struct, frozen=True, gc=False):
+class StreamsMoved(msgspec.Struct, frozen=True, gc=False):
     """A machine took an arrow of its table. Listeners hear of it in this order."""
 
     level: Level
@@ -27,7 +27,7 @@ class Moved(msgspec.Struct, frozen=True, gc=False):
     target: str
 
 
-class Refused(msgspec.Struct, frozen=True, gc=False):
+class MoveRefused(msgspec.Struct, frozen=True, gc=False):
     """A machine was asked for a move that is forbidden but no error: nothing has changed. To be logged."""
 
     level: Level
@@ -86,8 +86,8 @@ class Complain(msgspec.Struct, frozen=True, gc=False):
 
 
 Action: TypeAlias = (
-    Moved
-    | Refused
+    StreamsMoved
+    | MoveRefused
     | StartThread
     | EndThread
     | StartGlobalThread

@@ -26,7 +26,7 @@ from fencepost.member.streams.client_states import RUNNING, STREAM_CLIENT
 from fencepost.member.streams.client_states import StreamClientEvent as E
 from fencepost.member.streams.client_states import StreamClientState as S
 from fencepost.member.streams.errors import IllegalStreamsState
-from fencepost.member.streams.handler import Answer
+from fencepost.member.streams.handler import HandlerDecision
 from fencepost.member.streams.handler import StreamThreadExceptionResponse as Response
 from fencepost.member.streams.moving import Moving
 from fencepost.member.streams.thread import StreamThread
@@ -191,7 +191,7 @@ class StreamsClient(Moving[S, E]):
         self.threads[name].connection(connected=connected)
         return self._done()
 
-    def thread_failed(self, name: str, answer: Answer) -> Actions:
+    def thread_failed(self, name: str, answer: HandlerDecision) -> Actions:
         """An exception left a thread, and this is to be done. It closes now; `thread_ended` follows."""
         self.failures += 1
         own_end = self.threads[name].shut_down()
@@ -261,7 +261,7 @@ class StreamsClient(Moving[S, E]):
             self._start_threads()
         return self._done()
 
-    def global_failed(self, answer: Answer) -> Actions:
+    def global_failed(self, answer: HandlerDecision) -> Actions:
         """An exception left the global thread. The client can't do without it: it always ends in ERROR."""
         assert self.global_thread is not None
         self.failures += 1

@@ -28,7 +28,7 @@ OldExceptionHandler: TypeAlias = Callable[..., None]
 """Takes the thread's name and the exception, or the exception alone, and answers nothing (deprecated)."""
 
 
-class Answer(NamedTuple):
+class HandlerDecision(NamedTuple):
     """What is to be done about an exception."""
 
     response: StreamThreadExceptionResponse | None
@@ -116,7 +116,7 @@ class Handlers:
         """Forget both: SHUTDOWN_CLIENT is the answer to everything."""
         self._new = self._old = None
 
-    def ask(self, thread: str, error: BaseException) -> Answer:
+    def ask(self, thread: str, error: BaseException) -> HandlerDecision:
         """What to do about this exception of this thread.
 
         A handler that raises, whatever it is, or that answers something else, counts as SHUTDOWN_CLIENT.
@@ -127,28 +127,28 @@ class Handlers:
         try:
             response: object = handler(error)
         except BaseException as raised:
-            return Answer(
+            return HandlerDecision(
                 StreamThreadExceptionResponse.SHUTDOWN_CLIENT,
                 f"the uncaught-exception handler raised {raised!r}: the client is shut down",
             )
         if isinstance(response, StreamThreadExceptionResponse):
-            return Answer(response)
+            return HandlerDecision(response)
         refused = refused_awaitable("the uncaught-exception handler", response)
         if refused is not None:
-            return Answer(
+            return HandlerDecision(
                 StreamThreadExceptionResponse.SHUTDOWN_CLIENT, f"{refused}; the client is shut down"
             )
-        return Answer(
+        return HandlerDecision(
             StreamThreadExceptionResponse.SHUTDOWN_CLIENT,
             f"the uncaught-exception handler answered {response!r}, which is no "
             "StreamThreadExceptionResponse: the client is shut down",
         )
 
     @staticmethod
-    def _tell_old(handler: OldExceptionHandler, thread: str, error: BaseException) -> Answer:
+    def _tell_old(handler: OldExceptionHandler, thread: str, error: BaseException) -> HandlerDecision:
         try:
             two = _takes(inspect.signature(handler), 2)
             returned: object = handler(thread, error) if two else handler(error)  # type: ignore[func-returns-value]
         except BaseException as raised:
-            return Answer(None, f"the old uncaught-exception handler raised {raised!r}")
-        return Answer(None, refused_awaitable("the old uncaught-exception handler", returned))
+            return HandlerDecision(None, f"the old uncaught-exception handler raised {raised!r}")
+        return HandlerDecision(None, refused_awaitable("the old uncaught-exception handler", returned))

@@ -111,7 +111,7 @@ class Verdict(enum.StrEnum):
     NO_SUCH_STATE = "no such state"
 
 
-class Difference(NamedTuple):
+class Kafka4Difference(NamedTuple):
     """Moves on which two machines answer differently, and why."""
 
     reason: str
@@ -123,7 +123,7 @@ class KafkaView(NamedTuple):
 
     kafka: StateTable[Any, Any]
     ours: StateTable[Any, Any]
-    differences: tuple[Difference, ...]
+    differences: tuple[Kafka4Difference, ...]
 
 
 def verdict(table: StateTable[Any, Any], move: Move) -> Verdict:
@@ -151,8 +151,8 @@ THREAD_VIEW = KafkaView(
     kafka=KAFKA_4_THREAD,
     ours=STREAM_THREAD,
     differences=(
-        Difference(_DISCONNECTED, _to_and_from(list(T)[:-1], T.DISCONNECTED)),
-        Difference(
+        Kafka4Difference(_DISCONNECTED, _to_and_from(list(T)[:-1], T.DISCONNECTED)),
+        Kafka4Difference(
             "Since KIP-429 a cooperative rebalance may assign with nothing revoked before. Here each "
             "rebalance goes by way of PARTITIONS_REVOKED, as KIP-457 draws it; it may revoke nothing.",
             _moves(
@@ -163,17 +163,17 @@ THREAD_VIEW = KafkaView(
                 ]
             ),
         ),
-        Difference(
+        Kafka4Difference(
             "KIP-457 forbids it without an error: a coordinator that fails again and again makes a thread "
             "want it without end. Kafka tells its listeners of it since KIP-429.",
             _moves([(T.PARTITIONS_REVOKED, T.PARTITIONS_REVOKED)]),
         ),
-        Difference(
+        Kafka4Difference(
             "Kafka looks after each poll whether tasks are ready, and moves again; here a thread that runs "
             "is not asked.",
             _moves([(T.RUNNING, T.RUNNING)]),
         ),
-        Difference(
+        Kafka4Difference(
             "A thread that is dead is asked for nothing; who asks is wrong.",
             _moves((T.DEAD, state) for state in T if state is not T.DISCONNECTED),
         ),
@@ -184,17 +184,17 @@ CLIENT_VIEW = KafkaView(
     kafka=KAFKA_4_CLIENT,
     ours=STREAM_CLIENT,
     differences=(
-        Difference(_DISCONNECTED, _to_and_from(list(C)[:-1], C.DISCONNECTED)),
-        Difference(
+        Kafka4Difference(_DISCONNECTED, _to_and_from(list(C)[:-1], C.DISCONNECTED)),
+        Kafka4Difference(
             "Kafka's client moves whenever one of its threads says that it rebalances or runs; here the "
             "state is asked of all threads, and one that stays is no news.",
             _moves([(C.RUNNING, C.RUNNING), (C.REBALANCING, C.REBALANCING)]),
         ),
-        Difference(
+        Kafka4Difference(
             "KIP-696: close does nothing in ERROR. Kafka's close looks at the state first, and does not ask.",
             _moves([(C.ERROR, C.PENDING_SHUTDOWN)]),
         ),
-        Difference(
+        Kafka4Difference(
             "Everything is closed by then: nothing is left that could ask.",
             _moves([(C.NOT_RUNNING, C.NOT_RUNNING), (C.ERROR, C.PENDING_ERROR), (C.ERROR, C.ERROR)]),
         ),

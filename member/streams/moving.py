@@ -6,7 +6,7 @@ import enum
 from typing import Generic, TypeVar
 
 from fencepost.coordinator.protocol.machine import StateTable
-from fencepost.member.streams.actions import Action, Level, Moved, Refused
+from fencepost.member.streams.actions import Action, Level, MoveRefused, StreamsMoved
 
 S = TypeVar("S", bound=enum.StrEnum)
 E = TypeVar("E", bound=enum.StrEnum)
@@ -34,9 +34,9 @@ class Moving(Generic[S, E]):
         source = self.state
         if self._table.refuses(source, target):
             self.refusals += 1
-            self._out.append(Refused(self.level, self.name, event, source, target))
+            self._out.append(MoveRefused(self.level, self.name, event, source, target))
             return False
         self._table.check(source, event, target)
-        self._out.append(Moved(self.level, self.name, event, source, target))
+        self._out.append(StreamsMoved(self.level, self.name, event, source, target))
         self.state = target
         return True

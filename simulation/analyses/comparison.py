@@ -46,7 +46,7 @@ class Sample(msgspec.Struct, frozen=True):
     """By measure and run; runs without any value may be left out."""
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class MeasureComparison(msgspec.Struct, frozen=True, kw_only=True):
     """A measure of two sets of runs, in the measure's unit; None where there are too few to say."""
 
     measure: str
@@ -84,13 +84,13 @@ def compare(
     confidence: float = CONFIDENCE,
     resamples: int = RESAMPLES,
     seed: int = 0,
-) -> list[Comparison]:
+) -> list[MeasureComparison]:
     """Each measure that both sets have values of: median and p90, their ratio and difference, with intervals.
 
     The same input gives the same answer: draws come from `seed`.
     """
     drawn = _draws(before.runs, after.runs, resamples, seed)
-    comparisons: list[Comparison] = []
+    comparisons: list[MeasureComparison] = []
     for name in MEASURES:
         sides = before.values.get(name, {}), after.values.get(name, {})
         if all(any(values for values in side.values()) for side in sides):
@@ -138,7 +138,7 @@ def _draws(before: Sequence[str], after: Sequence[str], resamples: int, seed: in
 
 def _compare(
     name: str, before: Sample, after: Sample, drawn: tuple[Any, Any] | None, confidence: float
-) -> Iterable[Comparison]:
+) -> Iterable[MeasureComparison]:
     import numpy as np
 
     flat = [_flat(sample, name) for sample in (before, after)]
@@ -158,7 +158,7 @@ def _compare(
             difference = _interval(second - first, confidence)
             if (first >= _LEAST).all():
                 ratio = _interval(second / first, confidence)
-        yield Comparison(
+        yield MeasureComparison(
             measure=name,
             quantile=quantile,
             before=was,

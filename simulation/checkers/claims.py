@@ -30,7 +30,7 @@ from fencepost.coordinator.protocol.ids import (
     TopicPartition,
     topic_partitions,
 )
-from fencepost.coordinator.protocol.outcome import Answer, Outcome
+from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse
 from fencepost.coordinator.protocol.streams_records import (
     StreamsGroupCurrentMemberAssignmentKey,
     StreamsGroupCurrentMemberAssignmentValue,
@@ -191,7 +191,7 @@ class OneClaimant(Checker):
         A static one that did not is kept by name only: what it still has the leader does not know of.
         """
         claims = self._claims()
-        waited = (effect.response for effect in outcome.effects if isinstance(effect, Answer))
+        waited = (effect.response for effect in outcome.effects if isinstance(effect, ParkedResponse))
         for response in (outcome.reply, *waited):
             if isinstance(response, JoinGroupResponse) and response.generation >= 0:
                 self._generations[response.member_id] = response.generation

@@ -190,7 +190,7 @@ class WrittenGenerations:
             )
 
 
-class ClassicGroups(Checker):
+class ClassicGroupsChecker(Checker):
     """Watches the coordinators' classic groups. Consumer groups that they become are judged elsewhere."""
 
     def __init__(self) -> None:

@@ -46,7 +46,7 @@ _NOTHING: _Owned = {}
 _NONE: frozenset[int] = frozenset()
 
 
-class Client:
+class ObservedClient:
     """What one member was told, and what it said."""
 
     __slots__ = ("believed", "epochs", "member", "said", "told")
@@ -153,7 +153,7 @@ class Clients(Checker):
     """Checks all clients of one coordinator."""
 
     def __init__(self) -> None:
-        self._clients: dict[tuple[str, MemberId], Client] = {}
+        self._clients: dict[tuple[str, MemberId], ObservedClient] = {}
 
     def on_steady_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """A heartbeat that changed nothing says something all the same."""
@@ -180,7 +180,7 @@ class Clients(Checker):
             self._clients.pop(key, None)
             return
         if client is None:  # a new one, or one of before anybody looked
-            client = self._clients[key] = Client(member, reply.member_epoch)
+            client = self._clients[key] = ObservedClient(member, reply.member_epoch)
         client.member = member
         client.hears(reply)
 

@@ -23,7 +23,7 @@ from fencepost.simulation.kernel.observers import StepEvent
 
 if TYPE_CHECKING:
     from fencepost.coordinator.consumer.member import ConsumerGroupMember
-    from fencepost.simulation.checkers.step import Known
+    from fencepost.simulation.checkers.step import KnownGroup
 
 _BY_MEMBER: Final = frozenset(
     {
@@ -40,7 +40,7 @@ _NOT_THERE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.U
 
 def expected_commit_error(
     request: OffsetCommitRequest,
-    known: Known | None,
+    known: KnownGroup | None,
     image: TopicsImage,
     *,
     has_offsets: bool = False,
@@ -114,7 +114,7 @@ def _exists(request: OffsetCommitRequest, partition: TopicPartition, image: Topi
     return request.topic_ids.get(partition.topic, topic.topic_id) == topic.topic_id
 
 
-class Commits:
+class CommittedOffsets:
     """Checks one group's offsets against what was committed last."""
 
     def __init__(self) -> None:
@@ -123,7 +123,7 @@ class Commits:
         """Offsets in open transactions: a group that has only these is there, too."""
 
     def check(
-        self, event: StepEvent, outcome: Outcome, known: Known | None, image: TopicsImage
+        self, event: StepEvent, outcome: Outcome, known: KnownGroup | None, image: TopicsImage
     ) -> Iterator[Finding]:
         """Findings of one event, then takes its records in."""
         reply = outcome.reply
@@ -134,7 +134,7 @@ class Commits:
         yield from self.take_all(outcome.records, known, image)
 
     def take_all(
-        self, records: tuple[r.Record, ...], known: Known | None, image: TopicsImage
+        self, records: tuple[r.Record, ...], known: KnownGroup | None, image: TopicsImage
     ) -> Iterator[Finding]:
         """Takes records in."""
         for record in records:
@@ -143,7 +143,7 @@ class Commits:
             elif type(record.key) is r.PendingOffsetCommitKey:
                 (self._pending.discard if record.value is None else self._pending.add)(record.key)
 
-    def _take(self, record: r.Record, known: Known | None, image: TopicsImage) -> Iterator[Finding]:
+    def _take(self, record: r.Record, known: KnownGroup | None, image: TopicsImage) -> Iterator[Finding]:
         key = record.key
         assert isinstance(key, r.OffsetCommitKey)
         (partition,) = topic_partitions(key.topic, (key.partition,))
@@ -172,7 +172,7 @@ class Commits:
         self,
         request: OffsetCommitRequest,
         reply: OffsetCommitResponse,
-        known: Known | None,
+        known: KnownGroup | None,
         image: TopicsImage,
     ) -> Iterator[Finding]:
         gone = missing(request, reply, image)
@@ -199,7 +199,11 @@ class Commits:
                 return
 
     def _check_fetch(
-        self, request: OffsetFetchRequest, reply: OffsetFetchResponse, known: Known | None, image: TopicsImage
+        self,
+        request: OffsetFetchRequest,
+        reply: OffsetFetchResponse,
+        known: KnownGroup | None,
+        image: TopicsImage,
     ) -> Iterator[Finding]:
         expected = _expected_fetch_error(request, known)
         if (
@@ -225,7 +229,7 @@ class Commits:
                 )
 
 
-def _expected_fetch_error(request: OffsetFetchRequest, known: Known | None) -> ErrorCode | None:
+def _expected_fetch_error(request: OffsetFetchRequest, known: KnownGroup | None) -> ErrorCode | None:
     if request.member_id is None:
         return NONE if request.member_epoch < 0 else None
     if known is None:

@@ -23,7 +23,7 @@ from fencepost.coordinator.protocol.records import (
     Record,
 )
 from fencepost.simulation.checkers.base import Checker, Finding
-from fencepost.simulation.checkers.commits import Commits
+from fencepost.simulation.checkers.commits import CommittedOffsets
 from fencepost.simulation.checkers.epochs import check_epochs
 from fencepost.simulation.checkers.groups import GroupWatch
 from fencepost.simulation.checkers.heartbeats import NONE, check_answer, check_reply
@@ -98,7 +98,7 @@ class Coordination(Checker):
         super().attach(world, report)
         self._tracker = Tracker()
         self._checks: dict[str, GroupChecks] = {}
-        self._commits: defaultdict[str, Commits] = defaultdict(Commits)
+        self._commits: defaultdict[str, CommittedOffsets] = defaultdict(CommittedOffsets)
         self._shadow = Shadow()
         self._soft = SoftWatch()
         self._verified: dict[MemberId, Outcome] = {}

@@ -26,7 +26,7 @@ from fencepost.simulation.checkers.base import Finding, shown
 if TYPE_CHECKING:
     from fencepost.coordinator.consumer.member import ConsumerGroupMember
     from fencepost.simulation.checkers.ownership import Ownership
-    from fencepost.simulation.checkers.step import Known
+    from fencepost.simulation.checkers.step import KnownGroup
 
 NONE = ErrorCode.NONE
 """A name of its own: in Python 3.11 an attribute of an enum class costs as much as a call."""
@@ -61,7 +61,7 @@ def malformed(request: ConsumerGroupHeartbeatRequest) -> bool:
     return epoch < STATIC_LEAVE_EPOCH or (epoch == STATIC_LEAVE_EPOCH and request.instance_id is None)
 
 
-def expected_error(request: ConsumerGroupHeartbeatRequest, known: Known | None) -> ErrorCode | None:
+def expected_error(request: ConsumerGroupHeartbeatRequest, known: KnownGroup | None) -> ErrorCode | None:
     """Kafka's answer; None where more than epochs and names decide (limits, expressions, assignors).
 
     `known` is the group before the request, None if there was none.
@@ -81,7 +81,7 @@ def expected_error(request: ConsumerGroupHeartbeatRequest, known: Known | None) 
     return NONE if epoch == LEAVE_EPOCH else _expected_by_epoch(request, member)
 
 
-def _expected_of_static(request: ConsumerGroupHeartbeatRequest, known: Known) -> ErrorCode | None:
+def _expected_of_static(request: ConsumerGroupHeartbeatRequest, known: KnownGroup) -> ErrorCode | None:
     assert request.instance_id is not None
     holder_id = known.instances.get(request.instance_id)
     holder = None if holder_id is None else known.members.get(holder_id)
@@ -113,7 +113,7 @@ def _expected_by_epoch(request: ConsumerGroupHeartbeatRequest, member: ConsumerG
 
 
 def check_answer(
-    request: ConsumerGroupHeartbeatRequest, reply: ConsumerGroupHeartbeatResponse, known: Known | None
+    request: ConsumerGroupHeartbeatRequest, reply: ConsumerGroupHeartbeatResponse, known: KnownGroup | None
 ) -> Sequence[Finding]:
     """Whether the request was accepted or refused as its epoch demands."""
     expected, got = expected_error(request, known), reply.error_code

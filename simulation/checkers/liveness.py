@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from fencepost.coordinator.consumer.states import MemberState
+from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import NO_GENERATION, JoinGroupRequest, JoinGroupResponse
 from fencepost.coordinator.protocol.ids import (
@@ -22,7 +22,7 @@ from fencepost.coordinator.protocol.ids import (
     TopicPartition,
     partition_count,
 )
-from fencepost.coordinator.protocol.outcome import Answer, Outcome
+from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse
 from fencepost.member.consumer.states import FATAL, STABLE, UNSUBSCRIBED, ConsumerMemberEvent
 from fencepost.simulation.checkers.base import Checker, Finding, shown, shown_names
 from fencepost.simulation.checkers.settled import unsettled_classic
@@ -51,7 +51,7 @@ def unsettled(group: ConsumerGroup, live: Collection[MemberId]) -> Iterator[Find
         if member is None:
             yield "progress", f"{member_id} runs, but is not a member of {group.group_id}"
             continue
-        if member.state != MemberState.STABLE or member.member_epoch != epoch:
+        if member.state != ConsumerGroupMemberState.STABLE or member.member_epoch != epoch:
             yield (
                 "progress",
                 f"{member_id} of {group.group_id} is {member.state} at epoch {member.member_epoch},"
@@ -193,7 +193,7 @@ class Liveness(Checker):
 
     def _take_for_known(self, outcome: Outcome) -> None:
         """A static leader that comes back takes the topics for those that were assigned."""
-        answers = (effect.response for effect in outcome.effects if isinstance(effect, Answer))
+        answers = (effect.response for effect in outcome.effects if isinstance(effect, ParkedResponse))
         for response in (outcome.reply, *answers):
             if isinstance(response, JoinGroupResponse) and response.skip_assignment:
                 sizes = {name: topic.partitions for name, topic in self.world.topics.by_name.items()}

@@ -16,7 +16,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, Partitions
 from fencepost.coordinator.protocol.outcome import Outcome, Request, Response
 from fencepost.simulation.checkers.base import Checker, Finding, shown
-from fencepost.simulation.checkers.commits import Commits
+from fencepost.simulation.checkers.commits import CommittedOffsets
 from fencepost.simulation.checkers.coordination import GroupChecks
 from fencepost.simulation.checkers.step import Tracker, touched_groups
 from fencepost.simulation.kernel.observers import RecordsObserved, StepEvent
@@ -42,7 +42,7 @@ class ObservedCoordination(Checker):
         super().attach(world, report)
         self._tracker = Tracker()
         self._checks: dict[str, GroupChecks] = {}
-        self._commits: dict[str, Commits] = {}
+        self._commits: dict[str, CommittedOffsets] = {}
         self._standings: dict[MemberId, deque[tuple[int, Partitions]]] = {}
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
@@ -72,7 +72,7 @@ class ObservedCoordination(Checker):
 
     def _offsets(self, live: GroupCoordinator, event: RecordsObserved, outcome: Outcome) -> Iterator[Finding]:
         known = self._tracker.groups.get(event.group_id)
-        commits = self._commits.setdefault(event.group_id, Commits())
+        commits = self._commits.setdefault(event.group_id, CommittedOffsets())
         findings = list(commits.take_all(outcome.records, known, live.image))
         if not event.unsettled:  # offsets go with their topics
             yield from findings

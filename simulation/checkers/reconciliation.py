@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Final
 
-from fencepost.coordinator.consumer.states import MemberState
+from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.protocol.classic import JoinGroupRequest
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.consumer_protocol import read_subscription
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fencepost.simulation.checkers.step import GroupStep, MemberChange
 
 # Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
-STABLE, UNREVOKED, UNRELEASED, _ = MemberState
+STABLE, UNREVOKED, UNRELEASED, _ = ConsumerGroupMemberState
 
 _RECONCILED: Final = (STABLE, UNRELEASED)
 

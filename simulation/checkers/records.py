@@ -21,7 +21,7 @@ from fencepost.simulation.checkers.base import (
 from fencepost.simulation.kernel.observers import StepEvent
 
 
-class Progress:
+class ProcessedProgress:
     """How far all applications together have come in each partition: processed without a gap up to here."""
 
     __slots__ = ("frontiers",)
@@ -43,7 +43,7 @@ class Progress:
         self.frontiers[partition] = max(frontier, last_exclusive)
 
 
-class Application:
+class ProcessedRecords:
     """One member process: what it was handed, has processed, and commits."""
 
     __slots__ = (
@@ -157,8 +157,8 @@ class Records(Checker):
     """Checks deliveries, commits and releases of all members of a world."""
 
     def __init__(self) -> None:
-        self._progress = Progress()
-        self._applications = OfHosts(Application)
+        self._progress = ProcessedProgress()
+        self._applications = OfHosts(ProcessedRecords)
         self._owned: dict[str, frozenset[TopicPartition]] = {}
         self._again: set[str] = set()
         """Topics that were created again. Classic members can't tell them from those before."""
@@ -172,7 +172,7 @@ class Records(Checker):
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
         """A new process has processed nothing."""
         if what in ("start", "crash"):
-            self._applications[host] = Application(host)
+            self._applications[host] = ProcessedRecords(host)
             self._owned[host] = NOTHING
 
     def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:

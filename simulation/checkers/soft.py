@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from fencepost.coordinator.consumer.soft import GroupSoftState, TimerKind
-from fencepost.coordinator.consumer.states import MemberState
+from fencepost.coordinator.consumer.soft import ConsumerGroupSoftState, ConsumerTimerKind
+from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.simulation.checkers.base import Finding
 
 if TYPE_CHECKING:
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     from fencepost.simulation.checkers.step import GroupStep
 
 # Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
-SESSION, REBALANCE = TimerKind.SESSION, TimerKind.REBALANCE
-UNREVOKED = MemberState.UNREVOKED_PARTITIONS
+SESSION, REBALANCE = ConsumerTimerKind.SESSION, ConsumerTimerKind.REBALANCE
+UNREVOKED = ConsumerGroupMemberState.UNREVOKED_PARTITIONS
 
 
 class SoftWatch:
     """Checks one coordinator after the other. It keeps count, so that no step has to look at all groups."""
 
     def __init__(self) -> None:
-        self._groups: Mapping[str, GroupSoftState] = {}
+        self._groups: Mapping[str, ConsumerGroupSoftState] = {}
         """Those that were counted; a coordinator that loads makes others."""
         self._contacts: dict[str, int] = {}
         self._total = 0
@@ -57,7 +57,7 @@ class SoftWatch:
                 yield "bounded-memory", f"{len(soft.timers)} timers run, {limit} at most are for members"
         yield from _timers(live, step)
 
-    def _count(self, groups: Mapping[str, GroupSoftState]) -> None:
+    def _count(self, groups: Mapping[str, ConsumerGroupSoftState]) -> None:
         self._groups = groups
         self._contacts = {group_id: len(group.contacts) for group_id, group in groups.items()}
         self._total = sum(self._contacts.values())

@@ -69,7 +69,7 @@ class TargetChange:
         self.lost, self.gained = changes(before or NO_PARTITIONS, after or NO_PARTITIONS)
 
 
-class Known:
+class KnownGroup:
     """A group as it was after the event before."""
 
     __slots__ = ("assignment_epoch", "group_epoch", "instances", "members", "targets")
@@ -109,7 +109,7 @@ class GroupStep(msgspec.Struct, frozen=True, gc=False):
 
     group_id: str
     group: ConsumerGroup | None
-    known: Known
+    known: KnownGroup
     members: tuple[MemberChange, ...]
     targets: tuple[TargetChange, ...]
     new_target: bool
@@ -136,7 +136,7 @@ class Tracker:
     """Remembers each group as it was, and tells what an event changed."""
 
     def __init__(self) -> None:
-        self.groups: dict[str, Known] = {}
+        self.groups: dict[str, KnownGroup] = {}
 
     def steps(
         self,
@@ -155,7 +155,7 @@ class Tracker:
         for group_id, touched in named.items():
             known = self.groups.get(group_id)
             if known is None:
-                known = self.groups[group_id] = Known()
+                known = self.groups[group_id] = KnownGroup()
             group = groups.get(group_id)
             members = _NOBODY if group is None else group.members
             targets = _NO_TARGETS if group is None else group.targets

@@ -8,7 +8,7 @@ from fencepost.simulation.checkers.base import Checker
 from fencepost.simulation.checkers.callbacks import Callbacks
 from fencepost.simulation.checkers.catalogue import NOT_ON_REAL
 from fencepost.simulation.checkers.claims import OneClaimant
-from fencepost.simulation.checkers.classic import ClassicGroups
+from fencepost.simulation.checkers.classic import ClassicGroupsChecker
 from fencepost.simulation.checkers.classic_members import ClassicMembers
 from fencepost.simulation.checkers.coordination import Coordination
 from fencepost.simulation.checkers.liveness import Liveness
@@ -24,7 +24,7 @@ def all_checkers(protocols: Container[str] = ("consumer", "classic")) -> list[Ch
     Those of classic members watch worlds that have some: `protocols` are all that members speak.
     """
     of_classic_members = [ClassicMembers()] if "classic" in protocols else []
-    return [Coordination(), ClassicGroups(), *_of_members(), *of_classic_members]
+    return [Coordination(), ClassicGroupsChecker(), *_of_members(), *of_classic_members]
 
 
 def real_checkers() -> list[Checker]:

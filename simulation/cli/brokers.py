@@ -17,7 +17,7 @@ from fencepost.simulation.lab.clusters.settings import KafkaVersion
 from fencepost.simulation.scenarios.values import Duration
 
 if TYPE_CHECKING:
-    from fencepost.simulation.lab.clusters.cluster import Cluster
+    from fencepost.simulation.lab.clusters.cluster import RealCluster
 
 Nodes: TypeAlias = Annotated[Literal[1, 3], Parameter(help="Of a cluster that is started.")]
 Profile: TypeAlias = Annotated[
@@ -54,20 +54,20 @@ async def reached(
     profile: Literal["fast", "stock"],
     kafka: KafkaVersion,
     config: Mapping[str, bool | int | str],
-) -> AsyncIterator[Cluster | str]:
+) -> AsyncIterator[RealCluster | str]:
     """One of ours for the length of the block, with that configuration of its coordinators, or HOST:PORT.
 
     :raises FencepostError: on entry, if the configuration is for another release.
-    :raises EnvironmentLacks: on entry, as `Cluster.start` does.
+    :raises EnvironmentLacks: on entry, as `RealCluster.start` does.
     """
     if cluster not in OWN_CLUSTERS:
         yield cluster
         return
-    from fencepost.simulation.lab.clusters.cluster import Cluster
+    from fencepost.simulation.lab.clusters.cluster import RealCluster
 
     runner = cast("Literal['jvm', 'docker']", cluster)
     properties = _properties(config, kafka)
-    async with Cluster(
+    async with RealCluster(
         nodes=nodes, runner=runner, profile=profile, kafka=kafka, properties=properties
     ) as own:
         yield own

@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     from fencepost.simulation.cli.terminal import Terminal
     from fencepost.simulation.lab.chaos.result import ChaosResult
-    from fencepost.simulation.lab.clusters.cluster import Cluster
+    from fencepost.simulation.lab.clusters.cluster import RealCluster
     from fencepost.simulation.scenarios.streams import StreamsScenario
 
 
@@ -136,7 +136,7 @@ def chaos(
 async def _run(
     scenario: Scenario | StreamsScenario,
     seed: int,
-    cluster: AbstractAsyncContextManager[Cluster | str],
+    cluster: AbstractAsyncContextManager[RealCluster | str],
     *,
     client: Literal["fencepost", "confluent"],
     duration_us: int,

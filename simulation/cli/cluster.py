@@ -14,7 +14,7 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli.arguments import Json, only_with, whole
 from fencepost.simulation.cli.brokers import Kafka
 from fencepost.simulation.cli.output import print_json
-from fencepost.simulation.lab.clusters.cluster import Cluster, tidy_up
+from fencepost.simulation.lab.clusters.cluster import RealCluster, tidy_up
 from fencepost.simulation.lab.clusters.runner import Condition
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, KafkaVersion, Profile
 from fencepost.simulation.lab.clusters.state import UP, ClusterState, RunnerName, StateFolder, find
@@ -107,7 +107,7 @@ async def _up(wanted: _Wanted) -> ClusterReport:
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    started = Cluster(**wanted._asdict(), name=UP)
+    started = RealCluster(**wanted._asdict(), name=UP)
     try:
         await started.start()
     except FileExistsError as error:
@@ -131,7 +131,7 @@ async def _stays(folder: StateFolder, wanted: _Wanted) -> ClusterReport:
         raise FencepostError(
             f"another one is up ({_named(state)}, first port {first}): fencepost cluster down, then up again"
         )
-    report = await _report(Cluster.attached(folder))
+    report = await _report(RealCluster.attached(folder))
     if any(broker.condition != Condition.RUNNING for broker in report.brokers):
         raise FencepostError(
             "it is up, but not all of its nodes are running: fencepost cluster down, then up again"
@@ -149,16 +149,16 @@ def _down() -> ClusterReport:
     if folder is None:
         return ClusterReport()
     state = folder.state
-    Cluster.attached(folder).stop()
+    RealCluster.attached(folder).stop()
     return _of(state, dict.fromkeys((node.node_id for node in state.nodes), Condition.STOPPED))
 
 
 async def _status() -> ClusterReport:
     folder = _found()
-    return ClusterReport() if folder is None else await _report(Cluster.attached(folder))
+    return ClusterReport() if folder is None else await _report(RealCluster.attached(folder))
 
 
-async def _report(running: Cluster) -> ClusterReport:
+async def _report(running: RealCluster) -> ClusterReport:
     return _of(running.state, await running.conditions())
 
 

@@ -22,8 +22,8 @@ from fencepost.simulation.scenarios.load import DEFAULT, load
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
-    from fencepost.simulation.lab.clusters.cluster import Cluster
-    from fencepost.simulation.lab.fidelity.compare import Comparison, Distribution, Played
+    from fencepost.simulation.lab.clusters.cluster import RealCluster
+    from fencepost.simulation.lab.fidelity.compare import Distribution, FidelityComparison, Played
     from fencepost.simulation.scenarios.scenario import Scenario
 
 
@@ -93,7 +93,7 @@ def compare(
 async def _play(
     scenario: Scenario,
     seeds: range,
-    cluster: AbstractAsyncContextManager[Cluster | str],
+    cluster: AbstractAsyncContextManager[RealCluster | str],
     duration_us: int,
     *,
     out: Path,
@@ -105,7 +105,7 @@ async def _play(
         return await play(scenario, seeds, where, duration_us=duration_us, out=out, progress=progress)
 
 
-def _print(result: Comparison, report: Path | None) -> None:
+def _print(result: FidelityComparison, report: Path | None) -> None:
     from rich.text import Text
 
     from fencepost.simulation.cli.terminal import Terminal

@@ -22,7 +22,7 @@ from fencepost.simulation.lab.conform.vectors import VectorReport, replay_vector
 
 if TYPE_CHECKING:
     from fencepost.simulation.cli.terminal import Terminal
-    from fencepost.simulation.lab.conform.lockstep import Difference
+    from fencepost.simulation.lab.conform.lockstep import LockstepDifference
     from fencepost.simulation.lab.conform.schedule import Schedule
     from fencepost.simulation.lab.conform.suite import Report
 
@@ -141,7 +141,7 @@ def _print(report: Report) -> None:
     _print_rest(out, report.differences)
 
 
-def _print_difference(out: Terminal, difference: Difference) -> None:
+def _print_difference(out: Terminal, difference: LockstepDifference) -> None:
     out.say(f"\n{difference.rule}: step {difference.step + 1} of the schedule {difference.schedule.name!r}")
     for field in difference.fields:
         out.say(f"  {field}")

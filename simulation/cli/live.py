@@ -126,7 +126,7 @@ def _display(json: bool) -> Iterator[Callable[[Snapshot], None]]:
         yield lambda snapshot: None
         return
     if not out.is_terminal or os.environ.get("TERM") == "dumb":
-        lines = Lines(out)
+        lines = WindowLines(out)
         yield lines.tell
         lines.end()
         return
@@ -136,7 +136,7 @@ def _display(json: bool) -> Iterator[Callable[[Snapshot], None]]:
         yield lambda snapshot: live.update(table_of(snapshot), refresh=True)
 
 
-class Lines:
+class WindowLines:
     """Tells each window once: when a newer one of its group is there, or in the end."""
 
     def __init__(self, out: Terminal) -> None:

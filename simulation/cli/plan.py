@@ -12,13 +12,13 @@ import msgspec
 from cyclopts import Parameter
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.analyses.comparison import Comparison
+from fencepost.simulation.analyses.comparison import MeasureComparison
 from fencepost.simulation.cli.arguments import Count, Json, new_folder
 from fencepost.simulation.cli.interrupts import STOPPING, told_at_once
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.pipeline.advice import Recommendation, difference_in_words, recommend
-from fencepost.simulation.pipeline.answer import RUNS, Answer, OptionAnswer, Spread, answer, differences
+from fencepost.simulation.pipeline.answer import RUNS, OptionAnswer, PlanAnswer, Spread, answer, differences
 from fencepost.simulation.pipeline.losses import Lost
 from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.pipeline.question import Question, ask, read_question
@@ -47,7 +47,7 @@ class ComparedPlans(msgspec.Struct, frozen=True, kw_only=True):
     """The document of `--json` with `--compare`."""
 
     options: list[OptionAnswer]
-    comparisons: Sequence[Comparison]
+    comparisons: Sequence[MeasureComparison]
     text: list[str]
     """The comparisons in words."""
     wall_seconds: float
@@ -189,7 +189,7 @@ _HEADINGS = (
 )
 
 
-def _print_table(found: Answer) -> None:
+def _print_table(found: PlanAnswer) -> None:
     from fencepost.simulation.cli.terminal import Terminal
 
     out = Terminal()
@@ -200,7 +200,7 @@ def _print_table(found: Answer) -> None:
     out.table(_HEADINGS, rows, cuts={len(_HEADINGS) // 2 + 1})
 
 
-def _tell(question: Question, found: Answer, *, json: bool, kept: Path | None) -> None:
+def _tell(question: Question, found: PlanAnswer, *, json: bool, kept: Path | None) -> None:
     advice = recommend(question, found)
     if json:
         print_json(
@@ -233,7 +233,7 @@ def _tell(question: Question, found: Answer, *, json: bool, kept: Path | None) -
         out.say(f"\nLook at a run:  {found.options[0].command}")
 
 
-def _tell_failed(found: Answer) -> None:
+def _tell_failed(found: PlanAnswer) -> None:
     from fencepost.simulation.cli.terminal import Terminal
 
     out = Terminal()
@@ -244,7 +244,7 @@ def _tell_failed(found: Answer) -> None:
         out.say(line)
 
 
-def _tell_difference(names: list[str], found: Answer, *, json: bool) -> None:
+def _tell_difference(names: list[str], found: PlanAnswer, *, json: bool) -> None:
     first, second = names
     compared = differences(found, first, second)
     lines = difference_in_words(first, second, compared, found.options[0].runs)

@@ -40,7 +40,7 @@ _DIGITS = 10
 """Of a number of partitions; more digits are a mistake."""
 
 
-class Ready(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ServeReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What is told once connections are accepted."""
 
     ready: str
@@ -154,7 +154,7 @@ def serve(
         address = None if rabbit is None else rabbit.addresses[0]
         if json:
             ready, listens = broker.bootstrap_servers, broker.ports[0]
-            print_json(Ready(ready=ready, host=host, port=listens, topics=counts, rabbit_stream=address))
+            print_json(ServeReady(ready=ready, host=host, port=listens, topics=counts, rabbit_stream=address))
             return
         print_text(f"fencepost ready {broker.bootstrap_servers}")
         if address is not None:
@@ -181,7 +181,7 @@ def serve(
                     tls=tls,
                 )
                 return
-            from fencepost.simulation.embedded.endpoint import Endpoint
+            from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
             from fencepost.simulation.embedded.tracing import serve_traced
 
             options = {
@@ -193,7 +193,7 @@ def serve(
                 "racks": rack_ids,
                 "replica_selector": settings.replica_selector,
             }
-            endpoint = Endpoint(
+            endpoint = EmbeddedEndpoint(
                 topics=counts,
                 brokers=brokers,
                 ports=ports_from(port, brokers),

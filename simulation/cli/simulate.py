@@ -29,7 +29,7 @@ from fencepost.simulation.scenarios.load import DEFAULT, load_any
 from fencepost.simulation.scenarios.sac import SacScenario
 
 if TYPE_CHECKING:
-    from fencepost.simulation.faults.plan import Plan
+    from fencepost.simulation.faults.plan import Draw
     from fencepost.simulation.run import RunResult
     from fencepost.simulation.scenarios.kinds import AnyScenario
     from fencepost.simulation.trace.schema import Row
@@ -137,7 +137,7 @@ def play(
     scenario: AnyScenario,
     seed: int,
     *,
-    plan: Plan | None = None,
+    plan: Draw | None = None,
     trace: Path | None,
     place: TraceTopic | None = None,
     keep_rows: bool,

@@ -13,7 +13,7 @@ from fencepost.simulation.embedded.group_rows import GroupRows
 from fencepost.simulation.embedded.members import classic_members
 from fencepost.simulation.kernel.observers import StepEvent
 from fencepost.simulation.trace.recorder import Recorder
-from fencepost.simulation.trace.schema import Kind
+from fencepost.simulation.trace.schema import RowKind
 
 _ASKS: dict[type, str] = {JoinGroupRequest: "join", SyncGroupRequest: "full", HeartbeatRequest: "keepalive"}
 _STATES = {
@@ -42,7 +42,7 @@ class ClassicChronicle(GroupRows):
             self._add(
                 now_us,
                 host,
-                Kind.GROUP_EPOCH.value,
+                RowKind.GROUP_EPOCH.value,
                 state_to=str(group.state),
                 group_epoch=group.generation,
                 detail="join",
@@ -58,7 +58,7 @@ class ClassicChronicle(GroupRows):
         self._add(
             now_us,
             event.member_id or getattr(reply, "member_id", ""),
-            Kind.HEARTBEAT.value,
+            RowKind.HEARTBEAT.value,
             member_epoch=getattr(event, "generation", -1),
             group_epoch=self._generation,
             error="" if code is ErrorCode.NONE else code.name,
@@ -70,14 +70,14 @@ class ClassicChronicle(GroupRows):
         reasons = {each.member_id: each.reason for each in outcome.effects if isinstance(each, MemberFenced)}
         for member_id in [each for each in self._members if each not in now]:
             del self._members[member_id]
-            self._add(now_us, member_id, Kind.MEMBER_REMOVED.value, detail=reasons.get(member_id, "left"))
-            self._add(now_us, member_id, Kind.HOST.value, detail="stopped")
+            self._add(now_us, member_id, RowKind.MEMBER_REMOVED.value, detail=reasons.get(member_id, "left"))
+            self._add(now_us, member_id, RowKind.HOST.value, detail="stopped")
         for member_id, (_, given) in now.items():
             if member_id not in self._members:
-                self._add(now_us, member_id, Kind.HOST.value, detail="start")
+                self._add(now_us, member_id, RowKind.HOST.value, detail="start")
             old_state, had = self._members.get(member_id, ("", ()))
             if state != old_state:
-                self._add(now_us, member_id, Kind.MEMBER_STATE.value, state_from=old_state, state_to=state)
+                self._add(now_us, member_id, RowKind.MEMBER_STATE.value, state_from=old_state, state_to=state)
             if lost := tuple(sorted({*had} - {*given})):
                 self._callback(now_us, member_id, "revoked", lost)
             if gained := tuple(sorted({*given} - {*had})):
@@ -87,5 +87,5 @@ class ClassicChronicle(GroupRows):
     def _callback(
         self, now_us: int, member_id: MemberId, kind: str, partitions: tuple[TopicPartition, ...]
     ) -> None:
-        for row in (Kind.CALLBACK_BEGIN.value, Kind.CALLBACK_END.value):
+        for row in (RowKind.CALLBACK_BEGIN.value, RowKind.CALLBACK_END.value):
             self._add(now_us, member_id, row, partitions=partitions, detail=kind)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.embedded.groups import GroupControls, Who
-from fencepost.simulation.embedded.interference import Rule
+from fencepost.simulation.embedded.interference import FaultRule
 from fencepost.simulation.embedded.lifecycle import Controls
 from fencepost.simulation.embedded.logs import Headers, ReadRecord, Text
 from fencepost.simulation.embedded.members import GroupMember
@@ -24,10 +24,10 @@ from fencepost.simulation.embedded.settings import (
 )
 from fencepost.simulation.embedded.thread import LoopThread, on_loop, until_done
 from fencepost.simulation.kernel.observers import Violation
-from fencepost.simulation.trace.schema import Kind, Row
+from fencepost.simulation.trace.schema import Row, RowKind
 
 if TYPE_CHECKING:
-    from fencepost.simulation.embedded.endpoint import Endpoint  # noqa: F401  # named in a base class
+    from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint  # noqa: F401  # named in a base class
 
 G = TypeVar("G", bound=GroupControls)
 
@@ -35,7 +35,7 @@ _LATEST_MS = 2**63 - 1
 """Kafka's times have 64 bits."""
 
 
-class Clock:
+class EmbeddedClock:
     """The clock of the coordinators: that of the machine, and what it was advanced by."""
 
     def __init__(self, kafka: KafkaControls[Any]) -> None:
@@ -56,13 +56,13 @@ class Clock:
         self._kafka.endpoint.advance(duration("advance", seconds))
 
 
-class KafkaControls(Controls["Endpoint"], Generic[G]):
+class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
     """A running Kafka, as a test drives it. Its methods take microseconds, from whatever thread."""
 
     def __init__(self, thread: LoopThread, group_type: type[G]) -> None:
         super().__init__(thread)
         self._group_type = group_type
-        self.clock = Clock(self)
+        self.clock = EmbeddedClock(self)
         """The coordinators' clock; `advance` moves it."""
 
     @property
@@ -143,7 +143,9 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
 
         :raises FencepostError: for an unknown API, a count below 1, or a member that can't be called so.
         """
-        self._add(Rule(api=api_of(api), who=_name(member), times=whole("times", times, 1, None), lost=True))
+        self._add(
+            FaultRule(api=api_of(api), who=_name(member), times=whole("times", times, 1, None), lost=True)
+        )
 
     @on_loop
     def fail_next(self, api: Api, error: Error, member: Who | None = None, *, times: int = 1) -> None:
@@ -158,7 +160,7 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
         :raises FencepostError: for an unknown API or error, a count below 1, or a member that can't be
             called so.
         """
-        rule = Rule(
+        rule = FaultRule(
             api=api_of(api), who=_name(member), times=whole("times", times, 1, None), error=error_of(error)
         )
         self._add(rule)
@@ -178,7 +180,7 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
         count = None if times is None else whole("times", times, 1, None)
         self.endpoint.interference.remove_delays(key, who, of_all=who is None and not delay_s)
         if delay_s:
-            self._add(Rule(api=key, who=who, times=count, delay_s=delay_s))
+            self._add(FaultRule(api=key, who=who, times=count, delay_s=delay_s))
 
     @on_loop
     def disconnect(self, member: Who) -> None:
@@ -194,7 +196,7 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
         if not found:
             raise FencepostError(f"no connection of a member or client {name!r} is open")
         for each in found:
-            self.endpoint.watch.note("disconnect", Kind.FAULT, state_to="begin", detail=each)
+            self.endpoint.watch.note("disconnect", RowKind.FAULT, state_to="begin", detail=each)
 
     @on_loop
     def move_coordinator(
@@ -222,7 +224,7 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
 
         :raises FencepostError: if there is no such broker, it is stopped, or it is the last one that runs.
         """
-        self.endpoint.watch.note("stop broker", Kind.FAULT, state_to="begin", detail=str(node_id))
+        self.endpoint.watch.note("stop broker", RowKind.FAULT, state_to="begin", detail=str(node_id))
         await self.endpoint.brokers.stop_broker(node_id)
 
     @until_done
@@ -231,7 +233,7 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
 
         :raises FencepostError: if there is no such broker, or it runs.
         """
-        self.endpoint.watch.note("stop broker", Kind.FAULT, state_to="end", detail=str(node_id))
+        self.endpoint.watch.note("stop broker", RowKind.FAULT, state_to="end", detail=str(node_id))
         await self.endpoint.brokers.start_broker(node_id)
 
     @on_loop
@@ -243,7 +245,7 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
 
         :raises FencepostError: if the journal is broken.
         """
-        self.endpoint.watch.note("restart", Kind.FAULT, state_to="begin")
+        self.endpoint.watch.note("restart", RowKind.FAULT, state_to="begin")
         self.endpoint.brokers.restart()
 
     @on_loop
@@ -254,7 +256,7 @@ class KafkaControls(Controls["Endpoint"], Generic[G]):
         """
         return [f"{rule} met {rule.met} of {rule.times}" for rule in self.endpoint.interference.unmet]
 
-    def _add(self, rule: Rule) -> None:
+    def _add(self, rule: FaultRule) -> None:
         self.endpoint.interference.add(rule)
 
     # -- what happened ----------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from fencepost.coordinator.server.cluster import check_replicas
 from fencepost.coordinator.server.groups import KeptJournal
 from fencepost.coordinator.server.services import Asked
 from fencepost.coordinator.server.topic_configs import read_topic_configs
-from fencepost.simulation.embedded.interference import Interference, Rule
+from fencepost.simulation.embedded.interference import FaultRule, Interference
 from fencepost.simulation.embedded.logs import LogAccess
 from fencepost.simulation.embedded.members import (
     GroupMember,
@@ -28,7 +28,7 @@ from fencepost.simulation.embedded.members import (
     streams_members,
 )
 from fencepost.simulation.embedded.watch import Watch
-from fencepost.simulation.trace.schema import Kind
+from fencepost.simulation.trace.schema import RowKind
 
 JournalLike: TypeAlias = KeptJournal | str | Path | None
 
@@ -36,7 +36,7 @@ _LATEST_S: Final = (2**63 - 1) // 1_000_000
 """Traces count microseconds in 64 bits."""
 
 
-class Endpoint:
+class EmbeddedEndpoint:
     """Everything behind an `EmbeddedKafka`; made, started and closed on the loop that it lives on."""
 
     def __init__(
@@ -114,16 +114,16 @@ class Endpoint:
             for classic in coordinator.classic.groups.values():
                 yield from classic_members(classic)
 
-    def _note(self, api: ApiKey, request: Any, asked: Asked, rule: Rule) -> None:
+    def _note(self, api: ApiKey, request: Any, asked: Asked, rule: FaultRule) -> None:
         """A rule of the interference has found its request."""
         who = getattr(request, "member_id", "") or asked.context.client_id
         group = getattr(request, "group_id", "")
         if rule.lost:
-            self.watch.note(who, Kind.RESPONSE_LOST, group=group, detail=type(request).__name__)
+            self.watch.note(who, RowKind.RESPONSE_LOST, group=group, detail=type(request).__name__)
         if rule.error is not None:
             self.watch.note(
                 "fail",
-                Kind.FAULT,
+                RowKind.FAULT,
                 group=group,
                 state_to="begin",
                 detail=f"{api.name} {rule.error.name} {who}",
@@ -131,7 +131,7 @@ class Endpoint:
         if rule.delay_s:
             self.watch.note(
                 "delay",
-                Kind.FAULT,
+                RowKind.FAULT,
                 group=group,
                 state_to="begin",
                 detail=f"{api.name} {rule.delay_s:g} s {who}",
@@ -162,7 +162,7 @@ class Endpoint:
         assert self.brokers.clock is not None
         if length_s > (most_s := _LATEST_S - self.brokers.clock.now_ms() // 1000):
             raise FencepostError(f"advance={length_s!r}: expected seconds, 0 to {most_s}")
-        self.watch.note("clock", Kind.FAULT, state_to="begin", detail=f"{length_s:g} s")
+        self.watch.note("clock", RowKind.FAULT, state_to="begin", detail=f"{length_s:g} s")
         self.brokers.advance(round(length_s * 1000), self._hear_the_connected)
 
     def _hear_the_connected(self, end_ms: int) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fencepost.simulation.kernel.observers import Observer, Report, WorldView
 from fencepost.simulation.trace.recorder import Recorder
-from fencepost.simulation.trace.schema import Kind
+from fencepost.simulation.trace.schema import RowKind
 
 
 class GroupRows(Observer):
@@ -24,5 +24,5 @@ class GroupRows(Observer):
         if state != self._state:
             before, self._state = self._state, state
             self._add(
-                now_us, host, Kind.GROUP_STATE.value, state_from=before, state_to=state, group_epoch=epoch
+                now_us, host, RowKind.GROUP_STATE.value, state_from=before, state_to=state, group_epoch=epoch
             )

@@ -13,7 +13,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition, topic_partitions
 from fencepost.coordinator.protocol.outcome import Event, RebalanceRequested, SessionEnded
 from fencepost.coordinator.server.groups import Shard
-from fencepost.simulation.embedded.interference import Rule
+from fencepost.simulation.embedded.interference import FaultRule
 from fencepost.simulation.embedded.lifecycle import Controls
 from fencepost.simulation.embedded.members import (
     GroupMember,
@@ -24,10 +24,10 @@ from fencepost.simulation.embedded.members import (
 )
 from fencepost.simulation.embedded.settings import duration, whole
 from fencepost.simulation.embedded.thread import awaiting, on_loop, until_done
-from fencepost.simulation.trace.schema import Kind
+from fencepost.simulation.trace.schema import RowKind
 
 if TYPE_CHECKING:
-    from fencepost.simulation.embedded.endpoint import Endpoint
+    from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
 
 Who: TypeAlias = GroupMember | str
 """A member: as `members()` gives it, or by its member id, instance id or client id."""
@@ -45,13 +45,13 @@ _FENCED = {
 class GroupControls:
     """A group by its id, whether it exists or not. Its methods may be called from any thread."""
 
-    def __init__(self, kafka: Controls[Endpoint], group_id: str) -> None:
+    def __init__(self, kafka: Controls[EmbeddedEndpoint], group_id: str) -> None:
         self.group_id = group_id
         self.thread = kafka.thread
         self._kafka = kafka
 
     @property
-    def _endpoint(self) -> Endpoint:
+    def _endpoint(self) -> EmbeddedEndpoint:
         """That of now: the Kafka may have been closed and started again."""
         return self._kafka.endpoint
 
@@ -87,10 +87,10 @@ class GroupControls:
         """
         found = self._find(member)
         self._endpoint.watch.note(
-            "fence", Kind.FAULT, group=self.group_id, state_to="begin", detail=found.member_id
+            "fence", RowKind.FAULT, group=self.group_id, state_to="begin", detail=found.member_id
         )
         api, error = _FENCED[found.protocol]
-        self._endpoint.interference.add(Rule(api=api, who=found.member_id, error=error))
+        self._endpoint.interference.add(FaultRule(api=api, who=found.member_id, error=error))
         if found.protocol == "streams":  # nobody can remove one by request
             self._process(SessionEnded(group_id=self.group_id, member_id=found.member_id))
             return
@@ -109,7 +109,7 @@ class GroupControls:
         """
         found = self._find(member)
         self._endpoint.watch.note(
-            "expire", Kind.FAULT, group=self.group_id, state_to="begin", detail=found.member_id
+            "expire", RowKind.FAULT, group=self.group_id, state_to="begin", detail=found.member_id
         )
         self._process(SessionEnded(group_id=self.group_id, member_id=found.member_id))
 
@@ -121,7 +121,7 @@ class GroupControls:
         """
         if not self._members():
             raise FencepostError(f"group {self.group_id!r} has no members that could rebalance")
-        self._endpoint.watch.note("rebalance", Kind.FAULT, group=self.group_id, state_to="begin")
+        self._endpoint.watch.note("rebalance", RowKind.FAULT, group=self.group_id, state_to="begin")
         self._process(RebalanceRequested(group_id=self.group_id))
 
     # -- on the loop ------------------------------------------------------------------------------------

@@ -28,10 +28,10 @@ from fencepost.simulation.embedded.members import GroupMember
 from fencepost.simulation.embedded.refusals import can_fail, refused
 
 if TYPE_CHECKING:
-    from fencepost.coordinator.server.connection import Connection
+    from fencepost.coordinator.server.connection import KafkaServerConnection
 
 
-class Rule(msgspec.Struct, kw_only=True):
+class FaultRule(msgspec.Struct, kw_only=True):
     """Something that happens to answers of one API; `times` None for all of them."""
 
     api: ApiKey
@@ -80,7 +80,7 @@ class Interference:
 
     def __init__(
         self,
-        note: Callable[[ApiKey, Any, Asked, Rule], None],
+        note: Callable[[ApiKey, Any, Asked, FaultRule], None],
         members: Callable[[], Iterable[GroupMember]],
         name_of: Callable[[TopicId], str | None],
     ) -> None:
@@ -91,14 +91,14 @@ class Interference:
         """The partitions that were named last on a connection that fetches."""
         self._readers: dict[OpenConnection, MemberId] = {}
         """The member whose client fetches on a connection."""
-        self._rules: list[Rule] = []
+        self._rules: list[FaultRule] = []
         self._tables: list[_Handlers] = []
         self._heard: dict[OpenConnection, dict[MemberId, None]] = {}
         self._many = _FEW_CONNECTIONS
         self._instance_ids: dict[MemberId, str] = {}
         """Of static members: they need not say it again on their next connection."""
 
-    def add(self, rule: Rule) -> None:
+    def add(self, rule: FaultRule) -> None:
         """From now on, behind the rules that there are."""
         self._rules.append(rule)
         self._arrange()
@@ -118,7 +118,7 @@ class Interference:
         self._arrange()
 
     @property
-    def unmet(self) -> list[Rule]:
+    def unmet(self) -> list[FaultRule]:
         """The rules that wait for more requests, of those that are about a number of them."""
         return [rule for rule in self._rules if rule.times is not None]
 
@@ -149,7 +149,7 @@ class Interference:
             for member_id in members
         }
 
-    def disconnect(self, who: str, connections: Iterable[Connection]) -> list[str]:
+    def disconnect(self, who: str, connections: Iterable[KafkaServerConnection]) -> list[str]:
         """Close those of members of that id, instance id or client id, and of clients of that id.
 
         Answers the members' ids, or `who` if it is a client that is no member.
@@ -269,9 +269,9 @@ class Interference:
             for one in topic.partitions
         }
 
-    def _about(self, api: ApiKey, request: Any, asked: Asked) -> list[Rule]:
+    def _about(self, api: ApiKey, request: Any, asked: Asked) -> list[FaultRule]:
         """The rules about a request, which fails once and is lost once: further such rules wait."""
-        rules: list[Rule] = []
+        rules: list[FaultRule] = []
         names = partial(self._names_on, asked)
         fails = is_lost = False
         for rule in self._rules:

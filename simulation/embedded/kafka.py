@@ -31,11 +31,11 @@ from fencepost.simulation.embedded.settings import (
 from fencepost.simulation.embedded.thread import LoopThread, on_loop
 
 if TYPE_CHECKING:
-    from fencepost.simulation.embedded.endpoint import Endpoint, JournalLike
+    from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint, JournalLike
     from fencepost.simulation.embedded.tracing import TopicTracing
 
 
-class EmbeddedKafka(KafkaControls[Group], Embedded["Endpoint", "AsyncEmbeddedKafka"]):
+class EmbeddedKafka(KafkaControls[Group], Embedded["EmbeddedEndpoint", "AsyncEmbeddedKafka"]):
     """A Kafka in this process, for any client: up in milliseconds, and driven by the test.
 
         with EmbeddedKafka(topics={"orders": 12}) as kafka:
@@ -123,7 +123,7 @@ class EmbeddedKafka(KafkaControls[Group], Embedded["Endpoint", "AsyncEmbeddedKaf
         if self._trace_topic is not None:
             self._trace(self.endpoint, self._trace_topic)
 
-    def _trace(self, endpoint: Endpoint, topic: str) -> None:
+    def _trace(self, endpoint: EmbeddedEndpoint, topic: str) -> None:
         from fencepost.simulation.embedded.tracing import TopicTracing
 
         try:
@@ -141,10 +141,10 @@ class EmbeddedKafka(KafkaControls[Group], Embedded["Endpoint", "AsyncEmbeddedKaf
     def _end(self, tracing: TopicTracing) -> None:
         tracing.end()
 
-    async def _opened(self) -> Endpoint:
-        from fencepost.simulation.embedded.endpoint import Endpoint
+    async def _opened(self) -> EmbeddedEndpoint:
+        from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
 
-        endpoint = Endpoint(
+        endpoint = EmbeddedEndpoint(
             topics=self._topics,
             brokers=self._brokers,
             ports=self._ports,
@@ -169,7 +169,7 @@ class EmbeddedKafka(KafkaControls[Group], Embedded["Endpoint", "AsyncEmbeddedKaf
         finally:
             super().close()
 
-    async def _closed(self, endpoint: Endpoint) -> None:
+    async def _closed(self, endpoint: EmbeddedEndpoint) -> None:
         await endpoint.brokers.close()
 
 
@@ -187,6 +187,6 @@ class AsyncEmbeddedKafka(KafkaControls[AsyncGroup]):
         return self
 
     @property
-    def endpoint(self) -> Endpoint:
+    def endpoint(self) -> EmbeddedEndpoint:
         """What runs on the thread's loop."""
         return self._kafka.endpoint

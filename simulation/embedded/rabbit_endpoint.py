@@ -13,7 +13,7 @@ from fencepost.coordinator.protocol.sac import (
     DISCONNECTED_TIMEOUT,
     UpdateConfiguration,
 )
-from fencepost.coordinator.rabbit_codec.base import Entry
+from fencepost.coordinator.rabbit_codec.base import ChunkEntry
 from fencepost.coordinator.rabbit_codec.chunks import read_chunk
 from fencepost.coordinator.rabbit_codec.compression import InvalidBatch
 from fencepost.coordinator.rabbit_codec.entries import message, messages_of
@@ -21,7 +21,7 @@ from fencepost.coordinator.rabbit_server.broker import StreamBroker, node_name
 from fencepost.coordinator.rabbit_server.catalogue import Catalogue
 from fencepost.coordinator.rabbit_server.cluster import Limits
 from fencepost.coordinator.rabbit_server.groups import Groups
-from fencepost.coordinator.rabbit_server.refusal import Refused
+from fencepost.coordinator.rabbit_server.refusal import RabbitRequestRefused
 from fencepost.simulation.embedded.rabbit_groups import StreamConsumer
 from fencepost.simulation.embedded.settings import utf_8
 from fencepost.simulation.embedded.waiting import Waiting
@@ -107,7 +107,7 @@ class RabbitEndpoint:
         """Append messages as one chunk; their offsets."""
         stream = _mended(lambda: self.catalogue.stream(name))
         first = stream.next_offset
-        entries = [Entry(0, message(_bytes(each))) for each in values]
+        entries = [ChunkEntry(0, message(_bytes(each))) for each in values]
         stream.append(entries, "", self.broker.cluster.now_ms())
         return list(range(first, stream.next_offset))
 
@@ -174,7 +174,7 @@ def _bytes(value: object) -> bytes:
 def _mended(call: Callable[[], R]) -> R:
     try:
         return call()
-    except Refused as refused:
+    except RabbitRequestRefused as refused:
         raise FencepostError(str(refused)) from None
 
 

@@ -23,13 +23,13 @@ from fencepost.coordinator.protocol.streams_records import (
     StreamsGroupMetadataValue,
     StreamsGroupTargetAssignmentMetadataValue,
 )
-from fencepost.coordinator.streams.states import MemberState
+from fencepost.coordinator.streams.states import StreamsGroupMemberState
 from fencepost.simulation.embedded.group_rows import GroupRows
 from fencepost.simulation.embedded.members import named, partitions_read
 from fencepost.simulation.kernel.observers import StepEvent
 from fencepost.simulation.trace.chronicle import cause_of
 from fencepost.simulation.trace.recorder import Recorder
-from fencepost.simulation.trace.schema import Kind
+from fencepost.simulation.trace.schema import RowKind
 
 if TYPE_CHECKING:
     from fencepost.coordinator.streams.group import StreamsGroup
@@ -65,7 +65,7 @@ class StreamsChronicle(GroupRows):
                 self._add(
                     now_us,
                     host,
-                    Kind.GROUP_EPOCH.value,
+                    RowKind.GROUP_EPOCH.value,
                     state_to=str(group.state),
                     group_epoch=value.epoch,
                     detail=_asks(event)
@@ -73,7 +73,7 @@ class StreamsChronicle(GroupRows):
                     else cause_of(event),
                 )
             elif isinstance(value, StreamsGroupTargetAssignmentMetadataValue):
-                self._add(now_us, host, Kind.TARGET.value, group_epoch=value.assignment_epoch)
+                self._add(now_us, host, RowKind.TARGET.value, group_epoch=value.assignment_epoch)
             elif isinstance(key, StreamsGroupCurrentMemberAssignmentKey):
                 placed = value if isinstance(value, StreamsGroupCurrentMemberAssignmentValue) else None
                 self._assignment(group, key.member_id, placed, now_us)
@@ -95,8 +95,8 @@ class StreamsChronicle(GroupRows):
         self._add(
             now_us,
             member_id,
-            Kind.ASSIGNMENT.value,
-            state_to="" if value is None else str(MemberState.of_code(value.state)),
+            RowKind.ASSIGNMENT.value,
+            state_to="" if value is None else str(StreamsGroupMemberState.of_code(value.state)),
             member_epoch=-1 if value is None else value.member_epoch,
             group_epoch=self._epoch,
             partitions=held,
@@ -108,7 +108,7 @@ class StreamsChronicle(GroupRows):
         self._add(
             now_us,
             member_id,
-            Kind.MEMBER_REMOVED.value,
+            RowKind.MEMBER_REMOVED.value,
             group_epoch=self._epoch,
             detail=reasons.get(member_id, "left"),
         )
@@ -125,7 +125,7 @@ class StreamsChronicle(GroupRows):
         self._add(
             now_us,
             event.member_id,
-            Kind.HEARTBEAT.value,
+            RowKind.HEARTBEAT.value,
             member_epoch=event.member_epoch if error else reply.member_epoch,
             group_epoch=self._epoch,
             partitions=() if group is None else self._read(group, given),

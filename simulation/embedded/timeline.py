@@ -9,7 +9,7 @@ from pathlib import Path
 from fencepost.simulation.report.model import TracedRun
 from fencepost.simulation.report.render import render_timelines
 from fencepost.simulation.report.tables import duration
-from fencepost.simulation.trace.schema import Kind, Row
+from fencepost.simulation.trace.schema import Row, RowKind
 
 LONGEST_NAME = 150
 
@@ -44,15 +44,15 @@ def write_timelines(
 
 
 def _facts(rows: Sequence[Row], group: str) -> tuple[tuple[str, str], ...]:
-    def count(kind: Kind) -> str:
+    def count(kind: RowKind) -> str:
         return f"{sum(row.kind == kind for row in rows):,}"
 
     return (
         ("group", group or "none"),
         ("time", duration(rows[-1].t_us / 1e6 if rows else 0.0)),
-        ("heartbeats", count(Kind.HEARTBEAT)),
-        ("group epochs", count(Kind.GROUP_EPOCH)),
-        ("violations", count(Kind.VIOLATION)),
+        ("heartbeats", count(RowKind.HEARTBEAT)),
+        ("group epochs", count(RowKind.GROUP_EPOCH)),
+        ("violations", count(RowKind.VIOLATION)),
     )
 
 

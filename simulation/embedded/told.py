@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final, TypeAlias
 
-from fencepost.coordinator.consumer.states import MemberState
+from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
@@ -17,14 +17,14 @@ from fencepost.coordinator.protocol.streams import (
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
 )
-from fencepost.coordinator.streams.states import MemberState as StreamsMemberState
+from fencepost.coordinator.streams.states import StreamsGroupMemberState as StreamsMemberState
 from fencepost.simulation.embedded.members import named, partitions_read
 from fencepost.simulation.embedded.view import GroupView, MemberSeen
 
 Heartbeat: TypeAlias = ConsumerGroupHeartbeatRequest | StreamsGroupHeartbeatRequest
 HeartbeatAnswer: TypeAlias = ConsumerGroupHeartbeatResponse | StreamsGroupHeartbeatResponse
 
-_STABLE: Final = (MemberState.STABLE, StreamsMemberState.STABLE)
+_STABLE: Final = (ConsumerGroupMemberState.STABLE, StreamsMemberState.STABLE)
 _FENCED = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID)
 
 

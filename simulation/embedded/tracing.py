@@ -10,7 +10,7 @@ from typing import Final
 
 from fencepost.coordinator.protocol.consumer_protocol import MalformedConsumerProtocol, read_subscription
 from fencepost.coordinator.server.brokers import Brokers
-from fencepost.simulation.embedded.endpoint import Endpoint
+from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
 from fencepost.simulation.embedded.view import WORLD
 from fencepost.simulation.trace.brokers import addresses
 from fencepost.simulation.trace.group_runs import GroupRuns
@@ -35,7 +35,12 @@ class TopicTracing:
     """
 
     def __init__(
-        self, endpoint: Endpoint, text: str, security: ClientSecurity = OPEN, *, option: str = "trace_topic"
+        self,
+        endpoint: EmbeddedEndpoint,
+        text: str,
+        security: ClientSecurity = OPEN,
+        *,
+        option: str = "trace_topic",
     ) -> None:
         brokers = endpoint.brokers
         if "/" in text:
@@ -93,7 +98,7 @@ class TopicTracing:
         )
 
 
-def _own_security(endpoint: Endpoint) -> ClientSecurity:
+def _own_security(endpoint: EmbeddedEndpoint) -> ClientSecurity:
     """How a cluster gets into itself: as its first user, and with trust in the certificate that it shows."""
     name, password = next(iter(endpoint.users.items()), ("", ""))
     host, port = addresses(endpoint.brokers.bootstrap_servers, "this cluster")[0]
@@ -115,7 +120,7 @@ def _subscribed(metadata: bytes) -> frozenset[str]:
 
 
 async def serve_traced(
-    endpoint: Endpoint, text: str, on_ready: Callable[[Brokers], None], security: ClientSecurity
+    endpoint: EmbeddedEndpoint, text: str, on_ready: Callable[[Brokers], None], security: ClientSecurity
 ) -> None:
     """Serve until cancelled, with the trace going to a topic. `on_ready` is called once clients may connect.
 

@@ -12,7 +12,7 @@ from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition, topic_partitions
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.server.brokers import Brokers
-from fencepost.coordinator.server.cluster import Cluster
+from fencepost.coordinator.server.cluster import KafkaCluster
 from fencepost.coordinator.server.groups import Shard
 from fencepost.simulation.embedded.follower import Follower
 
@@ -136,7 +136,7 @@ class ShardView:
 class _LogEnds(Mapping[TopicPartition, int]):
     """Looks where it is asked, and nowhere else."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
 
     def __getitem__(self, partition: TopicPartition) -> int:

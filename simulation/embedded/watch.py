@@ -30,7 +30,7 @@ from fencepost.coordinator.runtime import AppendFailed, CoordinatorRuntime
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.groups import Shard
 from fencepost.simulation.checkers.claims import OneClaimant
-from fencepost.simulation.checkers.classic import ClassicGroups
+from fencepost.simulation.checkers.classic import ClassicGroupsChecker
 from fencepost.simulation.checkers.clients import Clients
 from fencepost.simulation.checkers.coordination import Coordination
 from fencepost.simulation.checkers.journal import compare_coordinators
@@ -47,7 +47,7 @@ from fencepost.simulation.kernel.observers import Violation, hook_lists
 from fencepost.simulation.trace.chronicle import Chronicle
 from fencepost.simulation.trace.recorder import Event as TraceEvent
 from fencepost.simulation.trace.recorder import Recorder
-from fencepost.simulation.trace.schema import Kind, Row
+from fencepost.simulation.trace.schema import Row, RowKind
 
 KEPT_ROWS: Final = 200_000
 """Older rows of the trace are dropped."""
@@ -175,7 +175,7 @@ class _ShardWatch:
 
     def __init__(self, view: ShardView, report: Callable[[str, str], None]) -> None:
         self.view = view
-        observers = (Coordination(), Clients(), ClassicGroups())
+        observers = (Coordination(), Clients(), ClassicGroupsChecker())
         for observer in observers:
             observer.attach(view, report)
         self.hooks = hook_lists(observers)
@@ -230,11 +230,13 @@ class Watch:
         for group in watch.groups.values():
             group.heard.clear()
         self._at(self._now_ms())
-        self.note(host_of(shard.node_id), Kind.COORDINATOR, detail=what)
+        self.note(host_of(shard.node_id), RowKind.COORDINATOR, detail=what)
         self._guarded(self._tell, watch.hooks["on_coordinator_state"], host_of(shard.node_id), what)
         self.waiting.wake()
 
-    def note(self, actor: str, kind: Kind, *, state_to: str = "", group: str = "", detail: str = "") -> None:
+    def note(
+        self, actor: str, kind: RowKind, *, state_to: str = "", group: str = "", detail: str = ""
+    ) -> None:
         """A row of the trace that is about no step of a coordinator."""
         self.catch_up()
         self._at(self._now_ms())
@@ -242,7 +244,7 @@ class Watch:
 
     def topic(self, name: str, what: str, partitions: int) -> None:
         """A topic was created, grown or deleted."""
-        self.note(name, Kind.TOPIC, detail=f"{what} {partitions}")
+        self.note(name, RowKind.TOPIC, detail=f"{what} {partitions}")
         for watch in self._shards.values():
             for group in watch.groups.values():
                 for method in group.hooks["on_topic"]:
@@ -374,7 +376,7 @@ class Watch:
         self._violations.append(
             Violation(invariant=invariant, seq=self._seq, t_us=self.now_us, message=message)
         )
-        self.keep(group, (self.now_us, "", Kind.VIOLATION.value, "", "", -1, -1, (), invariant, message))
+        self.keep(group, (self.now_us, "", RowKind.VIOLATION.value, "", "", -1, -1, (), invariant, message))
 
     def check(self) -> list[Violation]:
         """All findings up to now, after a look at everything as it is."""

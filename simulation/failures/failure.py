@@ -15,7 +15,7 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.reading import read_file
 from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.faults.fitting import misfit
-from fencepost.simulation.faults.plan import Plan
+from fencepost.simulation.faults.plan import Draw
 from fencepost.simulation.kernel.observers import RAISED
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.run import RunResult, plan_of, run
@@ -39,7 +39,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     partitions: Annotated[int, Meta(ge=1)] | None = None
     """In all, shared among the topics; None leaves them as the scenario has them."""
     seed: int
-    plan: Plan
+    plan: Draw
     """What happened when, and to whom."""
     invariant: str
     """The one that was violated first, or RAISED and the type of the exception that ended the run."""

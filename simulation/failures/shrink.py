@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.failures.failure import Failure, replay
-from fencepost.simulation.faults.plan import Entry, Kind, Plan
+from fencepost.simulation.faults.plan import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.kernel.loop import TooManyEvents
 from fencepost.simulation.run import RunResult
 from fencepost.simulation.scenarios.scenario import Scenario
@@ -23,7 +23,7 @@ TRIES: Final = 400
 _ROUNDS = 4
 _MARGIN_US = 1_000_000
 """How long a run that was cut goes on after the violation."""
-_NUMBERED = frozenset({Kind.RESTART, Kind.START, Kind.STOP, Kind.SUBSCRIBE})
+_NUMBERED = frozenset({FaultKind.RESTART, FaultKind.START, FaultKind.STOP, FaultKind.SUBSCRIBE})
 """Entries that mean the member of that number, who must be there."""
 
 
@@ -117,7 +117,7 @@ def _shrink(attempts: _Attempts) -> None:
             return
 
 
-def _with_entries(failure: Failure, entries: Sequence[Entry]) -> Failure:
+def _with_entries(failure: Failure, entries: Sequence[DrawnEvent]) -> Failure:
     return replace(failure, plan=replace(failure.plan, entries=tuple(entries)))
 
 
@@ -153,7 +153,7 @@ def _fewer_entries(attempts: _Attempts) -> None:
             parts = min(2 * parts, len(entries))
 
 
-def _without_a_part(entries: tuple[Entry, ...], parts: int) -> Iterator[tuple[Entry, ...]]:
+def _without_a_part(entries: tuple[DrawnEvent, ...], parts: int) -> Iterator[tuple[DrawnEvent, ...]]:
     parts = min(parts, len(entries))
     for part in range(parts):
         begin, end = len(entries) * part // parts, len(entries) * (part + 1) // parts
@@ -173,7 +173,7 @@ def _fewer_members(attempts: _Attempts) -> None:
             return
 
 
-def _with_members(plan: Plan, before: int, after: int) -> Plan:
+def _with_members(plan: Draw, before: int, after: int) -> Draw:
     """The plan for a group of so many at the start: later ones move up, and who is not there does nothing."""
     moved = [
         replace(entry, member=entry.member - (before - after))

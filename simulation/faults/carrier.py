@@ -5,20 +5,20 @@ from __future__ import annotations
 import abc
 from collections.abc import Callable, Mapping
 
-from fencepost.simulation.faults.plan import Entry, Kind, Plan
+from fencepost.simulation.faults.plan import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.faults.stage import HasProcess
-from fencepost.simulation.kernel.supervisor import Schedule
+from fencepost.simulation.kernel.supervisor import RunSchedule
 
 
 class PlanCarrier(abc.ABC):
     """Carries a plan out. A nemesis says in `_actions` how an entry of each kind is done."""
 
-    _actions: Mapping[Kind, Callable[[Entry], None]]
+    _actions: Mapping[FaultKind, Callable[[DrawnEvent], None]]
 
-    def __init__(self, schedule: Schedule, plan: Plan) -> None:
+    def __init__(self, schedule: RunSchedule, plan: Draw) -> None:
         self._schedule = schedule
         self._plan = plan
-        self._ongoing: dict[int, tuple[Kind, Callable[[], None]]] = {}
+        self._ongoing: dict[int, tuple[FaultKind, Callable[[], None]]] = {}
         self._number = 0
 
     @abc.abstractmethod
@@ -35,17 +35,17 @@ class PlanCarrier(abc.ABC):
             self._schedule.schedule(entry.at_us, self._act, entry)
         self._schedule.schedule(self._plan.faults_end_us, self._heal, None)
 
-    def _act(self, entry: Entry) -> None:
+    def _act(self, entry: DrawnEvent) -> None:
         self._actions[entry.kind](entry)
 
-    def _lasting(self, entry: Entry, detail: str, end: Callable[[], None]) -> None:
+    def _lasting(self, entry: DrawnEvent, detail: str, end: Callable[[], None]) -> None:
         """A fault has begun; `end` undoes it when its time is over, or when the quiet phase begins."""
         self._tell(entry.kind, "begin", detail)
         self._number += 1
         self._ongoing[self._number] = (entry.kind, end)
         self._schedule.schedule(self._schedule.now_us + entry.lasts_us, self._over, self._number)
 
-    def _befallen(self, entry: Entry, host: HasProcess, end: Callable[[], None]) -> None:
+    def _befallen(self, entry: DrawnEvent, host: HasProcess, end: Callable[[], None]) -> None:
         """As `_lasting`, of what a host's process has suffered; a later process does not suffer its end.
 
         Whom a deploy has started may be down for another time, or stand still, when the first is over.

@@ -7,35 +7,36 @@ from typing import Final, get_args
 
 import msgspec
 
-from fencepost.simulation.faults.plan import Entry, Kind, Plan
+from fencepost.simulation.faults.plan import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.scenarios.check import named_topics, pattern_mistake, topic_name_mistake
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.sac import NodeCrash, NodeLeave, NodeSplit, SacFault, SacScenario
 from fencepost.simulation.scenarios.scenario import Fault, Scenario
 from fencepost.simulation.scenarios.streams import Place, Response, StreamsFault, StreamsScenario
 
-_NUMBERED: Final = frozenset((Kind.RESTART, Kind.START, Kind.STOP, Kind.SUBSCRIBE))
+_NUMBERED: Final = frozenset((FaultKind.RESTART, FaultKind.START, FaultKind.STOP, FaultKind.SUBSCRIBE))
 """What is done to the member of that number."""
-_TO_TOPICS: Final = frozenset((Kind.CREATE_TOPIC, Kind.GROW_TOPIC, Kind.DELETE_TOPIC))
+_TO_TOPICS: Final = frozenset((FaultKind.CREATE_TOPIC, FaultKind.GROW_TOPIC, FaultKind.DELETE_TOPIC))
 _TO_NODES: Final = {
-    Kind(str(fault.__struct_config__.tag)): fault.least_nodes for fault in (NodeCrash, NodeLeave, NodeSplit)
+    FaultKind(str(fault.__struct_config__.tag)): fault.least_nodes
+    for fault in (NodeCrash, NodeLeave, NodeSplit)
 }
 """Of how many nodes one can suffer it."""
 
 
-def _tags(faults: Iterable[type[msgspec.Struct]]) -> frozenset[Kind]:
-    return frozenset(Kind(str(fault.__struct_config__.tag)) for fault in faults)
+def _tags(faults: Iterable[type[msgspec.Struct]]) -> frozenset[FaultKind]:
+    return frozenset(FaultKind(str(fault.__struct_config__.tag)) for fault in faults)
 
 
-KINDS: Final[dict[type[AnyScenario], frozenset[Kind]]] = {
+KINDS: Final[dict[type[AnyScenario], frozenset[FaultKind]]] = {
     Scenario: _tags(get_args(Fault)) | _NUMBERED | _TO_TOPICS,
-    SacScenario: _tags(get_args(SacFault)) | _NUMBERED - {Kind.SUBSCRIBE},
+    SacScenario: _tags(get_args(SacFault)) | _NUMBERED - {FaultKind.SUBSCRIBE},
     StreamsScenario: _tags(get_args(StreamsFault)),
 }
 """What may happen in the world of a scenario."""
 
 
-def misfit(plan: Plan, scenario: AnyScenario) -> str | None:
+def misfit(plan: Draw, scenario: AnyScenario) -> str | None:
     """The first thing that can't be done, and what was expected; None if all can."""
     kinds = KINDS[type(scenario)]
     if plan.members < scenario.group.members:
@@ -58,7 +59,7 @@ def misfit(plan: Plan, scenario: AnyScenario) -> str | None:
                 f"{where}.at_us: expected at most faults_end_us, {plan.faults_end_us}, when the quiet phase"
                 f" begins, got {entry.at_us}"
             )
-        if entry.kind is Kind.SUBSCRIBE and (wrong := _no_subscription(entry, topics)):
+        if entry.kind is FaultKind.SUBSCRIBE and (wrong := _no_subscription(entry, topics)):
             return f"{where}{wrong}"
         if entry.kind in _TO_TOPICS and (wrong := _no_change(entry, topics)):
             return f"{where}.{wrong}"
@@ -67,25 +68,25 @@ def misfit(plan: Plan, scenario: AnyScenario) -> str | None:
                 f"{where}.kind: {entry.kind} has no effect with fewer than {_TO_NODES[entry.kind]} nodes,"
                 f" the scenario's cluster.nodes is {scenario.cluster.nodes}"
             )
-        if entry.kind is Kind.THREAD_EXCEPTION and (wrong := _no_exception(entry, scenario)):
+        if entry.kind is FaultKind.THREAD_EXCEPTION and (wrong := _no_exception(entry, scenario)):
             return f"{where}.{wrong}"
-        if entry.kind is Kind.SLOW_LINK and entry.added[0] == "lognormal" and entry.added[1] < 1:
+        if entry.kind is FaultKind.SLOW_LINK and entry.added[0] == "lognormal" and entry.added[1] < 1:
             return f"{where}.added: expected a median above zero, got {entry.added[1]}"
     return None
 
 
-def _topics(plan: Plan, scenario: AnyScenario) -> tuple[str, ...]:
+def _topics(plan: Draw, scenario: AnyScenario) -> tuple[str, ...]:
     """All topics that there may be at some time; whether an entry comes in time for one is nobody's concern.
 
     Of a plan that was made small the entry may be gone that created the topic, or deleted it.
     """
     if not isinstance(scenario, Scenario):
         return ()
-    created = (entry.name for entry in plan.entries if entry.kind is Kind.CREATE_TOPIC)
+    created = (entry.name for entry in plan.entries if entry.kind is FaultKind.CREATE_TOPIC)
     return tuple(dict.fromkeys([*named_topics(scenario), *created]))
 
 
-def _no_subscription(entry: Entry, topics: Collection[str]) -> str | None:
+def _no_subscription(entry: DrawnEvent, topics: Collection[str]) -> str | None:
     """Why a member can't subscribe to that; None if it can."""
     if not entry.topics and entry.pattern is None:
         return f": expected topics or a pattern to {entry.kind} to"
@@ -96,13 +97,13 @@ def _no_subscription(entry: Entry, topics: Collection[str]) -> str | None:
     return wrong and f".pattern: {wrong}"
 
 
-def _no_change(entry: Entry, topics: Collection[str]) -> str | None:
+def _no_change(entry: DrawnEvent, topics: Collection[str]) -> str | None:
     """Why that can't be done to a topic; None if it can."""
-    if entry.kind is Kind.CREATE_TOPIC and (wrong := topic_name_mistake(entry.name, {})):
+    if entry.kind is FaultKind.CREATE_TOPIC and (wrong := topic_name_mistake(entry.name, {})):
         return f"name: {wrong}"
     if entry.name not in topics:
         return f"name: {_no_topic(entry.name, topics)}"
-    if entry.kind is not Kind.DELETE_TOPIC and entry.partitions < 1:
+    if entry.kind is not FaultKind.DELETE_TOPIC and entry.partitions < 1:
         return f"partitions: expected at least 1 to {entry.kind}, got {entry.partitions}"
     return None
 
@@ -112,7 +113,7 @@ def _no_topic(name: str, topics: Iterable[str]) -> str:
     return f"expected a topic of the scenario, or that an entry creates ({known}), got {name!r}"
 
 
-def _no_exception(entry: Entry, scenario: AnyScenario) -> str | None:
+def _no_exception(entry: DrawnEvent, scenario: AnyScenario) -> str | None:
     """Why no thread can meet this exception; None if one can."""
     response, _, place = entry.name.partition(" ")
     if response not in get_args(Response) or place not in get_args(Place):

@@ -7,7 +7,7 @@ import random
 from fencepost.coordinator.protocol.classic import JoinGroupRequest, SyncGroupRequest
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.simulation.faults.carrier import PlanCarrier
-from fencepost.simulation.faults.plan import Entry, Kind, Plan
+from fencepost.simulation.faults.plan import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.faults.stage import DisturbedBroker, DisturbedMember, Stage
 from fencepost.simulation.kafka.member import MemberStatus
 from fencepost.simulation.kafka.requests import moves_epoch
@@ -27,37 +27,37 @@ from fencepost.simulation.scenarios.values import Span
 class Nemesis(PlanCarrier):
     """The one who disturbs a world."""
 
-    def __init__(self, world: Stage, plan: Plan) -> None:
+    def __init__(self, world: Stage, plan: Draw) -> None:
         super().__init__(world.loop, plan)
         self._world = world
         self._rng = world.streams.random("nemesis")
         self._scaled_away: set[str] = set()
         """Whom a step has stopped: none of them comes back before another step starts it."""
         self._actions = {
-            Kind.RESTART: self._restart,
-            Kind.START: self._start,
-            Kind.STOP: self._stop,
-            Kind.SUBSCRIBE: self._subscribe,
-            Kind.CREATE_TOPIC: self._create_topic,
-            Kind.GROW_TOPIC: self._grow_topic,
-            Kind.DELETE_TOPIC: self._delete_topic,
-            Kind.MEMBER_CRASH: self._member_crash,
-            Kind.MEMBER_FREEZE: self._member_freeze,
-            Kind.SLOW_CALLBACK: self._slow_callback,
-            Kind.CALLBACK_ERROR: self._callback_error,
-            Kind.POLL_TIMEOUT: self._poll_timeout,
-            Kind.COORDINATOR_CRASH: self._coordinator_crash,
-            Kind.BROKER_CRASH: self._broker_crash,
-            Kind.BROKER_PAUSE: self._broker_pause,
-            Kind.COORDINATOR_MOVE: self._coordinator_move,
-            Kind.COORDINATOR_UNAVAILABLE: self._coordinator_unavailable,
-            Kind.APPEND_FAILURE: self._append_failure,
-            Kind.PARTITION: self._partition,
-            Kind.SLOW_LINK: self._slow_link,
-            Kind.LOSS: self._loss,
-            Kind.CONNECTION_LOSS: self._connection_loss,
-            Kind.LOST_REQUEST: self._lost_request,
-            Kind.LOST_RESPONSE: self._lost_response,
+            FaultKind.RESTART: self._restart,
+            FaultKind.START: self._start,
+            FaultKind.STOP: self._stop,
+            FaultKind.SUBSCRIBE: self._subscribe,
+            FaultKind.CREATE_TOPIC: self._create_topic,
+            FaultKind.GROW_TOPIC: self._grow_topic,
+            FaultKind.DELETE_TOPIC: self._delete_topic,
+            FaultKind.MEMBER_CRASH: self._member_crash,
+            FaultKind.MEMBER_FREEZE: self._member_freeze,
+            FaultKind.SLOW_CALLBACK: self._slow_callback,
+            FaultKind.CALLBACK_ERROR: self._callback_error,
+            FaultKind.POLL_TIMEOUT: self._poll_timeout,
+            FaultKind.COORDINATOR_CRASH: self._coordinator_crash,
+            FaultKind.BROKER_CRASH: self._broker_crash,
+            FaultKind.BROKER_PAUSE: self._broker_pause,
+            FaultKind.COORDINATOR_MOVE: self._coordinator_move,
+            FaultKind.COORDINATOR_UNAVAILABLE: self._coordinator_unavailable,
+            FaultKind.APPEND_FAILURE: self._append_failure,
+            FaultKind.PARTITION: self._partition,
+            FaultKind.SLOW_LINK: self._slow_link,
+            FaultKind.LOSS: self._loss,
+            FaultKind.CONNECTION_LOSS: self._connection_loss,
+            FaultKind.LOST_REQUEST: self._lost_request,
+            FaultKind.LOST_RESPONSE: self._lost_response,
         }
 
     def _tell(self, fault: str, phase: str, detail: str) -> None:
@@ -67,11 +67,11 @@ class Nemesis(PlanCarrier):
         self._world.network.rules.clear()
         self._world.calm()
 
-    def _before_quiet(self, entry: Entry, lasts_us: int) -> int:
+    def _before_quiet(self, entry: DrawnEvent, lasts_us: int) -> int:
         """As long as that, but not into the quiet phase."""
         return min(lasts_us, self._plan.faults_end_us - entry.at_us)
 
-    def _victim(self, entry: Entry, *statuses: MemberStatus) -> DisturbedMember | None:
+    def _victim(self, entry: DrawnEvent, *statuses: MemberStatus) -> DisturbedMember | None:
         """The member that an entry means; None if nobody can be disturbed so."""
         hosts = [host for host in self._world.members.values() if host.status in statuses]
         return hosts[entry.member % len(hosts)] if hosts else None
@@ -81,10 +81,10 @@ class Nemesis(PlanCarrier):
 
     # -- what people do -----------------------------------------------------------------------------------
 
-    def _host(self, entry: Entry) -> DisturbedMember:
+    def _host(self, entry: DrawnEvent) -> DisturbedMember:
         return list(self._world.members.values())[entry.member]
 
-    def _restart(self, entry: Entry) -> None:
+    def _restart(self, entry: DrawnEvent) -> None:
         host = self._host(entry)
         host.protocol = entry.protocol or host.protocol
         if host.name in self._scaled_away or (host.status is MemberStatus.STOPPED and not host.wanted):
@@ -96,17 +96,17 @@ class Nemesis(PlanCarrier):
             host.crash()
             host.restart_later()
 
-    def _start(self, entry: Entry) -> None:
+    def _start(self, entry: DrawnEvent) -> None:
         host = self._host(entry)
         self._scaled_away.discard(host.name)
         host.start()
 
-    def _stop(self, entry: Entry) -> None:
+    def _stop(self, entry: DrawnEvent) -> None:
         host = self._host(entry)
         self._scaled_away.add(host.name)
         host.stop(come_back=False)
 
-    def _subscribe(self, entry: Entry) -> None:
+    def _subscribe(self, entry: DrawnEvent) -> None:
         host = self._host(entry)
         host.topics, host.pattern = entry.topics, entry.pattern
         self._tell(
@@ -114,21 +114,21 @@ class Nemesis(PlanCarrier):
         )
         host.resubscribe()
 
-    def _create_topic(self, entry: Entry) -> None:
+    def _create_topic(self, entry: DrawnEvent) -> None:
         if not self._world.cluster.has_topic(entry.name):  # whose deletion may have been left out
             self._world.cluster.create_topic(entry.name, entry.partitions, entry.records_per_second)
 
-    def _grow_topic(self, entry: Entry) -> None:
+    def _grow_topic(self, entry: DrawnEvent) -> None:
         if self._world.cluster.has_topic(entry.name):
             self._world.cluster.grow_topic(entry.name, entry.partitions)
 
-    def _delete_topic(self, entry: Entry) -> None:
+    def _delete_topic(self, entry: DrawnEvent) -> None:
         if self._world.cluster.has_topic(entry.name):
             self._world.cluster.delete_topic(entry.name)
 
     # -- members ------------------------------------------------------------------------------------------
 
-    def _member_crash(self, entry: Entry) -> None:
+    def _member_crash(self, entry: DrawnEvent) -> None:
         host = self._victim(entry, MemberStatus.RUNNING, MemberStatus.FROZEN)
         if host is None:
             return
@@ -141,25 +141,25 @@ class Nemesis(PlanCarrier):
         host.crash()
         self._befallen(entry, host, back)
 
-    def _member_freeze(self, entry: Entry) -> None:
+    def _member_freeze(self, entry: DrawnEvent) -> None:
         host = self._victim(entry, MemberStatus.RUNNING)
         if host is not None:
             host.freeze_process()
             self._befallen(entry, host, host.thaw_process)
 
-    def _slow_callback(self, entry: Entry) -> None:
+    def _slow_callback(self, entry: DrawnEvent) -> None:
         host = self._victim(entry, MemberStatus.RUNNING, MemberStatus.FROZEN)
         if host is not None:
             host.slow_callback(self._before_quiet(entry, entry.lasts_us))
             self._tell(entry.kind, "begin", host.name)
 
-    def _callback_error(self, entry: Entry) -> None:
+    def _callback_error(self, entry: DrawnEvent) -> None:
         host = self._victim(entry, MemberStatus.RUNNING, MemberStatus.FROZEN)
         if host is not None:
             host.fail_callback()
             self._tell(entry.kind, "begin", host.name)
 
-    def _poll_timeout(self, entry: Entry) -> None:
+    def _poll_timeout(self, entry: DrawnEvent) -> None:
         host = self._victim(entry, MemberStatus.RUNNING, MemberStatus.FROZEN)
         if host is not None:
             lasts_us = self._world.scenario.group.rebalance_timeout.us + entry.lasts_us
@@ -168,43 +168,43 @@ class Nemesis(PlanCarrier):
 
     # -- the coordinator ------------------------------------------------------------------------------------
 
-    def _coordinator_crash(self, entry: Entry) -> None:
+    def _coordinator_crash(self, entry: DrawnEvent) -> None:
         self._kill(entry, self._world.cluster.leader)
 
-    def _broker_crash(self, entry: Entry) -> None:
+    def _broker_crash(self, entry: DrawnEvent) -> None:
         self._kill(entry, self._broker(entry))
 
-    def _kill(self, entry: Entry, broker: DisturbedBroker | None) -> None:
+    def _kill(self, entry: DrawnEvent, broker: DisturbedBroker | None) -> None:
         if broker is not None:
             broker.kill()
             self._befallen(entry, broker, broker.revive)
 
-    def _broker_pause(self, entry: Entry) -> None:
+    def _broker_pause(self, entry: DrawnEvent) -> None:
         if (broker := self._broker(entry)) is not None:
             broker.pause()
             self._befallen(entry, broker, broker.resume)
 
-    def _broker(self, entry: Entry) -> DisturbedBroker | None:
+    def _broker(self, entry: DrawnEvent) -> DisturbedBroker | None:
         """The broker that an entry means, of those that run."""
         running = [broker for broker in self._world.cluster.brokers.values() if broker.running]
         return running[entry.member % len(running)] if running else None
 
-    def _coordinator_move(self, entry: Entry) -> None:
+    def _coordinator_move(self, entry: DrawnEvent) -> None:
         self._world.cluster.move()
         self._tell(entry.kind, "begin", "")
 
-    def _coordinator_unavailable(self, entry: Entry) -> None:
+    def _coordinator_unavailable(self, entry: DrawnEvent) -> None:
         self._world.cluster.unavailable(self._before_quiet(entry, entry.lasts_us))
         self._tell(entry.kind, "begin", "")
 
-    def _append_failure(self, entry: Entry) -> None:
+    def _append_failure(self, entry: DrawnEvent) -> None:
         cluster = self._world.cluster
         cluster.fail_appends()
         self._lasting(entry, "", cluster.mend_appends)
 
     # -- the network ----------------------------------------------------------------------------------------
 
-    def _ruled(self, entry: Entry, detail: str, rule: Matching) -> None:
+    def _ruled(self, entry: DrawnEvent, detail: str, rule: Matching) -> None:
         rules = self._world.network.rules
         rules.append(rule)
 
@@ -214,17 +214,17 @@ class Nemesis(PlanCarrier):
 
         self._lasting(entry, detail, lift)
 
-    def _partition(self, entry: Entry) -> None:
+    def _partition(self, entry: DrawnEvent) -> None:
         members = self._some(entry.share, list(self._world.members))
         brokers = self._some(entry.brokers, list(self._world.cluster.brokers))
         self._ruled(entry, _named(members, brokers), Matching(dropping, members=members, brokers=brokers))
 
-    def _slow_link(self, entry: Entry) -> None:
+    def _slow_link(self, entry: DrawnEvent) -> None:
         members = self._some(entry.share, list(self._world.members))
         samples = self._world.streams.samples(f"slow-link/{self._number}", Span(*entry.added).quantiles)
         self._ruled(entry, _named(members), Matching(delaying(samples), members=members))
 
-    def _loss(self, entry: Entry) -> None:
+    def _loss(self, entry: DrawnEvent) -> None:
         members = self._some(entry.share, list(self._world.members))
         rng = random.Random(self._rng.getrandbits(64))
 
@@ -235,13 +235,13 @@ class Nemesis(PlanCarrier):
             entry, _named(members), Matching(lose, members=members, chance=entry.probability, rng=rng)
         )
 
-    def _connection_loss(self, entry: Entry) -> None:
+    def _connection_loss(self, entry: DrawnEvent) -> None:
         host = self._victim(entry, MemberStatus.RUNNING, MemberStatus.FROZEN)
         if host is not None:
             self._world.network.cut_all(host.name)
             self._tell(entry.kind, "begin", host.name)
 
-    def _lost_request(self, entry: Entry) -> None:
+    def _lost_request(self, entry: DrawnEvent) -> None:
         host = self._victim(entry, MemberStatus.RUNNING)
         if host is not None:
             self._once(
@@ -250,7 +250,7 @@ class Nemesis(PlanCarrier):
                 Matching(cutting, members=(host.name,), direction=Direction.REQUEST, limit=1),
             )
 
-    def _lost_response(self, entry: Entry) -> None:
+    def _lost_response(self, entry: DrawnEvent) -> None:
         if not entry.epoch_moved:
             host = self._victim(entry, MemberStatus.RUNNING)
             if host is not None:
@@ -266,7 +266,7 @@ class Nemesis(PlanCarrier):
         )
         self._once(entry, "the next that moves an epoch", rule)
 
-    def _once(self, entry: Entry, detail: str, rule: Matching) -> None:
+    def _once(self, entry: DrawnEvent, detail: str, rule: Matching) -> None:
         """A rule for one message; rules that are used up go when the next one comes."""
         rules = self._world.network.rules
         rules[:] = [other for other in rules if not (isinstance(other, Matching) and other.spent)]

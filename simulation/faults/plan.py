@@ -29,7 +29,7 @@ _Count: TypeAlias = Annotated[int, Meta(ge=0)]
 _Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 
 
-class Kind(enum.StrEnum):
+class FaultKind(enum.StrEnum):
     """What an entry does."""
 
     RESTART = "restart"
@@ -64,11 +64,11 @@ class Kind(enum.StrEnum):
     CLIENT_CLOSE = "client-close"
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
+class DrawnEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
     """One disturbance. What a kind does not need keeps its default."""
 
     at_us: _Count
-    kind: Kind
+    kind: FaultKind
     member: _Count = 0
     """Which member, or broker: of those that can be disturbed so at that time, this one modulo their
     number. For starts, stops and restarts the member of that number."""
@@ -94,23 +94,23 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbi
     records_per_second: Annotated[float, Meta(ge=0)] = 0.0
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Draw(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """All of a run. The quiet phase begins at `faults_end_us`; the run is over at `end_us`."""
 
-    entries: tuple[Entry, ...]
+    entries: tuple[DrawnEvent, ...]
     faults_end_us: _Count
     end_us: _Count
     members: Annotated[int, Meta(ge=1)]
     """How many hosts there are at most."""
 
 
-def draw(scenario: AnyScenario, streams: Streams, quiet_us: int) -> Plan:
+def draw(scenario: AnyScenario, streams: Streams, quiet_us: int) -> Draw:
     """The plan of a seed. Each fault and each step of the scenario has a stream of its own."""
     length = scenario.duration.us
     undelayed = faults_end = undelayed_us(scenario, quiet_us)
     again_until = faults_end_us(scenario, quiet_us)
     swarm = streams.random("plan/swarm")
-    entries: list[Entry] = []
+    entries: list[DrawnEvent] = []
     members = scenario.group.members
     for index, step in enumerate(sorted(scenario.steps, key=lambda step: step.at.within(length))):
         rng = streams.random(f"plan/step/{index}")
@@ -136,7 +136,7 @@ def draw(scenario: AnyScenario, streams: Streams, quiet_us: int) -> Plan:
     most = max(
         [scenario.group.members, *(_scaled(scenario, t) for t in scenario.steps if isinstance(t, s.Scale))]
     )
-    return Plan(entries=tuple(entries), faults_end_us=faults_end, end_us=faults_end + quiet_us, members=most)
+    return Draw(entries=tuple(entries), faults_end_us=faults_end, end_us=faults_end + quiet_us, members=most)
 
 
 def _scaled(scenario: AnyScenario, step: s.Scale) -> int:
@@ -152,22 +152,22 @@ def _spread(at: Moment, over: Moment, count: int, length: int) -> list[int]:
     return [begin + whole * index // max(count, 1) for index in range(count)]
 
 
-def _scale(step: s.Scale, before: int, after: int, length: int) -> list[Entry]:
-    kind = Kind.START if after > before else Kind.STOP
+def _scale(step: s.Scale, before: int, after: int, length: int) -> list[DrawnEvent]:
+    kind = FaultKind.START if after > before else FaultKind.STOP
     numbers = range(before, after) if after > before else range(before - 1, after - 1, -1)
     times = _spread(step.at, step.over, len(numbers), length)
-    return [Entry(at_us=at, kind=kind, member=number) for at, number in zip(times, numbers, strict=True)]
+    return [DrawnEvent(at_us=at, kind=kind, member=number) for at, number in zip(times, numbers, strict=True)]
 
 
-def _step_entries(step: s.Step, members: int, length: int, rng: random.Random) -> list[Entry]:
+def _step_entries(step: s.Step, members: int, length: int, rng: random.Random) -> list[DrawnEvent]:
     at = step.at.within(length)
     if isinstance(step, s.RollingRestart):
         batch = 1 if step.batch is None else max(1, round(members * step.batch))
         times = _spread(step.at, step.over, -(-members // batch), length)
         return [
-            Entry(
+            DrawnEvent(
                 at_us=times[number // batch],
-                kind=Kind.RESTART,
+                kind=FaultKind.RESTART,
                 member=number,
                 graceful=step.graceful,
                 protocol=step.protocol or "",
@@ -178,17 +178,19 @@ def _step_entries(step: s.Step, members: int, length: int, rng: random.Random) -
         chosen = sorted(rng.sample(range(members), max(1, round(members * step.share))))
         times = _spread(step.at, step.over, len(chosen), length)
         return [
-            Entry(at_us=t, kind=Kind.SUBSCRIBE, member=number, topics=step.topics, pattern=step.pattern)
+            DrawnEvent(
+                at_us=t, kind=FaultKind.SUBSCRIBE, member=number, topics=step.topics, pattern=step.pattern
+            )
             for number, t in zip(chosen, times, strict=True)
         ]
     if isinstance(step, s.CreateTopic):
         rate = step.records_per_second
         common = {"name": step.name, "partitions": step.partitions}
-        return [Entry(at_us=at, kind=Kind.CREATE_TOPIC, records_per_second=rate, **common)]  # type: ignore[arg-type]
+        return [DrawnEvent(at_us=at, kind=FaultKind.CREATE_TOPIC, records_per_second=rate, **common)]  # type: ignore[arg-type]
     if isinstance(step, s.GrowTopic):
-        return [Entry(at_us=at, kind=Kind.GROW_TOPIC, name=step.name, partitions=step.partitions)]
+        return [DrawnEvent(at_us=at, kind=FaultKind.GROW_TOPIC, name=step.name, partitions=step.partitions)]
     assert isinstance(step, s.DeleteTopic)
-    return [Entry(at_us=at, kind=Kind.DELETE_TOPIC, name=step.name)]
+    return [DrawnEvent(at_us=at, kind=FaultKind.DELETE_TOPIC, name=step.name)]
 
 
 def _times(
@@ -207,22 +209,22 @@ def _times(
     return times
 
 
-def _end(entry: Entry, scenario: AnyScenario) -> int:
+def _end(entry: DrawnEvent, scenario: AnyScenario) -> int:
     """When a fault is over that puts the quiet phase off."""
     end = entry.at_us + entry.lasts_us
-    if entry.kind is Kind.POLL_TIMEOUT and isinstance(scenario, s.Scenario):
+    if entry.kind is FaultKind.POLL_TIMEOUT and isinstance(scenario, s.Scenario):
         end += scenario.group.rebalance_timeout.us
-    if entry.kind in (Kind.LOST_REQUEST, Kind.LOST_RESPONSE):
+    if entry.kind in (FaultKind.LOST_REQUEST, FaultKind.LOST_RESPONSE):
         end += SLACK_US
     return end
 
 
-def _fault_entry(fault: s.Fault | SacFault | StreamsFault, at: int, rng: random.Random) -> Entry:
+def _fault_entry(fault: s.Fault | SacFault | StreamsFault, at: int, rng: random.Random) -> DrawnEvent:
     tag = fault.__struct_config__.tag
     lasts = getattr(fault, "lasts", None)
-    entry = Entry(
+    entry = DrawnEvent(
         at_us=at,
-        kind=Kind(str(tag)),
+        kind=FaultKind(str(tag)),
         member=rng.randrange(1 << 30),
         lasts_us=0 if lasts is None else rng.choice(lasts.quantiles),
     )

@@ -7,8 +7,8 @@ from typing import Protocol
 
 from fencepost.simulation.kafka.member import MemberStatus
 from fencepost.simulation.kernel.rng import Streams
-from fencepost.simulation.kernel.rules import Rule
-from fencepost.simulation.kernel.supervisor import Schedule
+from fencepost.simulation.kernel.rules import NetworkRule
+from fencepost.simulation.kernel.supervisor import RunSchedule
 from fencepost.simulation.scenarios.scenario import Scenario
 
 
@@ -130,7 +130,7 @@ class DisturbedCluster(Protocol):
 class DisturbedNetwork(Protocol):
     """What is between members and brokers."""
 
-    rules: list[Rule]
+    rules: list[NetworkRule]
 
     def cut_all(self, name: str) -> object:
         """Break all connections of a member's host."""
@@ -142,7 +142,7 @@ class AnyStage(Protocol):
     streams: Streams
 
     @property
-    def loop(self) -> Schedule:
+    def loop(self) -> RunSchedule:
         """Its time."""
 
     @property

@@ -29,7 +29,7 @@ _AFTER_ERROR_US = 100_000
 """How soon an application polls again that caught an exception."""
 
 
-class Application:
+class SimulatedApplication:
     """The loop of one process. It ends when it is told to stop, or meets an error that is fatal."""
 
     def __init__(self, host: MemberHost, driver: MemberDriver) -> None:

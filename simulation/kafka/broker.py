@@ -11,12 +11,12 @@ from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRespon
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import (
     NOTHING,
-    Answer,
     CreateInternalTopics,
     DeadlineReached,
     Effect,
     Event,
     Outcome,
+    ParkedResponse,
     ResolveRegularExpressions,
     TopicsChanged,
 )
@@ -28,7 +28,7 @@ from fencepost.simulation.kernel.network import Call
 from fencepost.simulation.kernel.rng import Samples
 
 if TYPE_CHECKING:
-    from fencepost.simulation.kafka.cluster import Cluster
+    from fencepost.simulation.kafka.cluster import SimulatedCluster
 
 
 class BrokerStatus(enum.StrEnum):
@@ -48,7 +48,7 @@ NONE = ErrorCode.NONE
 class BrokerHost(Host):
     """One broker. `coordinator` and its `runtime` are there while it runs the group's coordinator."""
 
-    def __init__(self, name: str, cluster: Cluster) -> None:
+    def __init__(self, name: str, cluster: SimulatedCluster) -> None:
         super().__init__(name, cluster.loop)
         self.up = True
         """Whether the process lives: unless its status is DOWN."""
@@ -126,14 +126,14 @@ class BrokerHost(Host):
                 self._resolve(effect)
             elif isinstance(effect, CreateInternalTopics):
                 self._cluster.create_internal_topics(effect)
-        answers = [effect for effect in outcome.effects if isinstance(effect, Answer)]
+        answers = [effect for effect in outcome.effects if isinstance(effect, ParkedResponse)]
         if answers:
             self._answer(answers, now + self._replication.draw() if outcome.records else now)
 
     def _answer(self, answers: Iterable[Effect], ready_us: int) -> None:
         """Answer requests that waited."""
         for answer in answers:
-            if isinstance(answer, Answer):
+            if isinstance(answer, ParkedResponse):
                 self._unanswered.answer(answer, ready_us)
 
     # -- timers and effects -------------------------------------------------------------------------------

@@ -30,7 +30,7 @@ from fencepost.simulation.kafka.requests import (
     PartitionCounts,
     TopicNames,
 )
-from fencepost.simulation.kafka.waiting import Tokens
+from fencepost.simulation.kafka.waiting import ArrivalTokens
 from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.kernel.network import Network
 from fencepost.simulation.kernel.rng import Streams
@@ -39,14 +39,14 @@ if TYPE_CHECKING:
     from fencepost.simulation.scenarios import scenario as s
 
 
-class Cluster:
+class SimulatedCluster:
     """Brokers and their controller. At most one broker is in charge of the group at a time."""
 
     def __init__(
         self,
         loop: VirtualLoop,
         streams: Streams,
-        spec: s.Cluster,
+        spec: s.ScenarioCluster,
         config: GroupCoordinatorConfig,
         *,
         network: Network,
@@ -59,7 +59,7 @@ class Cluster:
         self.network = network
         self.hooks = hooks
         self.journal = ReplicatedJournal()
-        self.tokens = Tokens(streams)
+        self.tokens = ArrivalTokens(streams)
         self.topics = TopicsImage()
         self.logs = PartitionLogs(loop)
         self.load = streams.samples("cluster/load", spec.load.quantiles)

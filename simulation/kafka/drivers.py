@@ -13,7 +13,7 @@ from fencepost.member.driver.classic import ClassicDriver
 from fencepost.member.driver.consumer import ConsumerDriver
 from fencepost.member.driver.member import MemberDriver
 from fencepost.member.driver.transport import TransportError
-from fencepost.simulation.kafka.reports import MemberReports
+from fencepost.simulation.kafka.reports import SimulatedMemberObserver
 from fencepost.simulation.kafka.transport import SimulatedTransport
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def consumer_driver(host: MemberHost, transport: SimulatedTransport) -> Consumer
         listener=host,
         config=config,
         rng=cast(random.Random, host.rng),
-        observer=MemberReports(host.world, host),
+        observer=SimulatedMemberObserver(host.world, host),
     )
 
 
@@ -55,7 +55,7 @@ def classic_driver(host: MemberHost, transport: SimulatedTransport) -> ClassicDr
         listener=host,
         config=config,
         rng=cast(random.Random, host.rng),
-        observer=MemberReports(host.world, host),
+        observer=SimulatedMemberObserver(host.world, host),
     )
 
 

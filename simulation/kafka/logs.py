@@ -10,7 +10,7 @@ from fencepost.coordinator.protocol.ids import TopicPartition, topic_partitions
 from fencepost.simulation.kernel.loop import VirtualLoop
 
 
-class PartitionLog(msgspec.Struct, frozen=True, gc=False):
+class SimulatedPartitionLog(msgspec.Struct, frozen=True, gc=False):
     """One log, to which a record is appended every `interval_us`; 0 stands for never."""
 
     began_us: int
@@ -30,7 +30,7 @@ class PartitionLogs(Mapping[TopicPartition, int]):
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._loop = loop
-        self._logs: dict[TopicPartition, PartitionLog] = {}
+        self._logs: dict[TopicPartition, SimulatedPartitionLog] = {}
         self._intervals: dict[str, int] = {}
         self.changes = 0
         """Grows whenever a topic appears, grows or disappears."""
@@ -54,10 +54,10 @@ class PartitionLogs(Mapping[TopicPartition, int]):
     def _add(self, topic: str, numbers: range) -> None:
         now, interval = self._loop.now_us, self._intervals[topic]
         for index, partition in enumerate(topic_partitions(topic, numbers)):
-            self._logs[partition] = PartitionLog(now - interval * index // len(numbers), interval)
+            self._logs[partition] = SimulatedPartitionLog(now - interval * index // len(numbers), interval)
         self.changes += 1
 
-    def log(self, partition: TopicPartition) -> PartitionLog | None:
+    def log(self, partition: TopicPartition) -> SimulatedPartitionLog | None:
         """The partition's log; None if the cluster has no such partition."""
         return self._logs.get(partition)
 

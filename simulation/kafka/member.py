@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
 from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.driver.member import MemberDriver
-from fencepost.simulation.kafka.application import Application
+from fencepost.simulation.kafka.application import SimulatedApplication
 from fencepost.simulation.kafka.drivers import MatchingSubscription, classic_driver, consumer_driver
 from fencepost.simulation.kafka.transport import SimulatedTransport
 from fencepost.simulation.kernel.host import Host, HostClock
 
 if TYPE_CHECKING:
-    from fencepost.simulation.kafka.world import World
+    from fencepost.simulation.kafka.world import KafkaWorld
 
 
 class MemberStatus(enum.StrEnum):
@@ -39,7 +39,7 @@ class CallbackRaised(Exception):
 class MemberHost(Host):
     """One host. Each start is a new process with a new member id; a static one keeps its instance id."""
 
-    def __init__(self, name: str, world: World, instance_id: str | None) -> None:
+    def __init__(self, name: str, world: KafkaWorld, instance_id: str | None) -> None:
         super().__init__(name, world.loop)
         self.world = world
         self.instance_id = instance_id
@@ -48,7 +48,7 @@ class MemberHost(Host):
         """Whether the host is meant to run: a supervisor starts it again when its process ends by itself."""
         self.member_id: MemberId = ""
         self.driver: MemberDriver | None = None
-        self.application: Application | None = None
+        self.application: SimulatedApplication | None = None
         self.protocol: str = world.scenario.group.protocol
         """The group.protocol of the next process."""
         self.topics = world.scenario.group.topics
@@ -90,7 +90,7 @@ class MemberHost(Host):
         self.tell("start")
         self.driver = (classic_driver if classic else consumer_driver)(self, transport)
         self._matching = MatchingSubscription(self, self.driver, transport) if classic else None
-        self.application = Application(self, self.driver)
+        self.application = SimulatedApplication(self, self.driver)
         self.resubscribe()
         self.spawn(self._live(self.driver, self.application))
 
@@ -104,7 +104,7 @@ class MemberHost(Host):
         for hook in self.world.hooks["on_member_search"]:
             hook(self.name, self.world.loop.now_us)
 
-    async def _live(self, driver: MemberDriver, application: Application) -> None:
+    async def _live(self, driver: MemberDriver, application: SimulatedApplication) -> None:
         """The main function of the process."""
         error = await application.run()
         self.status = MemberStatus.STOPPING

@@ -12,10 +12,10 @@ from fencepost.coordinator.protocol.outcome import Request, Response
 
 if TYPE_CHECKING:
     from fencepost.simulation.kafka.member import MemberHost
-    from fencepost.simulation.kafka.world import World
+    from fencepost.simulation.kafka.world import KafkaWorld
 
 
-class MemberReports:
+class SimulatedMemberObserver:
     """One process's observer. What a process says after its end is not heard."""
 
     __slots__ = (
@@ -32,7 +32,7 @@ class MemberReports:
         "_states",
     )
 
-    def __init__(self, world: World, host: MemberHost) -> None:
+    def __init__(self, world: KafkaWorld, host: MemberHost) -> None:
         self._host = host
         self._name = host.name
         self._generation = host.generation

@@ -20,7 +20,7 @@ from fencepost.simulation.kafka.requests import (
     TopicNames,
 )
 from fencepost.simulation.kernel.host import Host
-from fencepost.simulation.kernel.network import CLOSED, Call, Connection, Network
+from fencepost.simulation.kernel.network import CLOSED, Call, Network, SimulatedConnection
 
 if TYPE_CHECKING:
     from fencepost.simulation.kafka.broker import BrokerHost
@@ -60,9 +60,9 @@ class SimulatedTransport:
         self._next = first
         self._timeout_us = timeout_us
         self._on_search = on_search
-        self._connections: dict[str, Connection] = {}
+        self._connections: dict[str, SimulatedConnection] = {}
         self._coordinator: BrokerHost | None = None
-        self._connection: Connection | None = None
+        self._connection: SimulatedConnection | None = None
         """The one to the coordinator."""
 
     def send(self, request: Request, timeout_ms: int) -> Reply[Response]:
@@ -136,7 +136,7 @@ class SimulatedTransport:
         broker = self._brokers[self._next % len(self._brokers)]
         return self._network.send(self._connected(broker), request, self._timeout_us)
 
-    def _connected(self, broker: BrokerHost) -> Connection:
+    def _connected(self, broker: BrokerHost) -> SimulatedConnection:
         connection = self._connections.get(broker.name)
         if connection is None or connection.pipe is CLOSED:
             connection = self._connections[broker.name] = self._network.connect(self._host, broker)

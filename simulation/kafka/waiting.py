@@ -7,14 +7,14 @@ from typing import Any, Final
 import msgspec
 
 from fencepost.coordinator.protocol.classic import JoinGroupRequest, SyncGroupRequest
-from fencepost.coordinator.protocol.outcome import Answer
+from fencepost.coordinator.protocol.outcome import ParkedResponse
 from fencepost.simulation.kernel.network import Call
 from fencepost.simulation.kernel.rng import Streams
 
 MAY_WAIT: Final = frozenset({JoinGroupRequest, SyncGroupRequest})
 
 
-class Tokens:
+class ArrivalTokens:
     """What brokers give to requests on arrival: a number, and the id of a member that has none yet."""
 
     __slots__ = ("_last", "_streams")
@@ -45,7 +45,7 @@ class WaitingCalls:
         self._calls[token] = call
         call.connection.network.wait(call)
 
-    def answer(self, answer: Answer, ready_us: int) -> None:
+    def answer(self, answer: ParkedResponse, ready_us: int) -> None:
         """Send an answer; nobody may be there any more."""
         call = self._calls.pop(answer.token, None)
         if call is not None:

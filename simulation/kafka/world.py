@@ -16,7 +16,7 @@ from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.driver.classic import ClassicDriver
 from fencepost.simulation.kafka.broker import BrokerHost
-from fencepost.simulation.kafka.cluster import Cluster
+from fencepost.simulation.kafka.cluster import SimulatedCluster
 from fencepost.simulation.kafka.member import ALIVE, MemberHost
 from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.kernel.network import Network
@@ -27,7 +27,7 @@ from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.scenarios.timing import is_answered, is_kept, settling_ms
 
 
-class World:
+class KafkaWorld:
     """Everything of one run. It is a `WorldView` for observers."""
 
     def __init__(
@@ -62,7 +62,7 @@ class World:
             detection=scenario.network.detection.quantiles,
             on_loss=self._lost,
         )
-        self.cluster = Cluster(
+        self.cluster = SimulatedCluster(
             loop, self.streams, scenario.cluster, self.config, network=self.network, hooks=self.hooks
         )
         self.journal: MemoryJournal = self.cluster.journal

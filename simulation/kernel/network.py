@@ -18,7 +18,7 @@ from fencepost.member.driver.transport import Disconnected, RequestTimedOut, Tra
 from fencepost.simulation.kernel.host import Host
 from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.kernel.rng import Quantiles, Samples, Streams
-from fencepost.simulation.kernel.rules import PASS, Delay, Direction, Fate, Matching, Message, Rule
+from fencepost.simulation.kernel.rules import PASS, Delay, Direction, Fate, Matching, Message, NetworkRule
 
 LossHook: TypeAlias = Callable[[str, str, str, Any, int], None]
 
@@ -38,7 +38,7 @@ class Server(Protocol):
         """Take a request; answer it with `call.answer`, now or later."""
 
 
-class Pipe(enum.Enum):
+class PipeState(enum.Enum):
     """What a connection still carries."""
 
     OPEN = "open"
@@ -51,7 +51,7 @@ class Pipe(enum.Enum):
 
 
 # Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
-OPEN, STALLED, CLOSED, CUT = Pipe
+OPEN, STALLED, CLOSED, CUT = PipeState
 REQUEST, RESPONSE = Direction
 
 
@@ -61,7 +61,7 @@ class Call(msgspec.Struct, eq=False):
     A future of asyncio would take two more passes through the loop, and a run has a million calls.
     """
 
-    connection: Connection
+    connection: SimulatedConnection
     request: object
     deadline_us: int
     generation: int
@@ -145,7 +145,7 @@ class Call(msgspec.Struct, eq=False):
         return self.result()
 
 
-class Connection:
+class SimulatedConnection:
     """A member's way to one broker."""
 
     __slots__ = ("calls", "client", "network", "pipe", "requests_us", "responses_us", "samples", "server")
@@ -175,28 +175,28 @@ class Network:
         on_loss: LossHook,
     ) -> None:
         self.loop = loop
-        self.rules: list[Rule] = []
+        self.rules: list[NetworkRule] = []
         self._streams = streams
         self._latency = latency
         self._detection = streams.samples("network/detection", detection)
         self._on_loss = on_loss
-        self._connections: dict[Connection, None] = {}
+        self._connections: dict[SimulatedConnection, None] = {}
         """Those that neither side knows to be over, in the order in which they were made."""
         self._links: dict[tuple[str, str], Samples] = {}
 
-    def connect(self, client: Host, server: Server) -> Connection:
+    def connect(self, client: Host, server: Server) -> SimulatedConnection:
         """A new connection; the handshake is one round trip, which the first request waits for."""
         link = (client.name, server.name)
         samples = self._links.get(link)
         if samples is None:
             samples = self._streams.samples(f"link/{client.name}/{server.name}", self._latency)
             self._links[link] = samples
-        connection = Connection(self, client, server, samples)
+        connection = SimulatedConnection(self, client, server, samples)
         connection.requests_us = self.loop.now_us + samples.draw() + samples.draw()
         self._connections[connection] = None
         return connection
 
-    def send(self, connection: Connection, request: object, timeout_us: int) -> Call:
+    def send(self, connection: SimulatedConnection, request: object, timeout_us: int) -> Call:
         """Send a request. The call fails with Disconnected or RequestTimedOut."""
         loop = self.loop
         now = loop.now_us
@@ -293,7 +293,7 @@ class Network:
 
     # -- losses -----------------------------------------------------------------------------------------
 
-    def cut(self, connection: Connection) -> None:
+    def cut(self, connection: SimulatedConnection) -> None:
         """Break a connection; the member's side hears of it after a while."""
         if connection.pipe in (OPEN, STALLED):
             connection.pipe = CUT
@@ -304,7 +304,7 @@ class Network:
         for connection in [c for c in self._connections if name in (c.client.name, c.server.name)]:
             self.cut(connection)
 
-    def close(self, connection: Connection) -> None:
+    def close(self, connection: SimulatedConnection) -> None:
         """The member's side gives a connection up: what is outstanding fails at once."""
         self._connections.pop(connection, None)
         if connection.pipe is not CUT:
@@ -319,15 +319,15 @@ class Network:
                 connection.pipe = CLOSED
             connection.calls.clear()
 
-    def _detected(self, connection: Connection) -> None:
+    def _detected(self, connection: SimulatedConnection) -> None:
         connection.client.run(self._hear_of_cut, connection)
 
-    def _hear_of_cut(self, connection: Connection) -> None:
+    def _hear_of_cut(self, connection: SimulatedConnection) -> None:
         self._connections.pop(connection, None)
         connection.pipe = CLOSED
         self._fail_all(connection)
 
-    def _fail_all(self, connection: Connection) -> None:
+    def _fail_all(self, connection: SimulatedConnection) -> None:
         calls, connection.calls = connection.calls, {}
         for call in calls:
             if call.is_expected():

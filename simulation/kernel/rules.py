@@ -83,7 +83,7 @@ PASS = Fate.PASS
 """A name of its own: in Python 3.11 an attribute of an enum class costs as much as a call."""
 
 
-class Rule(Protocol):
+class NetworkRule(Protocol):
     """Decides about messages."""
 
     def concerns(self, member: str, broker: str, direction: Direction, api_key: int | None = None) -> bool:

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from fencepost.simulation.kernel.rng import Quantiles, Streams
 
 
-class Schedule(Protocol):
+class RunSchedule(Protocol):
     """The time of a run, in microseconds since its start, and what is due."""
 
     @property
@@ -41,7 +41,7 @@ class Supervisor:
 
     def __init__(
         self,
-        time: Schedule,
+        time: RunSchedule,
         streams: Streams,
         *,
         start: Quantiles,

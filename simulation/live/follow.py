@@ -21,7 +21,7 @@ from fencepost.simulation.analyses.catalogue import ANALYSES
 from fencepost.simulation.analyses.views import TRACE
 from fencepost.simulation.live.documents import AT, GONE, SKIPPED, rows_of
 from fencepost.simulation.live.folder import Counts, Following, LiveFolder
-from fencepost.simulation.live.source import MOST_RECORDS, Reader, choose_reader
+from fencepost.simulation.live.source import MOST_RECORDS, SourceReader, choose_reader
 from fencepost.simulation.live.windows import Window, Windows, late_rows
 from fencepost.simulation.pipeline.analyze import Tables, analyze
 from fencepost.simulation.pipeline.progress import Progress
@@ -191,7 +191,7 @@ class _Session:
     def __init__(
         self,
         spark: SparkSession,
-        reader: Reader,
+        reader: SourceReader,
         folder: LiveFolder,
         following: Following,
         security: ClientSecurity,

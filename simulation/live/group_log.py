@@ -17,7 +17,7 @@ import msgspec
 
 from fencepost.coordinator.codec.group_record_encoder import MalformedRecord
 from fencepost.coordinator.codec.group_records import OpaqueRecord, decode_record
-from fencepost.coordinator.consumer.states import STATES_BY_CODE, GroupState, MemberState
+from fencepost.coordinator.consumer.states import STATES_BY_CODE, ConsumerGroupMemberState, GroupState
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol import streams_records as s
 from fencepost.coordinator.protocol.classic import CONSUMER_PROTOCOL_TYPE
@@ -26,7 +26,7 @@ from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId, To
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.streams import TaskIds
 from fencepost.simulation.trace.group_runs import start_row
-from fencepost.simulation.trace.schema import Kind, Row
+from fencepost.simulation.trace.schema import Row, RowKind
 
 WORLD: Final = "kafka"
 
@@ -141,10 +141,10 @@ class GroupLog:
         known = self._known
         if isinstance(value, _EPOCHS):
             known.classic, known.epoch = False, value.epoch
-            self._add(Kind.GROUP_EPOCH, detail=cause)
+            self._add(RowKind.GROUP_EPOCH, detail=cause)
         elif isinstance(value, _TARGETS):
             known.target = value.assignment_epoch
-            self._add(Kind.TARGET)
+            self._add(RowKind.TARGET)
         elif isinstance(key, _GROUPS):
             known.epoch = known.target = -1
             known.state = self._moved(known.state, GroupState.DEAD)
@@ -156,7 +156,7 @@ class GroupLog:
         elif isinstance(key, _PLACES) and value is not None:
             self._place(key.member_id, value)
         elif isinstance(key, r.ConsumerGroupCurrentMemberAssignmentKey):
-            self._add(Kind.ASSIGNMENT, key.member_id, detail=key.member_id)
+            self._add(RowKind.ASSIGNMENT, key.member_id, detail=key.member_id)
 
     def _cause(self, records: Sequence[Record]) -> str:
         """What raised the group's epoch, as far as the records tell."""
@@ -176,7 +176,7 @@ class GroupLog:
         known = self._known
         before, after = known.state, self._state_now()
         for index in range(first, len(self._rows)):
-            if self._rows[index].kind == Kind.GROUP_EPOCH:
+            if self._rows[index].kind == RowKind.GROUP_EPOCH:
                 self._rows[index] = self._rows[index]._replace(state_to=after)
         if after != before:
             known.state = self._moved(before, after)
@@ -192,12 +192,13 @@ class GroupLog:
         if known.epoch > known.target:
             return str(GroupState.ASSIGNING)
         settled = all(
-            each.epoch == known.target and each.state == MemberState.STABLE for each in known.members.values()
+            each.epoch == known.target and each.state == ConsumerGroupMemberState.STABLE
+            for each in known.members.values()
         )
         return str(GroupState.STABLE if settled else GroupState.RECONCILING)
 
     def _moved(self, before: str, after: str) -> str:
-        self._add(Kind.GROUP_STATE, state_from=before, state_to=str(after))
+        self._add(RowKind.GROUP_STATE, state_from=before, state_to=str(after))
         return str(after)
 
     # -- members -----------------------------------------------------------------------------------------
@@ -205,13 +206,13 @@ class GroupLog:
     def _join(self, member_id: MemberId) -> None:
         if member_id not in self._known.members:
             self._known.members[member_id] = _Member()
-            self._add(Kind.HOST, member_id, detail="start")
-            self._add(Kind.MEMBER_STATE, member_id, state_from="UNSUBSCRIBED", state_to="JOINING")
+            self._add(RowKind.HOST, member_id, detail="start")
+            self._add(RowKind.MEMBER_STATE, member_id, state_from="UNSUBSCRIBED", state_to="JOINING")
 
     def _remove(self, member_id: MemberId) -> None:
         if self._known.members.pop(member_id, None) is not None:
-            self._add(Kind.MEMBER_REMOVED, member_id, detail="gone")
-            self._add(Kind.HOST, member_id, detail="stopped")
+            self._add(RowKind.MEMBER_REMOVED, member_id, detail="gone")
+            self._add(RowKind.HOST, member_id, detail="stopped")
 
     def _place(
         self,
@@ -227,7 +228,7 @@ class GroupLog:
         state = str(STATES_BY_CODE[value.state])
         if isinstance(value, r.ConsumerGroupCurrentMemberAssignmentValue):
             partitions = tuple(sorted({*held, *leaving}))
-            self._add(Kind.ASSIGNMENT, member_id, state_to=state, partitions=partitions, detail=member_id)
+            self._add(RowKind.ASSIGNMENT, member_id, state_to=state, partitions=partitions, detail=member_id)
         self._move(member_id, value.member_epoch, state, held, leaving)
 
     def _move(
@@ -246,15 +247,15 @@ class GroupLog:
         before = _of_client(member.state)
         member.epoch, member.state, member.held, member.leaving = epoch, state, held, leaving
         if taken:
-            self._add(Kind.CALLBACK_BEGIN, member_id, partitions=taken, detail="revoked")
+            self._add(RowKind.CALLBACK_BEGIN, member_id, partitions=taken, detail="revoked")
         if gone:
-            self._add(Kind.CALLBACK_END, member_id, partitions=gone, detail="revoked")
+            self._add(RowKind.CALLBACK_END, member_id, partitions=gone, detail="revoked")
         if given:
-            self._add(Kind.CALLBACK_BEGIN, member_id, partitions=given, detail="assigned")
-            self._add(Kind.CALLBACK_END, member_id, partitions=given, detail="assigned")
+            self._add(RowKind.CALLBACK_BEGIN, member_id, partitions=given, detail="assigned")
+            self._add(RowKind.CALLBACK_END, member_id, partitions=given, detail="assigned")
         if (after := _of_client(state)) != before:
             states = {"state_from": before, "state_to": after}
-            self._add(Kind.MEMBER_STATE, member_id, partitions=held, detail=state, **states)
+            self._add(RowKind.MEMBER_STATE, member_id, partitions=held, detail=state, **states)
 
     # -- classic groups ----------------------------------------------------------------------------------
 
@@ -270,8 +271,8 @@ class GroupLog:
         known.classic = True
         if value.generation != known.epoch:
             known.epoch = known.target = value.generation
-            self._add(Kind.GROUP_EPOCH, detail="join")
-            self._add(Kind.TARGET)
+            self._add(RowKind.GROUP_EPOCH, detail="join")
+            self._add(RowKind.TARGET)
         now = {member.member_id: member for member in value.members}
         for member_id in [each for each in known.members if each not in now]:
             self._remove(member_id)
@@ -279,14 +280,14 @@ class GroupLog:
             self._join(member_id)
             readable = value.protocol_type == CONSUMER_PROTOCOL_TYPE
             held = _assigned(member.assignment) if readable else ()
-            self._move(member_id, value.generation, str(MemberState.STABLE), held)
+            self._move(member_id, value.generation, str(ConsumerGroupMemberState.STABLE), held)
 
     # -- rows --------------------------------------------------------------------------------------------
 
     def _commit(self, offsets: Sequence[tuple[r.OffsetCommitKey, r.OffsetCommitValue]]) -> None:
         last = {TopicPartition(key.topic, key.partition): value.offset for key, value in offsets}
         self._add(
-            Kind.COMMIT,
+            RowKind.COMMIT,
             partitions=tuple(sorted(last)),
             detail=" ".join(
                 f"{each.topic}-{each.partition}:{offset}" for each, offset in sorted(last.items())
@@ -295,7 +296,7 @@ class GroupLog:
 
     def _add(
         self,
-        kind: Kind,
+        kind: RowKind,
         actor: str = "",
         *,
         state_from: str = "",
@@ -338,7 +339,7 @@ def _of_client(state: str) -> str:
     """A member's state as its client calls it: what the coordinator calls it is in `detail`."""
     if not state:
         return "JOINING"
-    return "STABLE" if state == MemberState.STABLE else "RECONCILING"
+    return "STABLE" if state == ConsumerGroupMemberState.STABLE else "RECONCILING"
 
 
 def _tasks(tasks: TaskIds) -> tuple[TopicPartition, ...]:

@@ -24,7 +24,7 @@ _LIBRARIES: Final = {"pyspark": "spark", "pandas": "spark", "aiokafka": "kafka",
 """What is needed, and which extra brings it."""
 
 
-class Reader(Protocol):
+class SourceReader(Protocol):
     """A way to read a topic from its first record on. All have the same columns and forms of offsets."""
 
     @property
@@ -47,7 +47,7 @@ class ConnectorReader:
         self.settings = {"spark.jars": ",".join(map(str, connector.jars))}
 
     def load(self, spark: SparkSession, servers: str, topic: str, security: ClientSecurity) -> DataFrame:
-        """See `Reader.load`."""
+        """See `SourceReader.load`."""
         options = {
             "kafka.bootstrap.servers": servers,
             "subscribe": topic,
@@ -65,7 +65,7 @@ class PythonReader:
     settings: Mapping[str, str] = {}
 
     def load(self, spark: SparkSession, servers: str, topic: str, security: ClientSecurity) -> DataFrame:
-        """See `Reader.load`."""
+        """See `SourceReader.load`."""
         from fencepost.simulation.live.reader import FORMAT, TopicSource
 
         spark.dataSource.register(TopicSource)
@@ -78,7 +78,7 @@ class PythonReader:
         return spark.readStream.format(FORMAT).options(**options).load()
 
 
-def choose_reader(topic: str) -> Reader:
+def choose_reader(topic: str) -> SourceReader:
     """The connector if there is one and a session can be started with it, else our own source.
 
     Spark's connector leaves Kafka's internal topics out, so the group log is always read by ours.

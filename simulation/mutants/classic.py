@@ -11,7 +11,7 @@ from fencepost.coordinator.classic import sessions
 from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.classic.member import ClassicGroupMember
 from fencepost.coordinator.migration import upgrade
-from fencepost.coordinator.protocol.consumer_protocol import Assignment
+from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolAssignment
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.records import GroupMetadataMember
 from fencepost.member.assignors.sticky import CooperativeStickyAssignor
@@ -39,14 +39,14 @@ def _keeps_partitions(prepare: _Function) -> _Function:
 def _gives_away_at_once(assign: _Function) -> _Function:
     def mutated(
         self: Any, partitions: Mapping[str, int], members: Sequence[Subscriber]
-    ) -> Mapping[MemberId, Assignment]:
+    ) -> Mapping[MemberId, ConsumerProtocolAssignment]:
         told = []
         for member in members:
             subscription = member.subscription
             if subscription is not None:
                 subscription = msgspec.structs.replace(subscription, owned={})
             told.append(member._replace(subscription=subscription))
-        given: Mapping[MemberId, Assignment] = assign(self, partitions, told)
+        given: Mapping[MemberId, ConsumerProtocolAssignment] = assign(self, partitions, told)
         return given
 
     return mutated
@@ -79,8 +79,8 @@ def _writes_the_last_one(record: _Function) -> _Function:
 
 
 def _nothing(_: _Function) -> _Function:
-    def mutated(data: bytes) -> Assignment:
-        return Assignment(partitions={})
+    def mutated(data: bytes) -> ConsumerProtocolAssignment:
+        return ConsumerProtocolAssignment(partitions={})
 
     return mutated
 

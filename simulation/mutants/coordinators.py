@@ -15,8 +15,8 @@ from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.owners import PartitionEpochs
 from fencepost.coordinator.consumer.reconcile import Taken
-from fencepost.coordinator.consumer.soft import SoftState
-from fencepost.coordinator.consumer.states import MemberState
+from fencepost.coordinator.consumer.soft import ConsumerSoftState
+from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, NO_PARTITIONS, Partitions, TopicId
@@ -134,7 +134,7 @@ def _epoch_moves_in_revocation(
 
     def next_step(member: ConsumerGroupMember, target_epoch: int, *rest: Any) -> ConsumerGroupMember:
         found = original(member, target_epoch, *rest)
-        again = found.state is member.state is MemberState.UNREVOKED_PARTITIONS
+        again = found.state is member.state is ConsumerGroupMemberState.UNREVOKED_PARTITIONS
         if not again or found.member_epoch >= target_epoch:
             return found
         return msgspec.structs.replace(found, member_epoch=found.member_epoch + 1)
@@ -150,7 +150,7 @@ def _recomputed_in_revocation(
     def reconcile(
         member: ConsumerGroupMember, *, target_epoch: int, target: Partitions, owned: Any, **rest: Any
     ) -> ConsumerGroupMember:
-        waiting = member.state is MemberState.UNREVOKED_PARTITIONS
+        waiting = member.state is ConsumerGroupMemberState.UNREVOKED_PARTITIONS
         if not waiting or reconciliation.releases(owned, member.pending_revocation):
             return original(member, target_epoch=target_epoch, target=target, owned=owned, **rest)
         keep: dict[TopicId, tuple[int, ...]] = {}
@@ -290,6 +290,6 @@ COORDINATOR_MUTANTS: Final = (
         "Timers and contacts of members that went are kept.",
         ("bounded-memory", "timers-armed"),
         CHURN,
-        (Patch(SoftState, "_forget", _does_nothing),),
+        (Patch(ConsumerSoftState, "_forget", _does_nothing),),
     ),
 )

@@ -14,7 +14,7 @@ from fencepost.member.consumer.heartbeats import Heartbeats, SentFields
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.membership import Membership
 from fencepost.member.consumer.positions import Positions
-from fencepost.member.consumer.reconciliation import Assignment, Callback, Stage
+from fencepost.member.consumer.reconciliation import Assignment, Callback, PassStage
 from fencepost.simulation.mutants.coordinators import CHURN, LOSSES
 from fencepost.simulation.mutants.mutant import Mutant, Patch
 
@@ -43,7 +43,7 @@ def _late_commit(original: _Method) -> _Method:
 
     def add_commit(self: Any, kind: CommitKind, offsets: Any, deadline_ms: int) -> Commit:
         current = self._pass
-        if kind is not CommitKind.RELEASE or current is None or current.stage is not Stage.COMMIT:
+        if kind is not CommitKind.RELEASE or current is None or current.stage is not PassStage.COMMIT:
             commit: Commit = original(self, kind, offsets, deadline_ms)
             return commit
         _put_aside[self] = offsets, deadline_ms

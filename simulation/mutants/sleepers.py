@@ -9,11 +9,11 @@ import msgspec
 
 import fencepost.coordinator.consumer.reconcile as reconciliation
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
-from fencepost.coordinator.consumer.states import MemberState
+from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.consumer.subscription import SubscriptionCounts
 from fencepost.coordinator.offsets import expiry
 from fencepost.coordinator.protocol.records import Record
-from fencepost.member.consumer.actions import Moved
+from fencepost.member.consumer.actions import ConsumerMoved
 from fencepost.member.consumer.exchange import Exchange
 from fencepost.member.consumer.membership import Membership
 from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
@@ -29,9 +29,9 @@ def _never_waits(original: _Function) -> _Function:
 
     def next_step(*arguments: Any) -> ConsumerGroupMember:
         found: ConsumerGroupMember = original(*arguments)
-        if found.state is not MemberState.UNRELEASED_PARTITIONS:
+        if found.state is not ConsumerGroupMemberState.UNRELEASED_PARTITIONS:
             return found
-        return msgspec.structs.replace(found, state=MemberState.STABLE)
+        return msgspec.structs.replace(found, state=ConsumerGroupMemberState.STABLE)
 
     return next_step
 
@@ -63,7 +63,7 @@ def _fenced_is_joining(original: _Function) -> _Function:
         if event is not ConsumerMemberEvent.FENCED or target is not ConsumerMemberState.FENCED:
             original(self, event, target)
             return
-        self._out.append(Moved(event, self.state, ConsumerMemberState.JOINING))
+        self._out.append(ConsumerMoved(event, self.state, ConsumerMemberState.JOINING))
         self.state = ConsumerMemberState.JOINING
 
     return move

@@ -13,10 +13,10 @@ from fencepost.member.application.services import Service
 from fencepost.member.application.worker import Worker
 from fencepost.member.assignors.assignment_info import AssignmentInfo
 from fencepost.member.assignors.streams import StreamsAssignor
-from fencepost.member.streams.actions import AskForShutdown, Moved
+from fencepost.member.streams.actions import AskForShutdown, StreamsMoved
 from fencepost.member.streams.client import StreamsClient
 from fencepost.member.streams.client_states import StreamClientEvent, StreamClientState
-from fencepost.member.streams.handler import Answer, Handlers
+from fencepost.member.streams.handler import HandlerDecision, Handlers
 from fencepost.member.streams.heartbeats import StreamsHeartbeats
 from fencepost.member.streams.thread import StreamThread
 from fencepost.member.streams.thread_states import StreamThreadState
@@ -131,7 +131,7 @@ def _leaves_error(original: _Method) -> _Method:
         if self.state is not StreamClientState.ERROR:
             return original(self)
         self._actions.append(
-            Moved(
+            StreamsMoved(
                 self.level, self.name, StreamClientEvent.CLOSE, self.state, StreamClientState.PENDING_SHUTDOWN
             )
         )
@@ -145,9 +145,9 @@ def _leaves_error(original: _Method) -> _Method:
 def _handler_that_raises_ends_its_thread(original: _Method) -> _Method:
     """A handler that raises lets its thread die, and the client goes on."""
 
-    def ask(self: Handlers, thread: str, error: BaseException) -> Answer:
-        answer: Answer = original(self, thread, error)
-        return answer if answer.complaint is None else Answer(None)
+    def ask(self: Handlers, thread: str, error: BaseException) -> HandlerDecision:
+        answer: HandlerDecision = original(self, thread, error)
+        return answer if answer.complaint is None else HandlerDecision(None)
 
     return ask
 
@@ -172,11 +172,11 @@ def _forgets_the_connection(_: _Method) -> _Method:
         if connected and before is StreamThreadState.DISCONNECTED:
             self.state = StreamThreadState.RUNNING
             self._out.append(
-                Moved(self.level, self.name, "connection back", before, StreamThreadState.RUNNING)
+                StreamsMoved(self.level, self.name, "connection back", before, StreamThreadState.RUNNING)
             )
         elif not connected and self.is_running and before is not StreamThreadState.DISCONNECTED:
             self.state = StreamThreadState.DISCONNECTED
-            self._out.append(Moved(self.level, self.name, "connection lost", before, self.state))
+            self._out.append(StreamsMoved(self.level, self.name, "connection lost", before, self.state))
 
     return connection
 
@@ -194,10 +194,10 @@ def _last_comes_first(_: _Method) -> _Method:
 def _calls_later(original: _Method) -> _Method:
     """The listener's call for a rebalance comes when the thread has its next turn, and can be overtaken."""
 
-    async def call(self: StreamsEngine, step: Moved) -> None:
+    async def call(self: StreamsEngine, step: StreamsMoved) -> None:
         original(self, step)
 
-    def tell_listener(self: StreamsEngine, step: Moved) -> None:
+    def tell_listener(self: StreamsEngine, step: StreamsMoved) -> None:
         if step.event == StreamClientEvent.REBALANCING:
             self.runtime.spawn(call(self, step), "listener")
         else:

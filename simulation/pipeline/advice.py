@@ -7,9 +7,9 @@ from typing import Final
 
 import msgspec
 
-from fencepost.simulation.analyses.comparison import CONFIDENCE, FEWEST_RUNS, Comparison
+from fencepost.simulation.analyses.comparison import CONFIDENCE, FEWEST_RUNS, MeasureComparison
 from fencepost.simulation.analyses.measures import MEASURES
-from fencepost.simulation.pipeline.answer import Answer, OptionAnswer, as_good, best
+from fencepost.simulation.pipeline.answer import OptionAnswer, PlanAnswer, as_good, best
 from fencepost.simulation.pipeline.question import CRASHES, Question
 from fencepost.simulation.scenarios.values import Duration
 
@@ -31,7 +31,7 @@ class Recommendation(msgspec.Struct, frozen=True):
     why: list[str]
 
 
-def recommend(question: Question, found: Answer) -> Recommendation:
+def recommend(question: Question, found: PlanAnswer) -> Recommendation:
     """The option with the least downtime in all, what the others cost, and what makes the difference."""
     chosen = best(found)
     if chosen is None:
@@ -141,7 +141,9 @@ def told_seconds(seconds: float | None) -> str:
     return f"{int(seconds) // 60} min {int(seconds) % 60} s"
 
 
-def difference_in_words(first: str, second: str, comparisons: Sequence[Comparison], runs: int) -> list[str]:
+def difference_in_words(
+    first: str, second: str, comparisons: Sequence[MeasureComparison], runs: int
+) -> list[str]:
     """What changes from the first plan to the second; what chance alone may do is called so."""
     lines = []
     for each in comparisons:

@@ -54,7 +54,7 @@ class Curve(msgspec.Struct, frozen=True):
     seconds: tuple[float, ...]
 
 
-class Analysis(msgspec.Struct, frozen=True):
+class AnalysisResults(msgspec.Struct, frozen=True):
     """What the analyses found. Durations are in seconds."""
 
     tables: Tables
@@ -110,7 +110,7 @@ def analyze(
 
 def analyze_files(
     spark: SparkSession, files: TraceFiles, progress: Progress, only: Collection[str] | None = None
-) -> Analysis:
+) -> AnalysisResults:
     """Run all analyses in a session that is there already, or those of `only` some tables.
 
     Without traces only tables of runs have rows.
@@ -145,7 +145,9 @@ def analyze_files(
             views.release()
     rebalance_curves = _take_curves(tables["rebalances"])
     downtime_curves = _take_curves(tables["downtime"])
-    return Analysis(tables, rebalance_curves, downtime_curves, sum(row["traced"] for row in tables["runs"]))
+    return AnalysisResults(
+        tables, rebalance_curves, downtime_curves, sum(row["traced"] for row in tables["runs"])
+    )
 
 
 def _read(spark: SparkSession, files: TraceFiles) -> DataFrame:

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING, Final
 import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.analyses.comparison import Comparison, Sample, compare, samples
+from fencepost.simulation.analyses.comparison import MeasureComparison, Sample, compare, samples
 from fencepost.simulation.analyses.views import TRACE, Views
 from fencepost.simulation.pipeline.campaign import ran
 from fencepost.simulation.pipeline.losses import Lost
 from fencepost.simulation.pipeline.outline import Outline
-from fencepost.simulation.pipeline.plan import OPTION, Cell, cells_of, seeds_of
+from fencepost.simulation.pipeline.plan import OPTION, CampaignCell, cells_of, seeds_of
 from fencepost.simulation.pipeline.progress import Progress, Silent
 from fencepost.simulation.pipeline.question import BEGIN, Choice, Question, choices, options, scenario_text
 from fencepost.simulation.pipeline.scale import settings_for
@@ -64,7 +64,7 @@ class OptionAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """What shows one of its runs; empty where its scenario is not kept."""
 
 
-class Answer(msgspec.Struct, frozen=True, kw_only=True):
+class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """All options, and what was measured in the runs of each."""
 
     options: list[OptionAnswer]
@@ -83,7 +83,7 @@ def answer(
     progress: Progress | None = None,
     one: bool = False,
     kept: bool = True,
-) -> Answer:
+) -> PlanAnswer:
     """Run every option of every question with the same seeds, and measure what comes of the event.
 
     `asked` is by name: the question, and where its values were given. Scenarios are written to `out_dir`,
@@ -96,7 +96,7 @@ def answer(
     began = wall_clock()
     shown = progress or Silent()
     check_can_start(master)
-    cells: list[Cell] = []
+    cells: list[CampaignCell] = []
     chosen: dict[str, Choice] = {}
     for name, (question, places) in asked.items():
         found = choices(question, one=one)
@@ -132,7 +132,7 @@ def answer(
         _answer(cell, chosen[cell.parameters[OPTION]], complete[cell.parameters[OPTION]], failed, kept)
         for cell in cells
     ]
-    return Answer(options=answers, samples=complete, wall_seconds=wall_clock() - began, lost=lost)
+    return PlanAnswer(options=answers, samples=complete, wall_seconds=wall_clock() - began, lost=lost)
 
 
 def _written(folder: Path, name: str, text: str) -> Path:
@@ -182,7 +182,7 @@ def _with_totals(sample: Sample | None) -> Sample:
 
 
 def _answer(
-    cell: Cell, choice: Choice, sample: Sample, failed: Mapping[str, int], kept: bool
+    cell: CampaignCell, choice: Choice, sample: Sample, failed: Mapping[str, int], kept: bool
 ) -> OptionAnswer:
     name = cell.parameters[OPTION]
     return OptionAnswer(
@@ -204,7 +204,7 @@ def _spread(sample: Sample, measure: str) -> Spread:
     return Spread(count=len(values), p50=p50, p99=p99, total_per_run=sum(values) / max(len(sample.runs), 1))
 
 
-def best(found: Answer) -> OptionAnswer | None:
+def best(found: PlanAnswer) -> OptionAnswer | None:
     """The option that lets partitions stand still for the shortest time, all of a run added up.
 
     One with runs that failed is none: what they would have cost is not known. None if all are like that.
@@ -216,12 +216,12 @@ def best(found: Answer) -> OptionAnswer | None:
     )
 
 
-def differences(found: Answer, first: str, second: str) -> list[Comparison]:
+def differences(found: PlanAnswer, first: str, second: str) -> list[MeasureComparison]:
     """How the second option differs from the first, with intervals from resampling whole runs."""
     return compare(found.samples[first], found.samples[second])
 
 
-def as_good(found: Answer, chosen: OptionAnswer) -> Sequence[str]:
+def as_good(found: PlanAnswer, chosen: OptionAnswer) -> Sequence[str]:
     """Options of which these runs cannot tell that they cost more than the chosen one: it may be chance."""
     alike = []
     for each in found.options:

@@ -12,7 +12,7 @@ import msgspec
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.analyses.incidents import has_mutant
-from fencepost.simulation.pipeline.analyze import Analysis, analyze_files
+from fencepost.simulation.pipeline.analyze import AnalysisResults, analyze_files
 from fencepost.simulation.pipeline.arguments import grid_values, path_of, scenario_names
 from fencepost.simulation.pipeline.failed import KeptFailure, keep_failures
 from fencepost.simulation.pipeline.losses import Losses, Lost
@@ -44,7 +44,7 @@ from fencepost.simulation.scenarios.load import library_names
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from fencepost.simulation.pipeline.runs import Orders
+    from fencepost.simulation.pipeline.runs import JobSpec
 
 REPORT = "report.html"
 SAMPLE = 200
@@ -209,12 +209,12 @@ def ran(
 
 def _orders(
     outline: Outline, tasks: list[Task], directory: CampaignDirectory, spark: SparkSession
-) -> tuple[Orders, int]:
+) -> tuple[JobSpec, int]:
     """What workers are told, and into how many slices the tasks are cut."""
-    from fencepost.simulation.pipeline.runs import Orders
+    from fencepost.simulation.pipeline.runs import JobSpec
 
     slices = _partitions(len(tasks), spark.sparkContext.defaultParallelism)
-    orders = Orders(
+    orders = JobSpec(
         cells=outline.cells,
         tasks=tuple(dealt(tasks, slices)),
         root=str(directory.root),
@@ -226,7 +226,7 @@ def _orders(
 
 
 def fan_out(
-    spark: SparkSession, orders: Orders, partitions: int, progress: Progress, if_stopped: str = ""
+    spark: SparkSession, orders: JobSpec, partitions: int, progress: Progress, if_stopped: str = ""
 ) -> int:
     """Carry out the orders on Spark, in so many partitions of equal size.
 
@@ -262,7 +262,7 @@ def fan_out(
 
 
 def _write_report(
-    title: str, directory: CampaignDirectory, analysis: Analysis, target: Path, seconds: float
+    title: str, directory: CampaignDirectory, analysis: AnalysisResults, target: Path, seconds: float
 ) -> None:
     from fencepost.simulation.pipeline.reporting import report_input
     from fencepost.simulation.report.render import render_campaign_report

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 
-class Found(NamedTuple):
+class ExecutorReport(NamedTuple):
     """What one executor found."""
 
     host: str
@@ -27,7 +27,7 @@ def machine() -> str:
     return f"{sys.platform} {platform.machine()} {sys.implementation.cache_tag}"
 
 
-def look(libraries: Sequence[str], files: Sequence[str], rows: Iterator[object]) -> Iterator[Found]:
+def look(libraries: Sequence[str], files: Sequence[str], rows: Iterator[object]) -> Iterator[ExecutorReport]:
     """Look around, once a partition; for `RDD.mapPartitions`."""
     from importlib.metadata import PackageNotFoundError, version
 
@@ -39,4 +39,6 @@ def look(libraries: Sequence[str], files: Sequence[str], rows: Iterator[object])
             versions[name] = version(name)
         except PackageNotFoundError:
             continue
-    yield Found(socket.gethostname(), machine(), versions, {path: os.path.isfile(path) for path in files})
+    yield ExecutorReport(
+        socket.gethostname(), machine(), versions, {path: os.path.isfile(path) for path in files}
+    )

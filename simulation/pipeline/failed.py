@@ -14,7 +14,7 @@ from fencepost.simulation.failures.failure import Failure, failure_of
 from fencepost.simulation.failures.shrink import shrink
 from fencepost.simulation.kernel.observers import RAISED
 from fencepost.simulation.pipeline.output import CampaignDirectory, write_whole
-from fencepost.simulation.pipeline.plan import Cell
+from fencepost.simulation.pipeline.plan import CampaignCell
 from fencepost.simulation.pipeline.progress import Progress
 
 FAILURES: Final = "failures"
@@ -42,7 +42,7 @@ class KeptFailure(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def keep_failures(
-    directory: CampaignDirectory, cells: Sequence[Cell], progress: Progress
+    directory: CampaignDirectory, cells: Sequence[CampaignCell], progress: Progress
 ) -> list[KeptFailure]:
     """Write the failures of these cells' runs, and make them small.
 
@@ -97,7 +97,7 @@ def _file_name(run_id: str) -> str:
 
 
 def _first_of_each(
-    runs: Sequence[Mapping[str, Any]], cells: Mapping[str, Cell]
+    runs: Sequence[Mapping[str, Any]], cells: Mapping[str, CampaignCell]
 ) -> Iterator[tuple[str, Failure]]:
     """The first run of each cell that failed in each way."""
     seen = set()

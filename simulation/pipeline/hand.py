@@ -25,7 +25,7 @@ from typing import IO, Any, Final
 import pyarrow as pa
 
 from fencepost.simulation.pipeline.plan import Task
-from fencepost.simulation.pipeline.runs import Orders, begun_row, run_one
+from fencepost.simulation.pipeline.runs import JobSpec, begun_row, run_one
 
 GRACE_S: Final = 5.0
 """How much longer than its limit a run may take to let itself be interrupted."""
@@ -42,7 +42,7 @@ class Hand:
     `stack` is a file of its own, for where the process was when it was lost.
     """
 
-    def __init__(self, orders: Orders, stack: IO[str]) -> None:
+    def __init__(self, orders: JobSpec, stack: IO[str]) -> None:
         self.orders = orders
         self._child = 0
         self._connection: Connection | None = None
@@ -121,7 +121,7 @@ class Hand:
 
 
 @contextlib.contextmanager
-def hand_for(orders: Orders) -> Iterator[Hand]:
+def hand_for(orders: JobSpec) -> Iterator[Hand]:
     """A hand, whose process is ended on exit."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as stack:
         hand = Hand(orders, stack)
@@ -148,7 +148,7 @@ def _death(status: int) -> str:
     return f"ended with exit code {code}" if code >= 0 else f"died of {signal.Signals(-code).name}"
 
 
-def _serve(orders: Orders, connection: Connection, stack: IO[str]) -> None:
+def _serve(orders: JobSpec, connection: Connection, stack: IO[str]) -> None:
     """What the forked process does: runs, until nobody asks for more."""
     _die_with_parent()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))

@@ -31,7 +31,7 @@ from fencepost.simulation.pipeline.outline import (
     seconds_of,
     value_text,
 )
-from fencepost.simulation.pipeline.plan import Cell, Option, cells_of, seeds_of
+from fencepost.simulation.pipeline.plan import CampaignCell, Option, cells_of, seeds_of
 from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.pipeline.session import LOCAL, check_master, spark_session
 from fencepost.simulation.pipeline.traces import RUNS, TRACES, TraceFiles, find_traces
@@ -272,7 +272,7 @@ class Campaign:
             run(cell.scenario, seed, trace=Kept())
         return pa.Table.from_batches(batches, SCHEMA)
 
-    def _cell(self, run_id: str) -> tuple[Cell, int]:
+    def _cell(self, run_id: str) -> tuple[CampaignCell, int]:
         prefix, _, seed = run_id.rpartition("-")
         for cell in self._outline.cells:
             if cell.prefix == prefix:

@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.pipeline.arguments import check_one_of
-from fencepost.simulation.pipeline.plan import OPTION, Cell, Option, cells_of, seeds_of
+from fencepost.simulation.pipeline.plan import OPTION, CampaignCell, Option, cells_of, seeds_of
 from fencepost.simulation.scenarios.documents import check_document, document_of
 from fencepost.simulation.scenarios.load import library_names, read
 from fencepost.simulation.scenarios.positions import Path as KeyPath
@@ -37,7 +37,7 @@ _SPANS = ({"mean"}, {"median", "p99"})
 class Outline(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a campaign but where it runs and where its output goes."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[CampaignCell, ...]
     seeds: tuple[int, ...]
     title: str = ""
     traces: Traces = "sample"

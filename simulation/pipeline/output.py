@@ -22,7 +22,7 @@ import msgspec
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.coordinator.reading import UnreadableFile, read_file
-from fencepost.simulation.pipeline.plan import Cell
+from fencepost.simulation.pipeline.plan import CampaignCell
 from fencepost.simulation.pipeline.traces import RUNS, TRACES, TraceFiles
 
 if TYPE_CHECKING:
@@ -99,7 +99,7 @@ class CampaignDirectory:
         self._lock: int | None = None
 
     def prepare(
-        self, cells: Sequence[Cell], *, resume: bool, seeds: Sequence[int] | None = None
+        self, cells: Sequence[CampaignCell], *, resume: bool, seeds: Sequence[int] | None = None
     ) -> frozenset[str]:
         """Make it ready for these cells and answer the runs that are finished already.
 
@@ -174,7 +174,7 @@ class CampaignDirectory:
             )
         return note
 
-    def _check_same(self, cells: Sequence[Cell], noted: dict[str, NotedCell]) -> None:
+    def _check_same(self, cells: Sequence[CampaignCell], noted: dict[str, NotedCell]) -> None:
         for cell in cells:
             before = noted.get(cell.prefix)
             if before is not None and before.fingerprint != cell.fingerprint:
@@ -188,7 +188,9 @@ class CampaignDirectory:
                 f"{_listed(map(_noted, cells))}; choose another directory, or ask for what it holds as well"
             )
 
-    def _check_seeds(self, cells: Sequence[Cell], seeds: Sequence[int], finished: frozenset[str]) -> None:
+    def _check_seeds(
+        self, cells: Sequence[CampaignCell], seeds: Sequence[int], finished: frozenset[str]
+    ) -> None:
         wanted = {cell.run_id(seed) for cell in cells for seed in seeds}
         more = sorted(finished - wanted)
         if more:
@@ -267,7 +269,7 @@ def _locked(lock: int, how: int) -> bool:
     return True
 
 
-def _noted(cell: Cell) -> NotedCell:
+def _noted(cell: CampaignCell) -> NotedCell:
     return NotedCell(cell.name, cell.source, cell.parameters, cell.settings, cell.fingerprint)
 
 

@@ -35,7 +35,7 @@ OPTION = "option"
 _SEEDS = re.compile(r"(\d+)|(\d+)\s*\.\.\s*(\d+)|(\d+(?:\s*,\s*\d+)+)")
 
 
-class Cell(msgspec.Struct, frozen=True):
+class CampaignCell(msgspec.Struct, frozen=True):
     """One scenario under one choice of parameters: everything that its runs share but the seed."""
 
     name: str
@@ -194,7 +194,7 @@ def cells_of(
     options: Sequence[Option] = (),
     fixed: Mapping[str, str] | None = None,
     places: Mapping[str, str] | None = None,
-) -> tuple[Cell, ...]:
+) -> tuple[CampaignCell, ...]:
     """Every scenario, with every option, under every choice of the grid's parameters.
 
     `fixed` settings hold for all cells. `places` tells where a key was given, for mistakes; else by `--grid`.
@@ -228,9 +228,9 @@ def _pairs(scenarios: Sequence[str], options: Sequence[Option]) -> Iterator[tupl
             yield option.scenario, option
 
 
-def _check_distinct(cells: Iterable[Cell]) -> None:
+def _check_distinct(cells: Iterable[CampaignCell]) -> None:
     sources: dict[str, str] = {}
-    by_prefix: dict[str, Cell] = {}
+    by_prefix: dict[str, CampaignCell] = {}
     for cell in cells:
         if sources.setdefault(cell.name, cell.source) != cell.source:
             raise FencepostError(f"{cell.source}: its name {cell.name} is that of {sources[cell.name]} too")
@@ -253,7 +253,9 @@ def _check_names(settings: Mapping[str, str], told: Mapping[str, str]) -> None:
             raise FencepostError(f"{told[key]} {key}={value}: unknown key; {hint(key, known)}")
 
 
-def _cell(source: str, parameters: dict[str, str], settings: dict[str, str], told: Mapping[str, str]) -> Cell:
+def _cell(
+    source: str, parameters: dict[str, str], settings: dict[str, str], told: Mapping[str, str]
+) -> CampaignCell:
     _check_names(settings, told)
     counts = {key: _count(key, settings[key], told) for key in ("members", "partitions") if key in settings}
     if MUTANT in settings:
@@ -272,7 +274,7 @@ def _cell(source: str, parameters: dict[str, str], settings: dict[str, str], tol
         duration=settings.get("duration"),
         option=told,
     )
-    return Cell(scenario.name, source, parameters, settings, scenario)
+    return CampaignCell(scenario.name, source, parameters, settings, scenario)
 
 
 def _count(key: str, value: str, told: Mapping[str, str]) -> int:
@@ -290,7 +292,7 @@ class Task(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 def tasks_of(
-    cells: Sequence[Cell], seeds: Sequence[int], finished: frozenset[str], always_traced: int
+    cells: Sequence[CampaignCell], seeds: Sequence[int], finished: frozenset[str], always_traced: int
 ) -> Iterator[Task]:
     """What is left to do, seed by seed, so that all cells advance together.
 

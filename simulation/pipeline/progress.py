@@ -52,7 +52,7 @@ class Bars:
             yield lambda count: bars.advance(bar, count)
 
 
-class Lines:
+class ProgressLines:
     """A line for each tenth of a step: for logs that somebody follows."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
@@ -89,4 +89,4 @@ def progress_for(*, json: bool = False, lines: bool = False, stream: TextIO | No
     wanted = os.environ.get("FENCEPOST_PROGRESS") or ("lines" if lines else "none")
     if wanted not in ("lines", "none"):
         raise FencepostError(f"FENCEPOST_PROGRESS={wanted}: expected lines or none")
-    return Lines(target) if wanted == "lines" else Silent()
+    return ProgressLines(target) if wanted == "lines" else Silent()

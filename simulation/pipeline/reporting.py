@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.simulation.pipeline.analyze import Analysis
+from fencepost.simulation.pipeline.analyze import AnalysisResults
 from fencepost.simulation.pipeline.traces import TraceFiles, find_traces
 from fencepost.simulation.report.model import Curve, ReportInput, TracedRun
 from fencepost.simulation.report.tables import duration, label
-from fencepost.simulation.trace.schema import COLUMNS, Kind, Row
+from fencepost.simulation.trace.schema import COLUMNS, Row, RowKind
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,7 +25,7 @@ LISTED_RUNS = 20_000
 
 
 def report_input(
-    title: str, source: str, files: TraceFiles, analysis: Analysis, wall_seconds: float | None = None
+    title: str, source: str, files: TraceFiles, analysis: AnalysisResults, wall_seconds: float | None = None
 ) -> ReportInput:
     """The page's values. Reads the rows of the few runs that are shown whole."""
     summaries, failures = _summaries(files)
@@ -65,7 +65,7 @@ def report_runs(path: str | Path, run_ids: Sequence[str], report: str | Path) ->
         if not rows:
             raise FencepostError(_absent(path, run_id, summaries.get(run_id), files))
         runs.append(_traced_run(run_id, "", rows, summaries.get(run_id)))
-    count = sum(row.kind == Kind.VIOLATION for run in runs for row in run.rows)
+    count = sum(row.kind == RowKind.VIOLATION for run in runs for row in run.rows)
     verdict = f"{count:,} violation{'' if count == 1 else 's'}" if count else "No invariant was violated"
     title = runs[0].title if len(runs) == 1 else f"{len(runs)} runs of {path}"
     render_timelines(runs, target, title=title, verdict=verdict, fine=count == 0)
@@ -118,7 +118,7 @@ def _outcome(row: Mapping[str, Any]) -> tuple[str, bool]:
 
 
 def interesting_runs(
-    analysis: Analysis, summaries: Sequence[Mapping[str, Any]] = ()
+    analysis: AnalysisResults, summaries: Sequence[Mapping[str, Any]] = ()
 ) -> list[tuple[str, str]]:
     """Runs worth a look, each with the reason.
 

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from fencepost.simulation.kernel.observers import RAISED
-from fencepost.simulation.pipeline.plan import Cell, Task
+from fencepost.simulation.pipeline.plan import CampaignCell, Task
 from fencepost.simulation.trace.parquet import record_batch
 from fencepost.simulation.trace.schema import Row
 
@@ -25,10 +25,10 @@ if TYPE_CHECKING:
     from fencepost.simulation.run import RunResult
 
 
-class Orders(msgspec.Struct, frozen=True):
+class JobSpec(msgspec.Struct, frozen=True):
     """Everything that workers need to know; it travels to them with the code."""
 
-    cells: tuple[Cell, ...]
+    cells: tuple[CampaignCell, ...]
     tasks: tuple[Task, ...]
     root: str
     generation: int
@@ -94,7 +94,7 @@ class _Kept:
         self.batches.append(record_batch(rows, self._run_id))
 
 
-def begun_row(cell: Cell, task: Task) -> dict[str, Any]:
+def begun_row(cell: CampaignCell, task: Task) -> dict[str, Any]:
     """The row of a run of which nothing is known yet."""
     return {
         "run_id": cell.run_id(task.seed),
@@ -109,7 +109,7 @@ def begun_row(cell: Cell, task: Task) -> dict[str, Any]:
 
 
 def run_one(
-    orders: Orders, cell: Cell, task: Task, again: Callable[[], None] = lambda: None
+    orders: JobSpec, cell: CampaignCell, task: Task, again: Callable[[], None] = lambda: None
 ) -> tuple[dict[str, Any], list[pa.RecordBatch]]:
     """One run: the row for its summary, and its trace if that is kept. Whatever it raises is in the row.
 
@@ -134,7 +134,7 @@ def run_one(
     return row, kept.batches
 
 
-def _run(orders: Orders, cell: Cell, seed: int, trace: _Kept | None) -> RunResult | str:
+def _run(orders: JobSpec, cell: CampaignCell, seed: int, trace: _Kept | None) -> RunResult | str:
     """The result, or what went wrong."""
     from fencepost.simulation.failures.failure import with_mutant
     from fencepost.simulation.run import run

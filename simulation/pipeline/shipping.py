@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.java import cache_directory
-from fencepost.simulation.pipeline.executors import Found, look, machine
+from fencepost.simulation.pipeline.executors import ExecutorReport, look, machine
 from fencepost.simulation.pipeline.output import whole_file
 from fencepost.simulation.pipeline.session import first_line, raised_by_spark, run_job, told
 
@@ -95,7 +95,7 @@ def check_shared(spark: SparkSession, file: Path) -> None:
 
 def ask_executors(
     spark: SparkSession, *, libraries: Sequence[str] = (), files: Sequence[str] = ()
-) -> list[Found]:
+) -> list[ExecutorReport]:
     """What executors find, of those that are there.
 
     :raises EnvironmentLacks: if they can't run Python, or there are none.
@@ -110,7 +110,7 @@ def ask_executors(
                 " are there workers with free cores and memory?"
             )
 
-    def action() -> list[Found]:
+    def action() -> list[ExecutorReport]:
         slices = max(2, 2 * context.defaultParallelism)
         rows = context.parallelize(range(slices), slices)
         return rows.mapPartitions(functools.partial(look, libraries, files)).collect()

@@ -16,13 +16,13 @@ from fencepost.simulation.pipeline.output import NOTE, writing
 from fencepost.simulation.pipeline.parts import Parts
 
 if TYPE_CHECKING:
-    from fencepost.simulation.pipeline.runs import Orders
+    from fencepost.simulation.pipeline.runs import JobSpec
 
 DONE: Final = "runs long, failed long, violations long, attempt long"
 """The columns that a partition answers with, as Spark's schema; they match by position."""
 
 
-def work(orders: Orders, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def work(orders: JobSpec, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Carry out the tasks whose numbers come in, for `DataFrame.mapInArrow`."""
     _settle()
     root = Path(orders.root)
@@ -46,7 +46,7 @@ def work(orders: Orders, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Recor
     )
 
 
-def _rows(orders: Orders, numbers: Iterable[int], parts: Parts, hand: Hand) -> Iterator[dict[str, Any]]:
+def _rows(orders: JobSpec, numbers: Iterable[int], parts: Parts, hand: Hand) -> Iterator[dict[str, Any]]:
     for number in numbers:
         task = orders.tasks[number]
         if orders.cells[task.cell].run_id(task.seed) not in parts.finished:
@@ -60,7 +60,7 @@ _standing: dict[tuple[str, int], Hand] = {}
 """The hand of this worker process, by its campaign: Spark uses a worker for many partitions."""
 
 
-def _hand(orders: Orders) -> Hand:
+def _hand(orders: JobSpec) -> Hand:
     """One that has done runs of this campaign, if there is one: it is warm."""
     campaign = (orders.root, orders.generation)
     if campaign not in _standing:

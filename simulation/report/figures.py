@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 
 from fencepost.simulation.report import tables
-from fencepost.simulation.report.grid import SCENARIO, Grid, grid_of, natural
+from fencepost.simulation.report.grid import SCENARIO, ParameterGrid, grid_of, natural
 from fencepost.simulation.report.model import Curve, ReportInput, Table
 from fencepost.simulation.report.palette import SERIES, STATES, about
 
@@ -167,7 +167,7 @@ def _across(data: ReportInput) -> list[Chart | None]:
     return [_spread(f"{what} by {next(iter(grid.axes))}", grid, rows) for what, rows in found]
 
 
-def _spread(title: str, grid: Grid, rows: Table) -> Chart | None:
+def _spread(title: str, grid: ParameterGrid, rows: Table) -> Chart | None:
     """The median with the spread from it to the longest, over the values of the grid's only axis."""
     by_label = {tables.label(row): row for row in rows if row["median"] is not None}
     if not by_label:

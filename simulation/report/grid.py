@@ -14,7 +14,7 @@ SCENARIO = "scenario"
 """Scenarios are an axis like any parameter, where there are several."""
 
 
-class Measure(NamedTuple):
+class GridMeasure(NamedTuple):
     """A figure of each cell; the unit is s for seconds, or empty for a count."""
 
     key: str
@@ -25,20 +25,20 @@ class Measure(NamedTuple):
 
 
 MEASURES = (
-    Measure("rebalance_median", "rebalance, median", "s", "rebalances", "median"),
-    Measure("rebalance_p99", "rebalance, 99 %", "s", "rebalances", "p99"),
-    Measure("rebalance_max", "rebalance, longest", "s", "rebalances", "max"),
-    Measure("downtime_median", "partition down, median", "s", "downtime", "median"),
-    Measure("downtime_p99", "partition down, 99 %", "s", "downtime", "p99"),
-    Measure("downtime_run", "all partitions down, per run", "s", "downtime", "run_seconds_mean"),
-    Measure("heartbeats", "heartbeats per rebalance", "", "heartbeats", "mean"),
-    Measure("violations", "violations", "", "runs", "violations"),
-    Measure("failed", "failed runs", "", "runs", "failed"),
-    Measure("unconverged", "runs that did not settle", "", "runs", "unconverged"),
+    GridMeasure("rebalance_median", "rebalance, median", "s", "rebalances", "median"),
+    GridMeasure("rebalance_p99", "rebalance, 99 %", "s", "rebalances", "p99"),
+    GridMeasure("rebalance_max", "rebalance, longest", "s", "rebalances", "max"),
+    GridMeasure("downtime_median", "partition down, median", "s", "downtime", "median"),
+    GridMeasure("downtime_p99", "partition down, 99 %", "s", "downtime", "p99"),
+    GridMeasure("downtime_run", "all partitions down, per run", "s", "downtime", "run_seconds_mean"),
+    GridMeasure("heartbeats", "heartbeats per rebalance", "", "heartbeats", "mean"),
+    GridMeasure("violations", "violations", "", "runs", "violations"),
+    GridMeasure("failed", "failed runs", "", "runs", "failed"),
+    GridMeasure("unconverged", "runs that did not settle", "", "runs", "unconverged"),
 )
 
 
-class Cell(NamedTuple):
+class GridCell(NamedTuple):
     """One choice of parameters: where it is on each axis, and its figures."""
 
     label: str
@@ -46,14 +46,14 @@ class Cell(NamedTuple):
     values: dict[str, float | None]
 
 
-class Grid(NamedTuple):
+class ParameterGrid(NamedTuple):
     """The axes with their values in order, and a cell for each choice."""
 
     axes: dict[str, list[str]]
-    cells: list[Cell]
+    cells: list[GridCell]
 
 
-def grid_of(tables: Mapping[str, Table]) -> Grid:
+def grid_of(tables: Mapping[str, Table]) -> ParameterGrid:
     """What the tables say about each choice of parameters; an axis has at least two values."""
     found = {name: _by_label(tables.get(name, ())) for name in dict.fromkeys(each.table for each in MEASURES)}
     cells = [_cell(row, found) for row in tables["runs"]]
@@ -64,10 +64,10 @@ def grid_of(tables: Mapping[str, Table]) -> Grid:
             if value not in values:
                 values.append(value)
     varied = {name: in_order(values) for name, values in axes.items() if len(values) > 1}
-    return Grid(varied, cells)
+    return ParameterGrid(varied, cells)
 
 
-def as_json(grid: Grid) -> dict[str, Any]:
+def as_json(grid: ParameterGrid) -> dict[str, Any]:
     """The grid as the page's script reads it."""
     return {
         "axes": grid.axes,
@@ -93,7 +93,7 @@ def _by_label(rows: Table) -> dict[str, Mapping[str, Any]]:
     return {label(row): row for row in rows if row.get("cause", "all") == "all"}
 
 
-def _cell(row: Mapping[str, Any], found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> Cell:
+def _cell(row: Mapping[str, Any], found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> GridCell:
     name = label(row)
     values = {each.key: found[each.table].get(name, {}).get(each.column) for each in MEASURES}
-    return Cell(name, {SCENARIO: row["scenario"], **json.loads(row["parameters"])}, values)
+    return GridCell(name, {SCENARIO: row["scenario"], **json.loads(row["parameters"])}, values)

@@ -14,14 +14,14 @@ from fencepost.simulation.analyses.measures import MEASURES
 from fencepost.simulation.report.model import ReportInput, Table
 
 
-class Column(msgspec.Struct, frozen=True):
+class TableHeading(msgspec.Struct, frozen=True):
     """A heading; numbers are aligned to the right."""
 
     title: str
     number: bool = False
 
 
-class Cell(msgspec.Struct, frozen=True):
+class TableCell(msgspec.Struct, frozen=True):
     """A text, with a style of the page; `run` makes it open that run's timeline."""
 
     text: str
@@ -29,13 +29,13 @@ class Cell(msgspec.Struct, frozen=True):
     run: str = ""
 
 
-class Grid(msgspec.Struct, frozen=True):
+class TableGrid(msgspec.Struct, frozen=True):
     """A table as the page shows it."""
 
     title: str
     note: str
-    columns: Sequence[Column]
-    rows: Sequence[Sequence[Cell]]
+    columns: Sequence[TableHeading]
+    rows: Sequence[Sequence[TableCell]]
 
 
 _ELSEWHERE = frozenset({"runs", "violations"})
@@ -116,23 +116,23 @@ def shown(unit: Unit, row: Mapping[str, Any], name: str) -> str:
     return _SHOWN.get(unit, _text)(row.get(name))
 
 
-def grid(table: Declared, rows: Table) -> Grid:
+def grid(table: Declared, rows: Table) -> TableGrid:
     """A table as it was declared; scenario and parameters come first, in one. Curves are for drawing."""
     columns = [each for each in table.columns if each.unit is not Unit.CURVE and each not in CELL]
     headings = [
-        Column(each.heading, number=each.unit in _SHOWN and each.unit is not Unit.PARAMETERS)
+        TableHeading(each.heading, number=each.unit in _SHOWN and each.unit is not Unit.PARAMETERS)
         for each in columns
     ]
     lines = []
     for row in rows:
-        line = [Cell(label(row))]
+        line = [TableCell(label(row))]
         for each, heading in zip(columns, headings, strict=True):
-            line.append(Cell(shown(each.unit, row, each.name), "number" if heading.number else ""))
+            line.append(TableCell(shown(each.unit, row, each.name), "number" if heading.number else ""))
         lines.append(line)
-    return Grid(table.title, table.summary, [Column("scenario"), *headings], lines)
+    return TableGrid(table.title, table.summary, [TableHeading("scenario"), *headings], lines)
 
 
-def scenario_grid(data: ReportInput) -> Grid:
+def scenario_grid(data: ReportInput) -> TableGrid:
     """One line a scenario and its parameters: what ran, what broke, what it cost."""
     rebalances = {label(row): row for row in data.tables.get("rebalances", ())}
     downtime = {label(row): row for row in data.tables.get("downtime", ()) if row["cause"] == "all"}
@@ -156,56 +156,56 @@ def scenario_grid(data: ReportInput) -> Grid:
         bad = {"failed": row["failed"], "violations": row["violations"]}
         lines.append(
             [
-                Cell(name),
-                Cell(whole(row["runs"]), "number"),
-                *(Cell(whole(count), "number bad" if count else "number") for count in bad.values()),
-                Cell(whole(moved.get("count", 0)), "number"),
-                Cell(duration(moved.get("median")), "number"),
-                Cell(duration(moved.get("p99")), "number"),
-                Cell(duration(down.get("median")), "number"),
-                Cell(duration(down.get("p99")), "number"),
-                Cell(duration(down.get("run_seconds_mean")), "number"),
-                Cell(_one_decimal(beat.get("mean")), "number"),
+                TableCell(name),
+                TableCell(whole(row["runs"]), "number"),
+                *(TableCell(whole(count), "number bad" if count else "number") for count in bad.values()),
+                TableCell(whole(moved.get("count", 0)), "number"),
+                TableCell(duration(moved.get("median")), "number"),
+                TableCell(duration(moved.get("p99")), "number"),
+                TableCell(duration(down.get("median")), "number"),
+                TableCell(duration(down.get("p99")), "number"),
+                TableCell(duration(down.get("run_seconds_mean")), "number"),
+                TableCell(_one_decimal(beat.get("mean")), "number"),
             ]
         )
-    columns = (Column("scenario"), *(Column(title, number=True) for title in titles))
-    return Grid("What was run", "", columns, lines)
+    columns = (TableHeading("scenario"), *(TableHeading(title, number=True) for title in titles))
+    return TableGrid("What was run", "", columns, lines)
 
 
-def violation_grid(data: ReportInput) -> Grid:
+def violation_grid(data: ReportInput) -> TableGrid:
     """Broken invariants; an example opens its timeline where that is in the page."""
     embedded = {run.run_id: f"run-{number}" for number, run in enumerate(data.runs)}
     columns = (
-        Column("invariant"),
-        Column("scenario"),
-        Column("violations", number=True),
-        Column("runs", number=True),
-        Column("example"),
+        TableHeading("invariant"),
+        TableHeading("scenario"),
+        TableHeading("violations", number=True),
+        TableHeading("runs", number=True),
+        TableHeading("example"),
     )
     lines = [
         [
-            Cell(_text(row["invariant"]), "bad"),
-            Cell(label(row)),
-            Cell(whole(row["count"]), "number"),
-            Cell(whole(row["runs"]), "number"),
-            Cell(row["example"], run=embedded.get(row["example"], "")),
+            TableCell(_text(row["invariant"]), "bad"),
+            TableCell(label(row)),
+            TableCell(whole(row["count"]), "number"),
+            TableCell(whole(row["runs"]), "number"),
+            TableCell(row["example"], run=embedded.get(row["example"], "")),
         ]
         for row in data.tables["violations"]
     ]
-    return Grid("Violations", "Each of these must never happen.", columns, lines)
+    return TableGrid("Violations", "Each of these must never happen.", columns, lines)
 
 
-def failure_grid(data: ReportInput) -> Grid:
+def failure_grid(data: ReportInput) -> TableGrid:
     """Runs that ended with an error of their own."""
     lines = [
-        [Cell(row["run_id"]), Cell(str(row["error"]).strip().splitlines()[-1], "bad")]
+        [TableCell(row["run_id"]), TableCell(str(row["error"]).strip().splitlines()[-1], "bad")]
         for row in data.failures
     ]
     note = "These runs ended with an error and count in no figure."
-    return Grid("Failed runs", note, (Column("run"), Column("error")), lines)
+    return TableGrid("Failed runs", note, (TableHeading("run"), TableHeading("error")), lines)
 
 
-def detail_grids(data: ReportInput) -> list[Grid]:
+def detail_grids(data: ReportInput) -> list[TableGrid]:
     """All figures behind the page, a table each, without empty ones and those that it shows elsewhere."""
     return [
         grid(table, data.tables[name])

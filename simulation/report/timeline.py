@@ -12,7 +12,7 @@ from typing import Any
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.report.model import TracedRun
-from fencepost.simulation.trace.schema import Kind, Row
+from fencepost.simulation.trace.schema import Row, RowKind
 
 EVENTS_MAX = 100_000
 """More events than this are thinned out: people cannot look at them, and the file stays small."""
@@ -22,15 +22,15 @@ _JOINS = ("join", "full")
 _DISPENSABLE: tuple[tuple[str, Callable[[Row], bool]], ...] = (
     (
         "steady heartbeats",
-        lambda row: row.kind == Kind.HEARTBEAT and row.detail.startswith("keepalive") and not row.error,
+        lambda row: row.kind == RowKind.HEARTBEAT and row.detail.startswith("keepalive") and not row.error,
     ),
-    ("processed records", lambda row: row.kind == Kind.RECORDS),
-    ("accepted commits", lambda row: row.kind == Kind.COMMIT and not row.error),
+    ("processed records", lambda row: row.kind == RowKind.RECORDS),
+    ("accepted commits", lambda row: row.kind == RowKind.COMMIT and not row.error),
     (
         "heartbeats",  # except joins: they tell that a member is fenced no longer
-        lambda row: row.kind == Kind.HEARTBEAT and not row.error and not row.detail.startswith(_JOINS),
+        lambda row: row.kind == RowKind.HEARTBEAT and not row.error and not row.detail.startswith(_JOINS),
     ),
-    ("assignments as the coordinator wrote them", lambda row: row.kind == Kind.ASSIGNMENT),
+    ("assignments as the coordinator wrote them", lambda row: row.kind == RowKind.ASSIGNMENT),
 )
 """What is left out first when a run has too many events."""
 
@@ -115,8 +115,8 @@ def thin(rows: Sequence[Row], limit: int = EVENTS_MAX) -> tuple[Sequence[Row], l
             left_out.append(f"{len(rows) - len(kept):,} {name}")
             rows = kept
     if len(rows) > limit:
-        whole = max(0, limit - sum(row.kind == Kind.VIOLATION for row in rows))
-        late = [row for row in rows[whole:] if row.kind == Kind.VIOLATION][:limit]
+        whole = max(0, limit - sum(row.kind == RowKind.VIOLATION for row in rows))
+        late = [row for row in rows[whole:] if row.kind == RowKind.VIOLATION][:limit]
         left_out.append(f"the last {len(rows) - whole - len(late):,} events but violations")
         rows = [*rows[:whole], *late]
     return rows, left_out

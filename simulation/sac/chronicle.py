@@ -11,10 +11,10 @@ from fencepost.coordinator.sac.coordinator import SacInput, SacOutcome
 from fencepost.member.sac.actions import SacCallback
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
 from fencepost.simulation.kernel.observers import Violation
-from fencepost.simulation.sac.clients import Subscriber
+from fencepost.simulation.sac.clients import SacSubscriber
 from fencepost.simulation.sac.observers import SacObserver
 from fencepost.simulation.trace.recorder import Recorder
-from fencepost.simulation.trace.schema import Kind
+from fencepost.simulation.trace.schema import RowKind
 
 ABSENT = ConsumerStatus.UNREGISTERED
 
@@ -67,7 +67,7 @@ class SacChronicle(SacObserver):
             self._add(
                 now_us,
                 one.owner.rpartition("/")[0],
-                Kind.SAC_CONSUMER.value,
+                RowKind.SAC_CONSUMER.value,
                 state_from=str(old),
                 state_to=str(new),
                 partitions=self._of(key.stream),
@@ -77,15 +77,15 @@ class SacChronicle(SacObserver):
 
     def on_leader(self, node: str, what: str, now_us: int) -> None:
         """A row."""
-        self._add(now_us, node, Kind.COORDINATOR.value, detail=what)
+        self._add(now_us, node, RowKind.COORDINATOR.value, detail=what)
 
     def on_node(self, node: str, what: str, now_us: int) -> None:
         """A row."""
-        self._add(now_us, node, Kind.NODE.value, detail=what)
+        self._add(now_us, node, RowKind.NODE.value, detail=what)
 
     def on_client_state(
         self,
-        subscriber: Subscriber,
+        subscriber: SacSubscriber,
         event: SacMemberEvent,
         source: SacMemberState,
         target: SacMemberState,
@@ -95,16 +95,18 @@ class SacChronicle(SacObserver):
         self._add(
             now_us,
             subscriber.name,
-            Kind.MEMBER_STATE.value,
+            RowKind.MEMBER_STATE.value,
             state_from=str(source),
             state_to=str(target),
             partitions=self._of(subscriber.subscription.stream),
             detail=str(event),
         )
 
-    def on_client_callback(self, subscriber: Subscriber, kind: SacCallback, phase: str, now_us: int) -> None:
+    def on_client_callback(
+        self, subscriber: SacSubscriber, kind: SacCallback, phase: str, now_us: int
+    ) -> None:
         """A row."""
-        begins = Kind.CALLBACK_BEGIN if phase == "begin" else Kind.CALLBACK_END
+        begins = RowKind.CALLBACK_BEGIN if phase == "begin" else RowKind.CALLBACK_END
         self._add(
             now_us,
             subscriber.name,
@@ -116,18 +118,18 @@ class SacChronicle(SacObserver):
 
     def on_host(self, client: str, what: str, now_us: int) -> None:
         """A row."""
-        self._add(now_us, client, Kind.HOST.value, detail=what)
+        self._add(now_us, client, RowKind.HOST.value, detail=what)
 
     def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
         """A row."""
-        self._add(now_us, fault, Kind.FAULT.value, state_to=phase, detail=detail)
+        self._add(now_us, fault, RowKind.FAULT.value, state_to=phase, detail=detail)
 
     def on_faults_end(self, now_us: int) -> None:
         """A row."""
-        self._add(now_us, "", Kind.FAULTS_END.value)
+        self._add(now_us, "", RowKind.FAULTS_END.value)
 
     def on_violation(self, violation: Violation) -> None:
         """A row."""
         self._add(
-            violation.t_us, "", Kind.VIOLATION.value, error=violation.invariant, detail=violation.message
+            violation.t_us, "", RowKind.VIOLATION.value, error=violation.invariant, detail=violation.message
         )

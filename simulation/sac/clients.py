@@ -18,14 +18,14 @@ from fencepost.simulation.kernel.host import Host, HostClock
 from fencepost.simulation.sac.connection import ServerConnection
 
 if TYPE_CHECKING:
-    from fencepost.simulation.sac.nodes import Node
+    from fencepost.simulation.sac.nodes import SacNode
     from fencepost.simulation.sac.world import SacWorld
 
 
 class ClientConnection:
     """A client's end of a connection. Messages take time and keep their order, each way."""
 
-    def __init__(self, client: ClientHost, listener: ConnectionListener, owner: str) -> None:
+    def __init__(self, client: SacClientHost, listener: ConnectionListener, owner: str) -> None:
         self.owner = owner
         self._client = client
         self._world = client.world
@@ -40,7 +40,7 @@ class ClientConnection:
 
     # -- between the two ends -------------------------------------------------------------------------------
 
-    def connect(self, node: Node | None) -> asyncio.Future[ClientConnection]:
+    def connect(self, node: SacNode | None) -> asyncio.Future[ClientConnection]:
         """Connect to a node: a round trip, or a refusal where nobody listens."""
         loop = self._world.loop
         self._connecting = future = loop.create_future()
@@ -48,7 +48,7 @@ class ClientConnection:
         loop.schedule(loop.now_us + delay, self._connected, node)
         return future
 
-    def _connected(self, node: Node | None) -> None:
+    def _connected(self, node: SacNode | None) -> None:
         future = self._connecting
         assert future is not None
         if future.done() or self._generation != self._client.generation:
@@ -174,10 +174,10 @@ class ClientConnection:
             future.set_result(offset)
 
 
-class Subscriber(SacListener):
+class SacSubscriber(SacListener):
     """One consumer of a client, its way to the nodes, and those who watch it."""
 
-    def __init__(self, client: ClientHost, subscription: SacSubscription) -> None:
+    def __init__(self, client: SacClientHost, subscription: SacSubscription) -> None:
         self.client = client
         self.subscription = subscription
         self.name = f"{client.name}/{subscription.stream}"
@@ -231,7 +231,7 @@ class Subscriber(SacListener):
             self.consumer.store_offset(message.offset)
 
 
-class ClientHost(Host):
+class SacClientHost(Host):
     """One client: a process with a consumer for each stream."""
 
     def __init__(self, name: str, world: SacWorld) -> None:
@@ -241,7 +241,7 @@ class ClientHost(Host):
         self.running = False
         self.slow_us = 0
         """How long the next consumer of the process takes that steps down."""
-        self.subscribers: list[Subscriber] = []
+        self.subscribers: list[SacSubscriber] = []
         self.clock = HostClock(self)
         self._tasks: list[asyncio.Task[Any]] = []
 
@@ -252,7 +252,7 @@ class ClientHost(Host):
         self.running = True
         self.world.tell("on_host", self.name, "start")
         for subscription in self.world.subscriptions:
-            subscriber = Subscriber(self, subscription)
+            subscriber = SacSubscriber(self, subscription)
             self.subscribers.append(subscriber)
             self._tasks.append(self.loop.create_task(subscriber.work()))
 

@@ -24,7 +24,7 @@ from fencepost.member.sac.transport import SacSubscription, SubscriptionRefused
 if TYPE_CHECKING:
     from fencepost.coordinator.sac.coordinator import SacInput
     from fencepost.simulation.sac.clients import ClientConnection
-    from fencepost.simulation.sac.nodes import Node
+    from fencepost.simulation.sac.nodes import SacNode
 
 CREDIT = 10
 """Chunks that a client allows with its subscription."""
@@ -34,7 +34,7 @@ _SHUTDOWN = frozenset({SacError.COORDINATOR_UNAVAILABLE, SacError.UNKNOWN_COMMAN
 class ServerConnection:
     """One connection on one node, with at most one subscription: its id is 0."""
 
-    def __init__(self, name: str, node: Node, client: ClientConnection) -> None:
+    def __init__(self, name: str, node: SacNode, client: ClientConnection) -> None:
         self.id = f"{name}@{node.name}"
         self.node = node
         self.client = client

@@ -23,7 +23,7 @@ from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValu
 from fencepost.coordinator.sac.coordinator import SacInput, SacOutcome
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
 from fencepost.simulation.sac.chronicle import ABSENT, status_changes
-from fencepost.simulation.sac.clients import Subscriber
+from fencepost.simulation.sac.clients import SacSubscriber
 from fencepost.simulation.sac.figures import Figures
 from fencepost.simulation.sac.reports import SacChecker
 
@@ -77,7 +77,7 @@ class Exclusive(SacChecker):
 
     def on_client_state(
         self,
-        subscriber: Subscriber,
+        subscriber: SacSubscriber,
         event: SacMemberEvent,
         source: SacMemberState,
         target: SacMemberState,

@@ -41,10 +41,10 @@ _ATTEMPT_US = 5_000_000
 _COMPACT_BEYOND = 20_000
 
 
-class Node:
+class SacNode:
     """One node: its connections, and whether it runs and belongs to the cluster."""
 
-    def __init__(self, name: str, cluster: Cluster) -> None:
+    def __init__(self, name: str, cluster: SacNodes) -> None:
         self.name = name
         self.cluster = cluster
         self.up = True
@@ -52,7 +52,7 @@ class Node:
         self.connections: dict[ConnectionId, ServerConnection] = {}
 
 
-class Cluster:
+class SacNodes:
     """All nodes. At most one of them leads, and only while it reaches most members of the cluster."""
 
     def __init__(
@@ -65,12 +65,12 @@ class Cluster:
         self.loop = loop
         self.spec = spec = scenario.cluster
         self.tell = tell
-        self.nodes = {f"n{number}": Node(f"n{number}", self) for number in range(1, spec.nodes + 1)}
+        self.nodes = {f"n{number}": SacNode(f"n{number}", self) for number in range(1, spec.nodes + 1)}
         network = scenario.network
         self.links = Links(loop, streams, network.latency.quantiles, spec.detection.quantiles)
         self.links.on_change = self._link_changed
         self.journal = SacMemoryJournal(compact_beyond=_COMPACT_BEYOND)
-        self.leader: Node | None = None
+        self.leader: SacNode | None = None
         self.runtime: SacRuntime | None = None
         """Of the leader, once it has loaded."""
         self.offsets: dict[tuple[str, str], int] = {}
@@ -101,7 +101,7 @@ class Cluster:
 
     # -- asking the coordinator -----------------------------------------------------------------------------
 
-    def ask(self, node: Node, command: SacInput, answered: Callable[[SacReply], None]) -> None:
+    def ask(self, node: SacNode, command: SacInput, answered: Callable[[SacReply], None]) -> None:
         """Send a command to the leader, again and again until it is answered or time is up."""
         _Question(self, node, command, answered).attempt(None)
 
@@ -203,7 +203,7 @@ class Cluster:
 
     # -- nodes ----------------------------------------------------------------------------------------------
 
-    def crash(self, node: Node) -> None:
+    def crash(self, node: SacNode) -> None:
         """A node dies: its connections with it, and the others notice at once."""
         node.up = False
         self.tell("on_node", node.name, "crash")
@@ -221,7 +221,7 @@ class Cluster:
         if self.leader is not None and not self._has_majority(self.leader):
             self._lose_leader("resign")
 
-    def restart(self, node: Node) -> None:
+    def restart(self, node: SacNode) -> None:
         """A node comes back, with no connections."""
         if not node.up and node.member:
             node.up = True
@@ -237,7 +237,7 @@ class Cluster:
                 if not apart:
                     self.links.between(one, other.name).mend()
 
-    def leave(self, node: Node) -> None:
+    def leave(self, node: SacNode) -> None:
         """A node dies and is taken out of the cluster."""
         self.crash(node)
         node.member = False
@@ -272,14 +272,14 @@ class Cluster:
 
     # -- leadership -----------------------------------------------------------------------------------------
 
-    def _has_majority(self, node: Node | None) -> bool:
+    def _has_majority(self, node: SacNode | None) -> bool:
         members = [each for each in self.nodes.values() if each.member]
         if node is None or not node.up or not node.member:
             return False
         reached = sum(each.up and self.links.reach(node.name, each.name) for each in members)
         return 2 * reached > len(members)
 
-    def elect(self, avoid: Node | None = None) -> None:
+    def elect(self, avoid: SacNode | None = None) -> None:
         """Let a node lead that can, another than `avoid` if there is one."""
         self._election += 1
         able = [node for node in self.nodes.values() if self._has_majority(node)]
@@ -307,7 +307,7 @@ class Cluster:
         self._election += 1
         self.loop.schedule(self.loop.now_us + self._failover.draw(), self._elect_due, (self._election, old))
 
-    def _elect_due(self, due: tuple[int, Node | None]) -> None:
+    def _elect_due(self, due: tuple[int, SacNode | None]) -> None:
         if due[0] == self._election:
             self.elect(due[1])
 
@@ -368,7 +368,7 @@ class _Question:
     """A command on its way from a connection to whoever leads."""
 
     def __init__(
-        self, cluster: Cluster, node: Node, command: SacInput, answered: Callable[[SacReply], None]
+        self, cluster: SacNodes, node: SacNode, command: SacInput, answered: Callable[[SacReply], None]
     ) -> None:
         self._cluster = cluster
         self._node = node
@@ -394,7 +394,7 @@ class _Question:
         else:
             loop.schedule(min(loop.now_us + _TRY_US, self._until_us), self.attempt, self._attempt)
 
-    def _arrive(self, leader: Node) -> None:
+    def _arrive(self, leader: SacNode) -> None:
         cluster, name = self._cluster, leader.name
         if cluster.leader is not leader or cluster.runtime is None:
             return

@@ -13,7 +13,7 @@ from fencepost.member.sac.states import SacMemberEvent, SacMemberState
 from fencepost.simulation.kernel.observers import Violation
 
 if TYPE_CHECKING:
-    from fencepost.simulation.sac.clients import Subscriber
+    from fencepost.simulation.sac.clients import SacSubscriber
     from fencepost.simulation.sac.world import SacWorld
 
 
@@ -53,7 +53,7 @@ class SacObserver:
 
     def on_client_state(
         self,
-        subscriber: Subscriber,
+        subscriber: SacSubscriber,
         event: SacMemberEvent,
         source: SacMemberState,
         target: SacMemberState,
@@ -61,10 +61,12 @@ class SacObserver:
     ) -> None:
         """A consumer moved along an arrow of its table."""
 
-    def on_client_callback(self, subscriber: Subscriber, kind: SacCallback, phase: str, now_us: int) -> None:
+    def on_client_callback(
+        self, subscriber: SacSubscriber, kind: SacCallback, phase: str, now_us: int
+    ) -> None:
         """A callback reached `begin`, `end` or `raised`."""
 
-    def on_processed(self, subscriber: Subscriber, offset: int, now_us: int) -> None:
+    def on_processed(self, subscriber: SacSubscriber, offset: int, now_us: int) -> None:
         """An application finished with a message."""
 
     def on_host(self, client: str, what: str, now_us: int) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from fencepost.simulation.faults.plan import Plan
+from fencepost.simulation.faults.plan import Draw
 from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.sac.chronicle import SacChronicle
 from fencepost.simulation.sac.coordination import SacCoordination
@@ -22,7 +22,7 @@ class SacRun(NamedTuple):
     """A world that is ready to run, what disturbs it, and what it measures."""
 
     world: SacWorld
-    plan: Plan
+    plan: Draw
     figures: Figures
 
     def begin(self) -> None:
@@ -40,7 +40,7 @@ class SacRun(NamedTuple):
 def prepare(
     scenario: SacScenario,
     seed: int,
-    plan: Plan,
+    plan: Draw,
     loop: VirtualLoop,
     recorder: Recorder,
     *,

@@ -11,9 +11,9 @@ from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.kernel.rng import Samples, Streams
 from fencepost.simulation.kernel.supervisor import Supervisor
-from fencepost.simulation.sac.clients import ClientConnection, ClientHost, subscription_of
+from fencepost.simulation.sac.clients import ClientConnection, SacClientHost, subscription_of
 from fencepost.simulation.sac.connection import ServerConnection
-from fencepost.simulation.sac.nodes import Cluster, Node
+from fencepost.simulation.sac.nodes import SacNode, SacNodes
 from fencepost.simulation.sac.observers import SacObserver, hook_lists
 from fencepost.simulation.scenarios.sac import SacScenario
 
@@ -41,7 +41,7 @@ class SacWorld:
         for observer in watching:
             observer.attach(self)
         self._hooks = hook_lists(watching)
-        self.cluster = Cluster(loop, streams, scenario, self.tell)
+        self.cluster = SacNodes(loop, streams, scenario, self.tell)
         self.callbacks = streams.samples("callbacks", scenario.application.callback.quantiles)
         self.processing = streams.samples("processing", scenario.application.processing.quantiles)
         self.detection = streams.samples("detection", scenario.network.detection.quantiles)
@@ -66,7 +66,7 @@ class SacWorld:
         ]
         width = len(str(members))
         self.clients = {
-            name: ClientHost(name, self)
+            name: SacClientHost(name, self)
             for name in (f"client-{number:0{width}}" for number in range(1, members + 1))
         }
 
@@ -111,12 +111,12 @@ class SacWorld:
             )
         return samples.draw()
 
-    def choose_node(self) -> Node | None:
+    def choose_node(self) -> SacNode | None:
         """A node that a client connects to: one that runs, if there is one."""
         up = [node for node in self.cluster.nodes.values() if node.up]
         return self._choices.choice(up) if up else None
 
-    def open_connection(self, node: Node, client: ClientConnection) -> ServerConnection:
+    def open_connection(self, node: SacNode, client: ClientConnection) -> ServerConnection:
         """A client has connected to a node."""
         self._connections += 1
         made = ServerConnection(f"k{self._connections}", node, client)

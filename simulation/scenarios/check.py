@@ -15,7 +15,7 @@ from fencepost.simulation.scenarios import scenario as s
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.positions import Path
 from fencepost.simulation.scenarios.sac import NodeCrash, NodeLeave, NodeSplit, SacScenario
-from fencepost.simulation.scenarios.streams import StreamsGroup, StreamsScenario, ThreadException
+from fencepost.simulation.scenarios.streams import ScenarioStreamsGroup, StreamsScenario, ThreadException
 from fencepost.simulation.scenarios.timing import faults_end_us, quiet_of
 from fencepost.simulation.scenarios.values import Moment
 
@@ -245,7 +245,9 @@ def _threads(scenario: StreamsScenario) -> Iterator[Mistake]:
             yield ("faults", index, "where"), "has no effect without a global_topic: there is no such thread"
 
 
-def _classic(group: s.Group | StreamsGroup, config: GroupCoordinatorConfig) -> Iterator[Mistake]:
+def _classic(
+    group: s.ScenarioGroup | ScenarioStreamsGroup, config: GroupCoordinatorConfig
+) -> Iterator[Mistake]:
     """What the coordinator accepts of clients."""
     low, high = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
     if not low <= group.session_timeout.ms <= high:

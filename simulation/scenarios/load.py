@@ -19,7 +19,7 @@ from fencepost.simulation.scenarios.documents import check_document
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.positions import Path
 from fencepost.simulation.scenarios.sac import SacScenario
-from fencepost.simulation.scenarios.scenario import MOST_GROWN, GrowTopic, Scenario, Topic
+from fencepost.simulation.scenarios.scenario import MOST_GROWN, GrowTopic, Scenario, ScenarioTopic
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.scenarios.typed import (
     Misplaced,
@@ -356,7 +356,7 @@ def _resized(scenario: AnyScenario, total: int, given: str) -> AnyScenario:
     return _grown(larger, tables) if isinstance(larger, Scenario) else larger
 
 
-def _grown(larger: Scenario, topics: Iterable[Topic]) -> Scenario:
+def _grown(larger: Scenario, topics: Iterable[ScenarioTopic]) -> Scenario:
     """The scenario, whose topics were these: steps that would not make them grow do so in proportion."""
     before = {topic.name: topic.partitions for topic in topics}
     after = {topic.name: topic.partitions for topic in larger.topics}

@@ -31,7 +31,7 @@ class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Keys of the table that this one extends, and that say nothing here: another value is refused."""
 
 
-class Group(_Table, frozen=True):
+class ScenarioGroup(_Table, frozen=True):
     """The group and its members at the start."""
 
     id: Name = "orders-service"
@@ -59,7 +59,7 @@ class Group(_Table, frozen=True):
     """When members start, after the beginning of the run."""
 
 
-class Topic(_Table, frozen=True):
+class ScenarioTopic(_Table, frozen=True):
     """One topic that exists from the start."""
 
     name: Name
@@ -68,7 +68,7 @@ class Topic(_Table, frozen=True):
     """Over all its partitions; 0 leaves the data plane out."""
 
 
-class Cluster(_Table, frozen=True):
+class ScenarioCluster(_Table, frozen=True):
     """The brokers. One of them coordinates the group."""
 
     brokers: Annotated[int, Meta(ge=1, le=100)] = 3
@@ -84,7 +84,7 @@ class Cluster(_Table, frozen=True):
     """How long matching regular expressions takes."""
 
 
-class Network(_Table, frozen=True):
+class ScenarioNetwork(_Table, frozen=True):
     """Links between members and brokers."""
 
     latency: Span = Span("lognormal", 1_000, 15_000)
@@ -94,7 +94,7 @@ class Network(_Table, frozen=True):
     request_timeout: Duration = Duration(30 * SECOND)
 
 
-class Application(_Table, frozen=True):
+class ScenarioApplication(_Table, frozen=True):
     """What members do with records."""
 
     poll: Duration = Duration(1 * SECOND)
@@ -335,11 +335,11 @@ class Scenario(_Table, frozen=True, kw_only=True):
     nobody judges whether it has."""
     swarm: bool = False
     """Whether each run leaves out about half of the faults and steps, as the seed draws."""
-    group: Group = Group()
-    topics: Annotated[tuple[Topic, ...], Meta(min_length=1)]
-    cluster: Cluster = Cluster()
-    network: Network = Network()
-    application: Application = Application()
+    group: ScenarioGroup = ScenarioGroup()
+    topics: Annotated[tuple[ScenarioTopic, ...], Meta(min_length=1)]
+    cluster: ScenarioCluster = ScenarioCluster()
+    network: ScenarioNetwork = ScenarioNetwork()
+    application: ScenarioApplication = ScenarioApplication()
     config: dict[str, bool | int | str] = {}
     """The coordinator's configuration under Kafka's names."""
     steps: tuple[Step, ...] = ()

@@ -13,7 +13,6 @@ from msgspec import Meta
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.simulation.scenarios.scenario import (
     SECOND,
-    Cluster,
     ConnectionLoss,
     CoordinatorCrash,
     CoordinatorMove,
@@ -23,9 +22,10 @@ from fencepost.simulation.scenarios.scenario import (
     MemberCrash,
     MemberFreeze,
     Name,
-    Network,
     Partition,
-    Topic,
+    ScenarioCluster,
+    ScenarioNetwork,
+    ScenarioTopic,
     _Fault,
     _Table,
 )
@@ -33,7 +33,7 @@ from fencepost.simulation.scenarios.timing import SLACK_US, slowness_us
 from fencepost.simulation.scenarios.values import Duration, Span
 
 
-class StreamsGroup(_Table, frozen=True):
+class ScenarioStreamsGroup(_Table, frozen=True):
     """The clients at the start."""
 
     id: Name = "billing"
@@ -70,7 +70,7 @@ class StreamsApplication(_Table, frozen=True):
     """Whether stores have changelogs, which the brokers create for a streams group (KIP-1071)."""
 
 
-class StreamsCluster(Cluster, frozen=True):
+class StreamsCluster(ScenarioCluster, frozen=True):
     """The brokers. One of them coordinates the group."""
 
     unused = ("regex",)
@@ -153,12 +153,12 @@ class StreamsScenario(_Table, frozen=True, kw_only=True):
     nobody judges whether it has."""
     swarm: bool = False
     """Whether each run leaves out about half of the faults, as the seed draws."""
-    group: StreamsGroup = StreamsGroup()
-    topics: Annotated[tuple[Topic, ...], Meta(min_length=1)]
-    global_topic: Topic | None = None
+    group: ScenarioStreamsGroup = ScenarioStreamsGroup()
+    topics: Annotated[tuple[ScenarioTopic, ...], Meta(min_length=1)]
+    global_topic: ScenarioTopic | None = None
     """A topic that the global thread of each client reads; without one there is no such thread."""
     cluster: StreamsCluster = StreamsCluster()
-    network: Network = Network()
+    network: ScenarioNetwork = ScenarioNetwork()
     application: StreamsApplication = StreamsApplication()
     config: dict[str, bool | int | str] = msgspec.field(default_factory=dict)
     """The coordinator's configuration under Kafka's names."""

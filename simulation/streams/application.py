@@ -9,19 +9,19 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member.streams.actions import Level, Moved, Refused
+from fencepost.member.streams.actions import Level, MoveRefused, StreamsMoved
 from fencepost.member.streams.client_states import StreamClientState
 from fencepost.simulation.checkers.base import REPORTS_PER_INVARIANT
 from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.kernel.observers import Violation
-from fencepost.simulation.kernel.supervisor import Schedule
-from fencepost.simulation.streams.checks import Progress
+from fencepost.simulation.kernel.supervisor import RunSchedule
+from fencepost.simulation.streams.checks import PartitionProgress
 from fencepost.simulation.streams.failures import SHUTS_APPLICATION_DOWN
 from fencepost.simulation.trace.recorder import Recorder
-from fencepost.simulation.trace.schema import Kind
+from fencepost.simulation.trace.schema import RowKind
 
 
-class Client(Protocol):
+class ApplicationClient(Protocol):
     """A client's host, as far as it matters to the application."""
 
     name: str
@@ -39,7 +39,7 @@ class Client(Protocol):
         """Whether a thread of it lives. One that has none is in no group, and can't be told anything."""
 
 
-class Application:
+class ApplicationOutcomes:
     """What became of a request to shut everything down, of records, and of whatever clients report.
 
     `bound_us` is how long a request may take until every client that can be reached is in ERROR; None if it
@@ -51,8 +51,8 @@ class Application:
 
     def __init__(
         self,
-        clients: Mapping[str, Client],
-        schedule: Schedule,
+        clients: Mapping[str, ApplicationClient],
+        schedule: RunSchedule,
         recorder: Recorder,
         bound_us: int | None,
         *,
@@ -60,7 +60,7 @@ class Application:
     ) -> None:
         self.recorder = recorder
         self.violations: list[Violation] = []
-        self.progress = Progress(self.report)
+        self.progress = PartitionProgress(self.report)
         self.asked_us: int | None = None
         """When a handler asked for the application to be shut down, first."""
         self.shutdowns_us: list[int] = []
@@ -95,7 +95,7 @@ class Application:
     def _add(
         self,
         actor: str,
-        kind: Kind,
+        kind: RowKind,
         *,
         state_from: str = "",
         state_to: str = "",
@@ -124,42 +124,42 @@ class Application:
 
     def take_down(self, invariant: str, message: str) -> None:
         """Add a violation, of whatever."""
-        self._add("", Kind.VIOLATION, error=invariant, detail=message)
+        self._add("", RowKind.VIOLATION, error=invariant, detail=message)
         self.violations.append(
             Violation(invariant=invariant, seq=self.recorder.seq, t_us=self._schedule.now_us, message=message)
         )
 
     def on_host(self, name: str, what: str) -> None:
         """Something befell a client's host; one that dies is not reached any more."""
-        self._add(name, Kind.HOST, detail=what)
+        self._add(name, RowKind.HOST, detail=what)
         if what == "crash":
             self.cut_off(name, self._schedule.now_us)
         elif what == "start":
             self._ran.discard(name)
 
-    def on_end(self, client: Client, state: StreamClientState) -> None:
+    def on_end(self, client: ApplicationClient, state: StreamClientState) -> None:
         """A client is over, in NOT_RUNNING or ERROR."""
         self.on_host(client.name, "stopped")
         if state is StreamClientState.ERROR and self.asked_us is not None:
             self.shutdowns_us.append(self._schedule.now_us - self.asked_us)
 
-    def on_step(self, step: Moved | Refused) -> None:
+    def on_step(self, step: StreamsMoved | MoveRefused) -> None:
         """A machine of a client moved, or refused to."""
-        if isinstance(step, Moved):
-            kind = Kind.CLIENT_STATE if step.level is Level.CLIENT else Kind.THREAD_STATE
+        if isinstance(step, StreamsMoved):
+            kind = RowKind.CLIENT_STATE if step.level is Level.CLIENT else RowKind.THREAD_STATE
             if step.level is Level.CLIENT and step.target == StreamClientState.RUNNING:
                 self._ran.add(step.name)
             self._add(step.name, kind, state_from=step.source, state_to=step.target, detail=step.event)
 
-    def on_failure(self, client: Client, thread: str, answer: str, where: str) -> None:
+    def on_failure(self, client: ApplicationClient, thread: str, answer: str, where: str) -> None:
         """The handler is asked about an exception of a thread; without an answer it is nobody's doing."""
-        self._add(thread, Kind.THREAD_FAILED, detail=f"{answer} {where}" if answer else "organic")
+        self._add(thread, RowKind.THREAD_FAILED, detail=f"{answer} {where}" if answer else "organic")
         if answer == SHUTS_APPLICATION_DOWN:
             if self.asked_us is None:
                 self.asked_us = self._schedule.now_us
             self._expect_error(client, asked=True)
 
-    def told(self, client: Client) -> None:
+    def told(self, client: ApplicationClient) -> None:
         """The group told a member that the application is to be shut down."""
         now = self._schedule.now_us
         self._told_us = now if self._told_us is None else self._told_us[0], now
@@ -178,7 +178,7 @@ class Application:
 
     def on_fault(self, kind: str, phase: str, detail: str) -> None:
         """A fault begins or ends."""
-        self._add(kind, Kind.FAULT, state_to=phase, detail=detail)
+        self._add(kind, RowKind.FAULT, state_to=phase, detail=detail)
 
     def cut_off(self, name: str, until_us: int) -> None:
         """A client can't be reached until then."""
@@ -191,7 +191,7 @@ class Application:
 
     def on_faults_end(self) -> None:
         """Nothing disturbs the application from here on."""
-        self._add("", Kind.FAULTS_END)
+        self._add("", RowKind.FAULTS_END)
 
     def heal(self) -> None:
         """Everybody can be reached."""
@@ -203,7 +203,7 @@ class Application:
 
     def on_coordinator(self, host: str, what: str) -> None:
         """A coordinator's host changed."""
-        self._add(host, Kind.COORDINATOR, detail=what)
+        self._add(host, RowKind.COORDINATOR, detail=what)
         self._coordinator_changes_us.append(self._schedule.now_us)
 
     def on_emptied(self) -> None:
@@ -219,7 +219,7 @@ class Application:
     def _is_classic(self) -> bool:
         return self._request_timeout_us is not None
 
-    def _expect_error(self, client: Client, *, asked: bool = False) -> None:
+    def _expect_error(self, client: ApplicationClient, *, asked: bool = False) -> None:
         """From now on this client, perhaps the one that has asked, has the bound's time to be in ERROR."""
         heard = client.has_threads and (not self._is_classic or client.name in self._ran)
         if self._bound_us is not None and client.state is not None and (asked or heard):
@@ -228,7 +228,7 @@ class Application:
                 now + self._bound_us, self._error_due, (client, client.generation, now, asked)
             )
 
-    def _error_due(self, due: tuple[Client, int, int, bool]) -> None:
+    def _error_due(self, due: tuple[ApplicationClient, int, int, bool]) -> None:
         client, generation, since_us, asked = due
         if self._is_classic:
             excused = self._joined_too_late(client.name, since_us)

@@ -11,7 +11,7 @@ from typing import Any, Final, Protocol
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.machine import StateTable
 from fencepost.member.application.engine import StreamsEngine
-from fencepost.member.streams.actions import Level, Moved, Refused
+from fencepost.member.streams.actions import Level, MoveRefused, StreamsMoved
 from fencepost.member.streams.client_states import STREAM_CLIENT, StreamClientState
 from fencepost.member.streams.thread_states import (
     GLOBAL_THREAD,
@@ -87,11 +87,11 @@ class ClientChecker:
 
     # -- as it happens ------------------------------------------------------------------------------------
 
-    def on_step(self, step: Moved | Refused) -> None:
+    def on_step(self, step: StreamsMoved | MoveRefused) -> None:
         """A machine moved, or refused to."""
         table = _TABLES[step.level]
         move = f"{step.name} {step.source} to {step.target} ({step.event})"
-        if isinstance(step, Refused):
+        if isinstance(step, MoveRefused):
             if not table.refuses(step.source, step.target):
                 self._finding("streams-transitions", f"{move} was refused")
             return
@@ -113,7 +113,7 @@ class ClientChecker:
         elif step.level is Level.THREAD and step.target == "DEAD":
             self._thread_died(step.name)
 
-    def _client_moved(self, step: Moved) -> None:
+    def _client_moved(self, step: StreamsMoved) -> None:
         if self._ended:
             self._finding("streams-terminal", f"{step.source} to {step.target}")
         self._unheard.append((step.source, step.target))
@@ -227,7 +227,7 @@ class ClientChecker:
             self._finding("streams-derived", f"{state}, and its live threads are {', '.join(states)}")
 
 
-class Progress:
+class PartitionProgress:
     """How far each partition was processed, by whomever."""
 
     def __init__(self, report: Report) -> None:

@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.application.engine import GlobalWork, StreamsEngine
-from fencepost.member.application.port import GroupMember, ThreadEvents
+from fencepost.member.application.port import StreamThreadMember, ThreadEvents
 from fencepost.member.application.settings import check_process
 from fencepost.member.application.store import StateDirectory
 from fencepost.member.driver.transport import TransportError
-from fencepost.member.streams.actions import Moved, Refused
+from fencepost.member.streams.actions import MoveRefused, StreamsMoved
 from fencepost.member.streams.client import StreamsClient
 from fencepost.member.streams.client_states import STREAM_CLIENT, StreamClientState
 from fencepost.member.streams.handler import Handlers, StreamThreadExceptionResponse
 from fencepost.simulation.kernel.host import Host, HostClock
-from fencepost.simulation.scenarios.scenario import Topic
+from fencepost.simulation.scenarios.scenario import ScenarioTopic
 from fencepost.simulation.streams.failures import GLOBAL_FAILURES, Injected, answer, is_refusal
 from fencepost.simulation.streams.member import SimulatedMember
-from fencepost.simulation.streams.members import ClassicGroupMember, StreamsGroupMember
+from fencepost.simulation.streams.members import SimulatedClassicStreamsMember, SimulatedStreamsGroupMember
 from fencepost.simulation.streams.reader import SimulatedReader
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ class WatchedEngine(StreamsEngine):
         super().failed(thread, error)
 
 
-class ClientHost(Host):
+class StreamsClientHost(Host):
     """One host. Each start is a new process, with a client of its own."""
 
     def __init__(self, name: str, world: StreamsWorld) -> None:
@@ -144,7 +144,7 @@ class ClientHost(Host):
         world.on_start(self)
         self.spawn(self._start(self.engine), "main")
 
-    def _global_work(self, topic: Topic) -> GlobalWork:
+    def _global_work(self, topic: ScenarioTopic) -> GlobalWork:
         return GlobalWork(check_process(self._read_globally, most=2), lambda: SimulatedReader(self, topic))
 
     async def _read_globally(self, partition: TopicPartition, records: Sequence[int]) -> None:
@@ -257,9 +257,9 @@ class ClientHost(Host):
 
     # -- what runs in it ---------------------------------------------------------------------------------
 
-    def _make_member(self, thread: str, events: ThreadEvents) -> GroupMember:
+    def _make_member(self, thread: str, events: ThreadEvents) -> StreamThreadMember:
         classic = self.world.scenario.group.protocol == "classic"
-        make = ClassicGroupMember if classic else StreamsGroupMember
+        make = SimulatedClassicStreamsMember if classic else SimulatedStreamsGroupMember
         member = self.members[thread] = make(self, thread, events)
         self.all_members.append(member)
         return member
@@ -282,7 +282,7 @@ class ClientHost(Host):
         self.world.on_failure(self, self.engine.failing, error)
         return answer(error)
 
-    def _observe(self, step: Moved | Refused) -> None:
+    def _observe(self, step: StreamsMoved | MoveRefused) -> None:
         if not self.ended:
             self.world.on_step(self, step)
 

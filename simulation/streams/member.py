@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
-from fencepost.member.application.port import Batch, CommitRefused, ThreadEvents
+from fencepost.member.application.port import CommitRefused, PartitionRecords, ThreadEvents
 from fencepost.member.consumer.errors import CommitFailed
 from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
 from fencepost.member.driver.member import MemberDriver
@@ -17,7 +17,7 @@ from fencepost.simulation.kafka.transport import SimulatedTransport
 from fencepost.simulation.kernel.host import HostTimer
 
 if TYPE_CHECKING:
-    from fencepost.simulation.streams.client import ClientHost
+    from fencepost.simulation.streams.client import StreamsClientHost
 
 
 class SimulatedMember(abc.ABC):
@@ -25,7 +25,7 @@ class SimulatedMember(abc.ABC):
 
     driver: MemberDriver
 
-    def __init__(self, host: ClientHost, thread: str, events: ThreadEvents) -> None:
+    def __init__(self, host: StreamsClientHost, thread: str, events: ThreadEvents) -> None:
         world = host.world
         scenario = world.scenario
         self._host = host
@@ -81,7 +81,7 @@ class SimulatedMember(abc.ABC):
         """Begin to join."""
         self.driver.subscribe(self._topics)
 
-    async def poll(self) -> Sequence[Batch]:
+    async def poll(self) -> Sequence[PartitionRecords]:
         """Records, once they have gathered for a while; none when something has changed."""
         gathered_us = self._host.loop.now_us
         if self._filled_by is None:
@@ -173,10 +173,12 @@ class SimulatedMember(abc.ABC):
         first, _ = self._logs.next_record_us(self.driver.fetchable())
         return first
 
-    def _take(self) -> list[Batch]:
+    def _take(self) -> list[PartitionRecords]:
         taken, self._filled_by = self._logs.take(self.driver.fetchable(), self._most, self._filled_by)
         self.driver.poll_end({partition: end for partition, (_, end) in taken.items()})
-        return [Batch(partition, range(first, end), end) for partition, (first, end) in taken.items()]
+        return [
+            PartitionRecords(partition, range(first, end), end) for partition, (first, end) in taken.items()
+        ]
 
     # -- what the driver tells -----------------------------------------------------------------------------
 

@@ -23,15 +23,15 @@ from fencepost.simulation.kafka.transport import SimulatedTransport
 from fencepost.simulation.streams.member import SimulatedMember
 
 if TYPE_CHECKING:
-    from fencepost.simulation.streams.client import ClientHost
+    from fencepost.simulation.streams.client import StreamsClientHost
 
 
-class StreamsGroupMember(SimulatedMember):
+class SimulatedStreamsGroupMember(SimulatedMember):
     """Speaks KIP-1071. Its id is its own."""
 
     driver: ConsumerDriver
 
-    def __init__(self, host: ClientHost, thread: str, events: ThreadEvents) -> None:
+    def __init__(self, host: StreamsClientHost, thread: str, events: ThreadEvents) -> None:
         scenario = host.world.scenario
         topics = [topic.name for topic in scenario.topics]
         changelogs = {topic: changelog_topic(scenario.group.id, topic) for topic in topics}
@@ -66,12 +66,12 @@ class StreamsGroupMember(SimulatedMember):
         self.heartbeats.asks_for_shutdown = True
 
 
-class ClassicGroupMember(SimulatedMember):
+class SimulatedClassicStreamsMember(SimulatedMember):
     """Speaks the classic protocol, with the metadata and the assignor of Kafka Streams."""
 
     driver: ClassicDriver
 
-    def __init__(self, host: ClientHost, thread: str, events: ThreadEvents) -> None:
+    def __init__(self, host: StreamsClientHost, thread: str, events: ThreadEvents) -> None:
         topics = [topic.name for topic in host.world.scenario.topics]
         self._in_round = False
         self._assignor = StreamsAssignor(uuid_from_topic_id(host.process_id), (topics,))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from fencepost.simulation.faults.carrier import PlanCarrier
-from fencepost.simulation.faults.plan import Entry, Kind, Plan
+from fencepost.simulation.faults.plan import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.faults.stage import DisturbedBroker
 from fencepost.simulation.kernel.rules import Direction, Fate, Matching
 from fencepost.simulation.streams.failures import Injected
@@ -15,22 +15,22 @@ from fencepost.simulation.streams.stage import ApplicationStage, DisturbedClient
 class StreamsNemesis(PlanCarrier):
     """Does what the plan says, each at its time."""
 
-    def __init__(self, world: ApplicationStage, plan: Plan) -> None:
+    def __init__(self, world: ApplicationStage, plan: Draw) -> None:
         super().__init__(world.loop, plan)
         self._world = world
         self._rng = world.streams.random("nemesis")
         self._actions = {
-            Kind.THREAD_EXCEPTION: self._exception,
-            Kind.THREAD_CHANGE: self._change,
-            Kind.CLIENT_CLOSE: self._close,
-            Kind.MEMBER_CRASH: self._crash,
-            Kind.MEMBER_FREEZE: self._freeze,
-            Kind.CONNECTION_LOSS: self._connection_loss,
-            Kind.LOST_REQUEST: self._lost,
-            Kind.LOST_RESPONSE: self._lost,
-            Kind.PARTITION: self._partition,
-            Kind.COORDINATOR_MOVE: self._move,
-            Kind.COORDINATOR_CRASH: self._coordinator_crash,
+            FaultKind.THREAD_EXCEPTION: self._exception,
+            FaultKind.THREAD_CHANGE: self._change,
+            FaultKind.CLIENT_CLOSE: self._close,
+            FaultKind.MEMBER_CRASH: self._crash,
+            FaultKind.MEMBER_FREEZE: self._freeze,
+            FaultKind.CONNECTION_LOSS: self._connection_loss,
+            FaultKind.LOST_REQUEST: self._lost,
+            FaultKind.LOST_RESPONSE: self._lost,
+            FaultKind.PARTITION: self._partition,
+            FaultKind.COORDINATOR_MOVE: self._move,
+            FaultKind.COORDINATOR_CRASH: self._coordinator_crash,
         }
 
     def _tell(self, fault: str, phase: str, detail: str) -> None:
@@ -39,13 +39,13 @@ class StreamsNemesis(PlanCarrier):
     def _calm(self) -> None:
         self._world.calm()
 
-    def _victim(self, entry: Entry) -> DisturbedClient | None:
+    def _victim(self, entry: DrawnEvent) -> DisturbedClient | None:
         running = [host for host in self._world.clients.values() if not host.ended]
         return running[entry.member % len(running)] if running else None
 
     # -- threads and clients --------------------------------------------------------------------------------
 
-    def _exception(self, entry: Entry) -> None:
+    def _exception(self, entry: DrawnEvent) -> None:
         host = self._victim(entry)
         if host is None:
             return
@@ -57,7 +57,7 @@ class StreamsNemesis(PlanCarrier):
             self._tell(entry.kind, "begin", f"{host.name} {injected.answer} {injected.where}")
         host.wake()
 
-    def _change(self, entry: Entry) -> None:
+    def _change(self, entry: DrawnEvent) -> None:
         host = self._victim(entry)
         if host is None:
             return
@@ -68,20 +68,20 @@ class StreamsNemesis(PlanCarrier):
         else:
             host.remove_thread()
 
-    def _close(self, entry: Entry) -> None:
+    def _close(self, entry: DrawnEvent) -> None:
         host = self._victim(entry)
         if host is not None:
             self._tell(entry.kind, "begin", host.name)
             host.close()
 
-    def _crash(self, entry: Entry) -> None:
+    def _crash(self, entry: DrawnEvent) -> None:
         host = self._victim(entry)
         if host is not None:
             self._tell(entry.kind, "begin", host.name)
             host.crash()
             host.restart_later()
 
-    def _freeze(self, entry: Entry) -> None:
+    def _freeze(self, entry: DrawnEvent) -> None:
         host = self._victim(entry)
         if host is not None and not host.frozen:
             host.freeze_process()
@@ -93,21 +93,21 @@ class StreamsNemesis(PlanCarrier):
 
     # -- the network ----------------------------------------------------------------------------------------
 
-    def _connection_loss(self, entry: Entry) -> None:
+    def _connection_loss(self, entry: DrawnEvent) -> None:
         host = self._victim(entry)
         if host is not None:
             self._tell(entry.kind, "begin", host.name)
             self._world.network.cut_all(host.name)
 
-    def _lost(self, entry: Entry) -> None:
+    def _lost(self, entry: DrawnEvent) -> None:
         host = self._victim(entry)
         if host is not None:
             self._tell(entry.kind, "begin", host.name)
-            direction = Direction.REQUEST if entry.kind is Kind.LOST_REQUEST else Direction.RESPONSE
+            direction = Direction.REQUEST if entry.kind is FaultKind.LOST_REQUEST else Direction.RESPONSE
             rule = Matching(lambda _: Fate.CUT, members=(host.name,), direction=direction, limit=1)
             self._world.network.rules.append(rule)
 
-    def _partition(self, entry: Entry) -> None:
+    def _partition(self, entry: DrawnEvent) -> None:
         world = self._world
         names = list(world.clients)
         chosen = self._rng.sample(names, max(1, round(len(names) * entry.share)))
@@ -124,15 +124,15 @@ class StreamsNemesis(PlanCarrier):
     def _mend(self, rule: Matching) -> None:
         if rule in self._world.network.rules:
             self._world.network.rules.remove(rule)
-            self._tell(Kind.PARTITION, "end", "")
+            self._tell(FaultKind.PARTITION, "end", "")
 
     # -- the coordinator ------------------------------------------------------------------------------------
 
-    def _move(self, entry: Entry) -> None:
+    def _move(self, entry: DrawnEvent) -> None:
         self._tell(entry.kind, "begin", "")
         self._world.cluster.move()
 
-    def _coordinator_crash(self, entry: Entry) -> None:
+    def _coordinator_crash(self, entry: DrawnEvent) -> None:
         leader = self._world.cluster.leader
         if leader is not None and leader.running:
             self._tell(entry.kind, "begin", leader.name)

@@ -6,18 +6,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member.application.port import Batch
+from fencepost.member.application.port import PartitionRecords
 from fencepost.simulation.kafka.transport import SimulatedTransport
-from fencepost.simulation.scenarios.scenario import Topic
+from fencepost.simulation.scenarios.scenario import ScenarioTopic
 
 if TYPE_CHECKING:
-    from fencepost.simulation.streams.client import ClientHost
+    from fencepost.simulation.streams.client import StreamsClientHost
 
 
 class SimulatedReader:
     """Reads all partitions of a topic from their beginning. Where they end now a broker has to say."""
 
-    def __init__(self, host: ClientHost, topic: Topic) -> None:
+    def __init__(self, host: StreamsClientHost, topic: ScenarioTopic) -> None:
         self._host = host
         self._logs = host.world.cluster.logs
         self._positions = {TopicPartition(topic.name, number): 0 for number in range(topic.partitions)}
@@ -38,7 +38,7 @@ class SimulatedReader:
         """
         self._ends = dict(await self._transport.log_offsets(self._positions, earliest=False))
 
-    async def poll(self) -> Sequence[Batch]:
+    async def poll(self) -> Sequence[PartitionRecords]:
         """What came in the meantime that a poll lasts."""
         self._host.raise_injected("global", "")
         if self.caught_up:
@@ -49,7 +49,7 @@ class SimulatedReader:
             log = self._logs.log(partition)
             end = position if log is None else log.end(self._host.loop.now_us)
             if end > position:
-                batches.append(Batch(partition, range(position, end), end))
+                batches.append(PartitionRecords(partition, range(position, end), end))
                 self._positions[partition] = end
         return batches
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fencepost.simulation.faults.plan import Plan
+from fencepost.simulation.faults.plan import Draw
 from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.streams.nemesis import StreamsNemesis
@@ -16,7 +16,7 @@ class StreamsRun(NamedTuple):
     """A world that is ready to run, and what disturbs it."""
 
     world: StreamsWorld
-    plan: Plan
+    plan: Draw
 
     def begin(self) -> None:
         """Let it begin."""
@@ -30,7 +30,7 @@ class StreamsRun(NamedTuple):
 
 
 def prepare(
-    scenario: StreamsScenario, seed: int, plan: Plan, loop: VirtualLoop, recorder: Recorder
+    scenario: StreamsScenario, seed: int, plan: Draw, loop: VirtualLoop, recorder: Recorder
 ) -> StreamsRun:
     """The world of a scenario and a seed, with the trace and all checks."""
     return StreamsRun(StreamsWorld(scenario, seed, loop, recorder), plan)

@@ -15,19 +15,19 @@ from fencepost.coordinator.protocol.streams import (
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
 )
-from fencepost.member.streams.actions import Moved, Refused
+from fencepost.member.streams.actions import MoveRefused, StreamsMoved
 from fencepost.member.streams.client_states import StreamClientState
 from fencepost.member.streams.thread_states import StreamThreadState
-from fencepost.simulation.kafka.cluster import Cluster
+from fencepost.simulation.kafka.cluster import SimulatedCluster
 from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.kernel.network import Network
 from fencepost.simulation.kernel.observers import Observer, Violation, hook_lists
 from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.scenarios.timing import is_answered
-from fencepost.simulation.streams.application import Application
+from fencepost.simulation.streams.application import ApplicationOutcomes
 from fencepost.simulation.streams.checks import ClientChecker
-from fencepost.simulation.streams.client import ClientHost
+from fencepost.simulation.streams.client import StreamsClientHost
 from fencepost.simulation.streams.failures import said
 from fencepost.simulation.trace.recorder import Recorder
 
@@ -62,7 +62,7 @@ class StreamsWorld:
             detection=scenario.network.detection.quantiles,
             on_loss=self._on_loss,
         )
-        self.cluster = Cluster(
+        self.cluster = SimulatedCluster(
             loop,
             self.streams,
             scenario.cluster,
@@ -76,9 +76,9 @@ class StreamsWorld:
         self._starts = self.streams.samples("starts", scenario.group.start.quantiles)
         width = len(str(scenario.group.members))
         names = [f"client-{number:0{width}}" for number in range(1, scenario.group.members + 1)]
-        self.clients: dict[str, ClientHost] = {name: ClientHost(name, self) for name in names}
+        self.clients: dict[str, StreamsClientHost] = {name: StreamsClientHost(name, self) for name in names}
         classic = scenario.group.protocol == "classic"
-        self.application = Application(
+        self.application = ApplicationOutcomes(
             self.clients,
             loop,
             recorder,
@@ -116,12 +116,12 @@ class StreamsWorld:
         for host in self.clients.values():
             self.loop.schedule(self.loop.now_us + self._starts.draw(), _start, host)
 
-    def restart_later(self, host: ClientHost) -> None:
+    def restart_later(self, host: StreamsClientHost) -> None:
         """Start a client again after the time that this takes, unless the application was shut down."""
         if self.application.asked_us is None:
             self.loop.schedule(self.loop.now_us + self._restarts.draw(), self._restart, host)
 
-    def _restart(self, host: ClientHost) -> None:
+    def _restart(self, host: StreamsClientHost) -> None:
         if self.application.asked_us is None:
             host.start()
 
@@ -204,16 +204,16 @@ class StreamsWorld:
 
     # -- what is told -------------------------------------------------------------------------------------
 
-    def on_start(self, host: ClientHost) -> None:
+    def on_start(self, host: StreamsClientHost) -> None:
         """A process starts."""
         self.application.on_host(host.name, "start")
         self._checkers[host.name] = ClientChecker(host, self.scenario.group.threads, self.application.report)
 
-    def on_crash(self, host: ClientHost) -> None:
+    def on_crash(self, host: StreamsClientHost) -> None:
         """A process dies."""
         self.application.on_host(host.name, "crash")
 
-    def on_end(self, host: ClientHost, state: StreamClientState) -> None:
+    def on_end(self, host: StreamsClientHost, state: StreamClientState) -> None:
         """A client is over, in NOT_RUNNING or ERROR."""
         self._checkers[host.name].look()  # for the last time: the process goes before what is due
         self.application.on_end(host, state)
@@ -221,26 +221,26 @@ class StreamsWorld:
         if not host.refused:
             self.restart_later(host)
 
-    def on_step(self, host: ClientHost, step: Moved | Refused) -> None:
+    def on_step(self, host: StreamsClientHost, step: StreamsMoved | MoveRefused) -> None:
         """A machine of a client moved, or refused to."""
         self.application.on_step(step)
         self._checkers[host.name].on_step(step)
         self.look_at(host)
 
-    def look_at(self, host: ClientHost) -> None:
+    def look_at(self, host: StreamsClientHost) -> None:
         """Check a client, once everything has followed from what happens now."""
         self.loop.schedule(self.loop.now_us, self._look, (host, host.generation))
 
-    def _look(self, due: tuple[ClientHost, int]) -> None:
+    def _look(self, due: tuple[StreamsClientHost, int]) -> None:
         host, generation = due
         if host.generation == generation:
             self._checkers[host.name].look()
 
-    def on_listener(self, host: ClientHost, new: StreamClientState, old: StreamClientState) -> None:
+    def on_listener(self, host: StreamsClientHost, new: StreamClientState, old: StreamClientState) -> None:
         """A client's listener was called."""
         self._checkers[host.name].on_listener(new, old)
 
-    def on_failure(self, host: ClientHost, thread: str, error: BaseException) -> None:
+    def on_failure(self, host: StreamsClientHost, thread: str, error: BaseException) -> None:
         """The handler is asked about an exception of a thread, or of the global thread."""
         checker = self._checkers[host.name]
         if host.is_global(thread):
@@ -250,12 +250,12 @@ class StreamsWorld:
         self.application.on_failure(host, thread, *said(error))
         self.look_at(host)
 
-    def expect(self, host: ClientHost, threads: int) -> None:
+    def expect(self, host: StreamsClientHost, threads: int) -> None:
         """So many live threads more, or less, are wanted of a client."""
         self._checkers[host.name].live += threads
         self.look_at(host)
 
-    def told(self, host: ClientHost) -> None:
+    def told(self, host: StreamsClientHost) -> None:
         """The group told a member that the application is to be shut down."""
         self._checkers[host.name].may_fail = True
         self.application.told(host)
@@ -315,5 +315,5 @@ class StreamsWorld:
             self.application.on_emptied()
 
 
-def _start(host: ClientHost) -> None:
+def _start(host: StreamsClientHost) -> None:
     host.start()

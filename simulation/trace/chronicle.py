@@ -45,7 +45,7 @@ from fencepost.simulation.kernel.observers import (
     WorldView,
 )
 from fencepost.simulation.trace.recorder import Recorder
-from fencepost.simulation.trace.schema import Kind
+from fencepost.simulation.trace.schema import RowKind
 from fencepost.simulation.trace.sizes import message_sizes
 
 if TYPE_CHECKING:
@@ -53,10 +53,10 @@ if TYPE_CHECKING:
 
 # Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
 NONE = ErrorCode.NONE
-_HEARTBEAT = Kind.HEARTBEAT.value
-_ASSIGNMENT = Kind.ASSIGNMENT.value
-_MEMBER_STATE = Kind.MEMBER_STATE.value
-_CALLBACK_BEGIN, _CALLBACK_END = Kind.CALLBACK_BEGIN.value, Kind.CALLBACK_END.value
+_HEARTBEAT = RowKind.HEARTBEAT.value
+_ASSIGNMENT = RowKind.ASSIGNMENT.value
+_MEMBER_STATE = RowKind.MEMBER_STATE.value
+_CALLBACK_BEGIN, _CALLBACK_END = RowKind.CALLBACK_BEGIN.value, RowKind.CALLBACK_END.value
 _KEEPALIVE = "keepalive"
 _SETTLED = frozenset({"Stable", "Empty", "Dead"})
 
@@ -124,7 +124,7 @@ class Chronicle(Observer):
         if state and state != self._group_state:
             before, self._group_state = self._group_state, state
             self._settle(state)
-            self._add(now_us, host, Kind.GROUP_STATE, state_from=before, state_to=state)
+            self._add(now_us, host, RowKind.GROUP_STATE, state_from=before, state_to=state)
 
     def _heartbeat(self, event: ConsumerGroupHeartbeatRequest, outcome: Outcome, now_us: int) -> None:
         self.heartbeats += 1
@@ -154,12 +154,12 @@ class Chronicle(Observer):
             elif isinstance(value, r.ConsumerGroupMetadataValue):
                 cause = cause_of(event)
                 self._add(
-                    now_us, host, Kind.GROUP_EPOCH, state_to=state, group_epoch=value.epoch, detail=cause
+                    now_us, host, RowKind.GROUP_EPOCH, state_to=state, group_epoch=value.epoch, detail=cause
                 )
                 self._rebalancing = True
                 self._settle(state)
             elif isinstance(value, r.ConsumerGroupTargetAssignmentMetadataValue):
-                self._add(now_us, host, Kind.TARGET, group_epoch=value.assignment_epoch)
+                self._add(now_us, host, RowKind.TARGET, group_epoch=value.assignment_epoch)
             elif value is None and isinstance(key, r.ConsumerGroupMemberMetadataKey):
                 self._removed(key.member_id, event, outcome, now_us)
 
@@ -194,12 +194,12 @@ class Chronicle(Observer):
         actor = self._hosts.get(member_id, member_id)
         if actor in self.world.members and self.world.members[actor].member_id != member_id:
             actor = member_id  # of an earlier process: the member that runs on this host now is another one
-        self._add(now_us, actor, Kind.MEMBER_REMOVED, detail=reason)
+        self._add(now_us, actor, RowKind.MEMBER_REMOVED, detail=reason)
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
         """A broker's host changed."""
         self._held.clear()
-        self._add(now_us, host, Kind.COORDINATOR, detail=what)
+        self._add(now_us, host, RowKind.COORDINATOR, detail=what)
 
     # -- members ----------------------------------------------------------------------------------------
 
@@ -231,7 +231,7 @@ class Chronicle(Observer):
         self._add(
             now_us,
             host,
-            Kind.COMMIT,
+            RowKind.COMMIT,
             member_epoch=request.member_epoch,
             partitions=tuple([tp for tp, _ in offsets]),
             error=error,
@@ -244,34 +244,34 @@ class Chronicle(Observer):
         """The application finished with records."""
         end = self.world.log_ends.get(partition)
         span = f"{first}..{last_exclusive}" if end is None else f"{first}..{last_exclusive} of {end}"
-        self._add(now_us, host, Kind.RECORDS, partitions=(partition,), detail=span)
+        self._add(now_us, host, RowKind.RECORDS, partitions=(partition,), detail=span)
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
         """A member's host changed."""
-        self._add(now_us, host, Kind.HOST, detail=what)
+        self._add(now_us, host, RowKind.HOST, detail=what)
 
     # -- the world around -------------------------------------------------------------------------------
 
     def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
         """The network lost a message."""
-        row = Kind.REQUEST_LOST if kind == "request" else Kind.RESPONSE_LOST
+        row = RowKind.REQUEST_LOST if kind == "request" else RowKind.RESPONSE_LOST
         self._add(now_us, host, row, detail=f"{type(request).__name__} {broker}")
 
     def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
         """A topic changed."""
-        self._add(now_us, topic, Kind.TOPIC, detail=f"{what} {partitions}")
+        self._add(now_us, topic, RowKind.TOPIC, detail=f"{what} {partitions}")
 
     def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
         """A fault began or ended."""
-        self._add(now_us, str(fault), Kind.FAULT, state_to=phase, detail=detail)
+        self._add(now_us, str(fault), RowKind.FAULT, state_to=phase, detail=detail)
 
     def on_faults_end(self, now_us: int) -> None:
         """Nothing disturbs the group any more."""
-        self._add(now_us, "", Kind.FAULTS_END)
+        self._add(now_us, "", RowKind.FAULTS_END)
 
     def on_violation(self, violation: Violation) -> None:
         """A checker reported."""
-        self._add(violation.t_us, "", Kind.VIOLATION, error=violation.invariant, detail=violation.message)
+        self._add(violation.t_us, "", RowKind.VIOLATION, error=violation.invariant, detail=violation.message)
 
     # -- rows -------------------------------------------------------------------------------------------
 
@@ -279,7 +279,7 @@ class Chronicle(Observer):
         self,
         now_us: int,
         actor: str,
-        kind: Kind,
+        kind: RowKind,
         *,
         state_from: str = "",
         state_to: str = "",

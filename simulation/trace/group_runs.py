@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from typing import Final
 
-from fencepost.simulation.trace.schema import Kind, Row
+from fencepost.simulation.trace.schema import Row, RowKind
 
 KEPT_ROWS: Final = 10_000
 """Rows about no group that a group which comes later is still told of."""
@@ -60,4 +60,4 @@ class GroupRuns:
 def start_row(world: str, group: str) -> Row:
     """The first row of a group's run; its scenario is the group's name, as one word."""
     name = "_".join(group.split()) or group
-    return Row(1, 0, world, group, "", Kind.RUN_START.value, "", "", -1, -1, (), "", name)
+    return Row(1, 0, world, group, "", RowKind.RUN_START.value, "", "", -1, -1, (), "", name)

@@ -21,10 +21,10 @@ from fencepost.coordinator.protocol.classic import (
 from fencepost.coordinator.protocol.consumer import LeaveGroupRequest
 from fencepost.coordinator.protocol.consumer_protocol import MalformedConsumerProtocol, read_assignment
 from fencepost.coordinator.protocol.ids import TopicPartition, topic_partitions
-from fencepost.coordinator.protocol.outcome import Answer, Outcome
+from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse
 from fencepost.simulation.trace.chronicle import NONE, Chronicle, cause_of
 from fencepost.simulation.trace.recorder import Recorder
-from fencepost.simulation.trace.schema import Kind
+from fencepost.simulation.trace.schema import RowKind
 from fencepost.simulation.trace.sizes import message_sizes
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class GroupChronicle(Chronicle):
         if state != self._group_state:
             before, self._group_state = self._group_state, state
             self._settle(state)
-            self._add(now_us, host, Kind.GROUP_STATE, state_from=before, state_to=state)
+            self._add(now_us, host, RowKind.GROUP_STATE, state_from=before, state_to=state)
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
         """Drop what waits for a response of this broker: none will come."""
@@ -83,7 +83,7 @@ class GroupChronicle(Chronicle):
         if coming <= max(before, 0):
             return
         state = str(group.state)
-        self._add(now_us, host, Kind.GROUP_EPOCH, state_to=state, detail=cause_of(event))
+        self._add(now_us, host, RowKind.GROUP_EPOCH, state_to=state, detail=cause_of(event))
         self._rebalancing = True
         self._settle(state)
 
@@ -96,7 +96,7 @@ class GroupChronicle(Chronicle):
                 if key.member_id not in group.members:
                     gone[key.member_id] = None
             elif isinstance(value, r.GroupMetadataValue) and type(event) is SyncGroupRequest:
-                self._add(now_us, host, Kind.TARGET, group_epoch=value.generation)
+                self._add(now_us, host, RowKind.TARGET, group_epoch=value.generation)
         for member_id in gone:
             self._removed(member_id, event, outcome, now_us)
         if gone or len(group.members) != len(self._members):
@@ -112,7 +112,7 @@ class GroupChronicle(Chronicle):
             elif isinstance(event, JoinGroupRequest | SyncGroupRequest):
                 self._waiting[host, event.token] = actor, event
         for effect in outcome.effects:
-            if isinstance(effect, Answer) and (host, effect.token) in self._waiting:
+            if isinstance(effect, ParkedResponse) and (host, effect.token) in self._waiting:
                 self._answered(*self._waiting.pop((host, effect.token)), effect.response, now_us)
 
     def _answered(self, actor: str, event: StepEvent, reply: Any, now_us: int) -> None:
@@ -127,7 +127,7 @@ class GroupChronicle(Chronicle):
         self._add(
             now_us,
             actor,
-            Kind.HEARTBEAT,
+            RowKind.HEARTBEAT,
             member_epoch=epoch,
             partitions=partitions,
             error=error,

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
-from fencepost.simulation.trace.recorder import Batch
+from fencepost.simulation.trace.recorder import RowBatch
 from fencepost.simulation.trace.schema import COLUMNS, Row
 
 _PARTITIONS = pa.list_(
@@ -112,7 +112,7 @@ def record_batch(rows: Sequence[Row], run_id: str | Sequence[str]) -> pa.RecordB
     Columns are handed over as buffers: `pa.array` looks at each value, and imports pandas to do so, which
     takes as long as a small run.
     """
-    columns = rows.columns if isinstance(rows, Batch) else list(zip(*rows, strict=True))
+    columns = rows.columns if isinstance(rows, RowBatch) else list(zip(*rows, strict=True))
     columns = columns or [()] * len(Row._fields)
     arrays = [_strings((run_id,) * len(rows) if isinstance(run_id, str) else run_id)]
     for field, values in zip(list(SCHEMA)[1:], columns, strict=True):

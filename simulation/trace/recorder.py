@@ -21,7 +21,7 @@ Event: TypeAlias = tuple[int, str, str, str, str, int, int, tuple[TopicPartition
 """A row without `seq`, `world` and `group`. A plain tuple: named ones cost three times as much."""
 
 
-class Batch(Sequence[Row]):
+class RowBatch(Sequence[Row]):
     """Rows by columns, as most writers want them; a row is made when it is read."""
 
     def __init__(self, columns: Sequence[Sequence[Any]]) -> None:
@@ -42,7 +42,7 @@ class Batch(Sequence[Row]):
 
     def __getitem__(self, index: int | slice) -> Row | Sequence[Row]:
         if isinstance(index, slice):
-            return Batch([column[index] for column in self.columns])
+            return RowBatch([column[index] for column in self.columns])
         return Row._make(column[index] for column in self.columns)
 
 
@@ -100,12 +100,12 @@ class Recorder:
             if self._sink is not None:
                 self._sink.write(self._rows(events))
 
-    def _rows(self, events: list[Event]) -> Batch:
+    def _rows(self, events: list[Event]) -> RowBatch:
         size = len(events)
         world, group = self._fixed
         moments, *others = zip(*events, strict=True)
         numbers = range(self.seq - size + 1, self.seq + 1)
-        return Batch([numbers, moments, (world,) * size, (group,) * size, *others])
+        return RowBatch([numbers, moments, (world,) * size, (group,) * size, *others])
 
     def digest(self) -> str:
         """A hash of all rows so far, 32 hexadecimal digits. Ends a batch: ask once, at the end."""

@@ -11,7 +11,7 @@ from typing import NamedTuple
 from fencepost.coordinator.protocol.ids import TopicPartition
 
 
-class Kind(enum.StrEnum):
+class RowKind(enum.StrEnum):
     """What a row tells."""
 
     RUN_START = "run.start"

@@ -18,7 +18,7 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH
 from fencepost.coordinator.server.broker import Broker
 from fencepost.member import KIP848Consumer
-from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.cluster import RealCluster
 from tests.conformance.classic_members import SECONDS, Member
 
 FAST = GroupCoordinatorConfig(
@@ -87,9 +87,9 @@ class ServedBroker:
 class World:
     """A broker of either make, as a consumer's tests see it: names of their own, and a judge beside."""
 
-    def __init__(self, broker: ServedBroker | Cluster) -> None:
+    def __init__(self, broker: ServedBroker | RealCluster) -> None:
         self.broker = broker
-        self.is_real = isinstance(broker, Cluster)
+        self.is_real = isinstance(broker, RealCluster)
         self.servers = broker.bootstrap_servers
         self.group = f"group-{uuid.uuid4().hex[:8]}-Aa"
         self._admin = AdminClient({"bootstrap.servers": self.servers, "log_level": 0})

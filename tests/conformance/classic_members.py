@@ -29,8 +29,8 @@ from fencepost.coordinator.protocol.consumer import (
     LeaveGroupRequest,
 )
 from fencepost.coordinator.protocol.consumer_protocol import (
-    Assignment,
-    Subscription,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
     write_assignment,
     write_subscription,
 )
@@ -87,7 +87,7 @@ class Member:
     def send_join(self, version: int = 9, **fields: Any) -> None:
         names = fields.pop("protocols", ("range",))
         topics, owned = fields.pop("topics", ("x",)), fields.pop("owned", {})
-        data = write_subscription(Subscription(topics=topics, owned=owned))
+        data = write_subscription(ConsumerProtocolSubscription(topics=topics, owned=owned))
         defaults = {
             "group_id": self._group,
             "member_id": self.member_id,
@@ -202,6 +202,8 @@ def pair(members: Callable[[], Member], **fields: Any) -> tuple[Member, Member]:
 def share(one: Member, two: Member, topic: str) -> None:
     """The leader gives the first two partitions to itself, and two to the other."""
     held = {one.member_id: (0, 1), two.member_id: (2, 3)}
-    assignments = {m: write_assignment(Assignment(partitions={topic: p})) for m, p in held.items()}
+    assignments = {
+        m: write_assignment(ConsumerProtocolAssignment(partitions={topic: p})) for m, p in held.items()
+    }
     assert one.sync(assignments).assignment == assignments[one.member_id]
     assert two.sync().assignment == assignments[two.member_id]

@@ -13,7 +13,7 @@ import pytest
 
 from fencepost.simulation.embedded import EmbeddedRabbitStream
 from fencepost.simulation.lab.clusters.artifacts import Installation
-from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION
 from tests.conformance.brokers import SESSION_MS, ServedBroker, World
 from tests.conformance.classic_members import Member
@@ -37,24 +37,24 @@ def served(session_ms: int) -> Iterator[ServedBroker]:
         yield broker
 
 
-def new_node(name: str | None = None) -> Cluster:
+def new_node(name: str | None = None) -> RealCluster:
     """One node of real Kafka, whose sessions are as long as our broker's in these tests."""
-    return Cluster(name=name, properties={"group.consumer.session.timeout.ms": str(SESSION_MS)})
+    return RealCluster(name=name, properties={"group.consumer.session.timeout.ms": str(SESSION_MS)})
 
 
 @pytest.fixture(scope="session")
 def cluster(
     kafka_installation: Installation, tmp_path_factory: pytest.TempPathFactory, testrun_uid: str
-) -> Iterator[Cluster]:
+) -> Iterator[RealCluster]:
     """One node of real Kafka, for all tests of all processes that ask for it. Nobody may stop it."""
     with shared_node(testrun_uid, tmp_path_factory.getbasetemp().parent, new_node) as node:
         yield node
 
 
 @pytest.fixture(scope="module")
-def three(kafka_installation: Installation) -> Iterator[Cluster]:
+def three(kafka_installation: Installation) -> Iterator[RealCluster]:
     """Three nodes of real Kafka in the fast profile, with sessions of two seconds."""
-    cluster = Cluster(nodes=3)
+    cluster = RealCluster(nodes=3)
     asyncio.run(cluster.start())
     try:
         yield cluster
@@ -80,13 +80,13 @@ def ours(session_ms: int) -> Iterator[World]:
 
 
 @pytest.fixture
-def real(cluster: Cluster) -> World:
+def real(cluster: RealCluster) -> World:
     """Kafka's broker alone."""
     return World(cluster)
 
 
 @pytest.fixture(scope="module")
-def _mortal_node(kafka_installation: Installation) -> Iterator[Cluster]:
+def _mortal_node(kafka_installation: Installation) -> Iterator[RealCluster]:
     node = new_node()
     asyncio.run(node.start())
     try:
@@ -96,7 +96,7 @@ def _mortal_node(kafka_installation: Installation) -> Iterator[Cluster]:
 
 
 @pytest.fixture
-def mortal(_mortal_node: Cluster) -> World:
+def mortal(_mortal_node: RealCluster) -> World:
     """A Kafka that no other test file uses, to be stopped and started."""
     return World(_mortal_node)
 

@@ -11,13 +11,13 @@ from pathlib import Path
 
 import msgspec
 
-from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.clusters.processes import identify
 from fencepost.simulation.lab.clusters.state import find
 
 
 @contextlib.contextmanager
-def shared_node(run: str, folder: Path, make: Callable[[str], Cluster]) -> Iterator[Cluster]:
+def shared_node(run: str, folder: Path, make: Callable[[str], RealCluster]) -> Iterator[RealCluster]:
     """The node of this run. `make` is given the name of the cluster; `folder` is the same for all processes.
 
     Whoever uses it holds a lock, which the system takes from a process that dies.
@@ -37,7 +37,7 @@ def shared_node(run: str, folder: Path, make: Callable[[str], Cluster]) -> Itera
                     cluster.stop()
 
 
-def _found_or_started(name: str, make: Callable[[str], Cluster]) -> Cluster:
+def _found_or_started(name: str, make: Callable[[str], RealCluster]) -> RealCluster:
     folder = find(name)
     if folder is None:
         cluster = make(name)
@@ -46,7 +46,7 @@ def _found_or_started(name: str, make: Callable[[str], Cluster]) -> Cluster:
         # Should nobody come to stop it, whoever starts a cluster next does: not before this run has ended.
         owner = identify(os.getppid() if "PYTEST_XDIST_WORKER" in os.environ else os.getpid())
         folder.update(msgspec.structs.replace(folder.state, owner=owner))
-    return Cluster.attached(folder)
+    return RealCluster.attached(folder)
 
 
 @contextlib.contextmanager

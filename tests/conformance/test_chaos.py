@@ -27,7 +27,7 @@ from fencepost.simulation.lab.chaos import confluent
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.admin import Admin, TopicTaken
 from fencepost.simulation.lab.chaos.run import run_real
-from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.clusters.settings import NEWEST_KAFKA
 from fencepost.simulation.lab.fidelity.compare import play
 from fencepost.simulation.pipeline.analyze import analyze
@@ -270,7 +270,7 @@ async def test_records_that_are_processed_twice_are_counted(endpoint):
 async def test_a_run_on_kafka_has_the_coordinators_side_as_well(kafka_installation):
     rows = Rows()
     scenario = loads(SCENARIO + TOPICS + NETWORK + BROKER)
-    async with Cluster() as cluster:
+    async with RealCluster() as cluster:
         result = await run_real(scenario, 2, cluster, duration_us=30 * SECOND, trace=rows)
     assert result.violations == []
     assert result.records_lost == 0
@@ -290,7 +290,7 @@ async def test_a_run_on_kafka_has_the_coordinators_side_as_well(kafka_installati
 
 @pytest.mark.long
 async def test_the_rules_of_a_newer_kafka_hold_on_both_sides(newest_kafka_installation, tmp_path: Path):
-    async with Cluster(kafka=NEWEST_KAFKA) as cluster:
+    async with RealCluster(kafka=NEWEST_KAFKA) as cluster:
         played = await play(loads(ALONE), [1], cluster, duration_us=8 * SECOND, out=tmp_path)
     assert played.config.release_version is ReleaseVersion.V4_4
     (result,) = played.results

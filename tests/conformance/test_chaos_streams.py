@@ -10,7 +10,7 @@ import pytest
 from fencepost.simulation.lab.chaos.run import run_real
 from fencepost.simulation.scenarios.load import loads_any
 from fencepost.simulation.scenarios.streams import StreamsScenario
-from fencepost.simulation.trace.schema import Kind, Row
+from fencepost.simulation.trace.schema import Row, RowKind
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
@@ -99,9 +99,9 @@ async def test_every_answer_ends_as_it_should_on_kafka(cluster: Any, protocol: s
     assert result.rebalances > 2
     assert result.skipped == []
     assert result.figures["clients_shut_down"] >= 2
-    answers = {row.detail.split()[0] for row in rows if row.kind == Kind.THREAD_FAILED}
+    answers = {row.detail.split()[0] for row in rows if row.kind == RowKind.THREAD_FAILED}
     assert answers >= {"REPLACE_THREAD", "SHUTDOWN_CLIENT", "SHUTDOWN_APPLICATION"}
     kinds = Counter(row.kind for row in rows)
-    assert kinds[Kind.CLIENT_STATE] > 10
-    assert kinds[Kind.THREAD_STATE] > 30
-    assert (rows[0].kind, rows[-1].kind) == (Kind.RUN_START, Kind.RUN_END)
+    assert kinds[RowKind.CLIENT_STATE] > 10
+    assert kinds[RowKind.THREAD_STATE] > 30
+    assert (rows[0].kind, rows[-1].kind) == (RowKind.RUN_START, RowKind.RUN_END)

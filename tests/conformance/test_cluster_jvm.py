@@ -18,7 +18,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.lab.clusters.artifacts import Installation
 from fencepost.simulation.lab.clusters.checksums import check_jars
-from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.clusters.probe import examine
 from fencepost.simulation.lab.clusters.runner import Condition
 
@@ -93,7 +93,7 @@ class Reader:
 
 @pytest.mark.long
 async def test_one_node_serves_kip_848_and_survives_being_killed(kafka_installation: Installation) -> None:
-    async with Cluster() as cluster:
+    async with RealCluster() as cluster:
         servers = cluster.bootstrap_servers
         process = cluster.state.nodes[0].process
         assert process is not None
@@ -144,7 +144,7 @@ def unpacked_libraries(pid: int) -> list[Path]:
 
 
 async def test_what_a_node_unpacks_goes_with_it(kafka_installation: Installation) -> None:
-    async with Cluster() as cluster:
+    async with RealCluster() as cluster:
         process = cluster.state.nodes[0].process
         assert process is not None
         admin = AdminClient({"bootstrap.servers": cluster.bootstrap_servers, "log_level": 0})

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, NEWEST_KAFKA, KafkaVersion, Profile
 from fencepost.simulation.lab.conform.broker import Judge
 from fencepost.simulation.lab.conform.scripted import scripted
@@ -18,7 +18,7 @@ REQUESTS = 2_500
 
 
 async def judged(profile: Profile, requests: int, kafka: KafkaVersion = KAFKA_VERSION) -> Report:
-    async with Cluster(profile=profile, kafka=kafka) as cluster:
+    async with RealCluster(profile=profile, kafka=kafka) as cluster:
         judge = await Judge.connect(cluster.bootstrap_servers)
         try:
             return await Suite(judge, "ci").run(scripted(judge.config), seed=1, requests=requests)

@@ -17,9 +17,16 @@ from fencepost.coordinator.server.broker import Broker
 from fencepost.simulation.lab.conform import own, scripts, scripts_streams
 from fencepost.simulation.lab.conform.broker import Judge
 from fencepost.simulation.lab.conform.generate_streams import generate_streams
-from fencepost.simulation.lab.conform.schedule import Beat, Configure, Create, Describe, Schedule, Wait
+from fencepost.simulation.lab.conform.schedule import (
+    Beat,
+    Configure,
+    CreateTopicStep,
+    Describe,
+    Schedule,
+    Wait,
+)
 from fencepost.simulation.lab.conform.suite import Report, Suite
-from fencepost.simulation.lab.conform.wire import Connection
+from fencepost.simulation.lab.conform.wire import WireConnection
 
 pytestmark = pytest.mark.real
 
@@ -95,19 +102,19 @@ async def test_what_was_made_is_deleted_when_a_run_is_cancelled(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, request_number: int
 ) -> None:
     asked = 0
-    ask = Connection.ask
+    ask = WireConnection.ask
 
-    async def cancelling(connection: Connection, *given: Any) -> Any:
+    async def cancelling(connection: WireConnection, *given: Any) -> Any:
         nonlocal asked
         asked += 1
         if asked == request_number:
             running.cancel()
         return await ask(connection, *given)
 
-    monkeypatch.setattr(Connection, "ask", cancelling)
+    monkeypatch.setattr(WireConnection, "ask", cancelling)
     schedules = [
         generate_streams("1-3"),
-        schedule(Create(topic="w", partitions=2), topics={}),
+        schedule(CreateTopicStep(topic="w", partitions=2), topics={}),
         schedule(Configure(values={"consumer.session.timeout.ms": "20000"}), Beat(member="A", epoch=0)),
     ]
     running = asyncio.ensure_future(compare(broker, *schedules))

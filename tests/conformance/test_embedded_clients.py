@@ -19,7 +19,7 @@ from confluent_kafka import Consumer, KafkaException, Producer
 
 from fencepost.member import KIP848Consumer
 from fencepost.simulation.embedded import AsyncEmbeddedKafka, EmbeddedKafka
-from fencepost.simulation.trace.schema import Kind
+from fencepost.simulation.trace.schema import RowKind
 from tests.conformance.polled import QUIET, Polled, polled, until
 
 with warnings.catch_warnings():
@@ -99,7 +99,7 @@ def test_an_expired_client_loses_everything_and_joins_anew(kafka, protocol):
         until(lambda: two.lost)
         group.wait_stable(members=2, timeout=60)
         assert (one.lost, two.lost) == ([], [6])
-        reasons = [row.detail for row in kafka.events() if row.kind == Kind.MEMBER_REMOVED]
+        reasons = [row.detail for row in kafka.events() if row.kind == RowKind.MEMBER_REMOVED]
         assert "session" in reasons
     assert kafka.check() == []
 
@@ -123,8 +123,8 @@ def test_a_lost_join_response_makes_no_second_member(kafka):
         (member,) = kafka.group("g").wait_stable(members=1, timeout=60)
         assert len(member.owned) == 12
     rows = kafka.events()
-    assert [row.kind for row in rows if row.kind == Kind.RESPONSE_LOST] == [Kind.RESPONSE_LOST]
-    assert len([row for row in rows if row.kind == Kind.HEARTBEAT and row.detail.startswith("join")]) == 2
+    assert [row.kind for row in rows if row.kind == RowKind.RESPONSE_LOST] == [RowKind.RESPONSE_LOST]
+    assert len([row for row in rows if row.kind == RowKind.HEARTBEAT and row.detail.startswith("join")]) == 2
     assert kafka.check() == []
 
 
@@ -147,8 +147,8 @@ async def test_a_lost_commit_response_is_a_commit_all_the_same():
             await consumer.getone()
             kafka.lose_next_response("OffsetCommit")
             await consumer.commit()
-        rows = [row.kind for row in kafka.events() if row.kind in (Kind.COMMIT, Kind.RESPONSE_LOST)]
-        assert rows == [Kind.RESPONSE_LOST, Kind.COMMIT, Kind.COMMIT]
+        rows = [row.kind for row in kafka.events() if row.kind in (RowKind.COMMIT, RowKind.RESPONSE_LOST)]
+        assert rows == [RowKind.RESPONSE_LOST, RowKind.COMMIT, RowKind.COMMIT]
         assert sum(kafka.group("g").offsets().values()) == 1
         assert kafka.check() == []
 
@@ -160,7 +160,7 @@ async def test_a_commit_asks_the_coordinator_though_nothing_changed():
             await consumer.getone()
             await consumer.commit()
             await consumer.commit()
-            assert [row.kind for row in kafka.events()].count(Kind.COMMIT) == 2
+            assert [row.kind for row in kafka.events()].count(RowKind.COMMIT) == 2
             kafka.fail_next("OffsetCommit", "STALE_MEMBER_EPOCH")
             with pytest.raises(aiokafka.errors.CommitFailedError):
                 await consumer.commit()
@@ -245,7 +245,9 @@ def test_clients_follow_a_coordinator_that_moves(three, protocol):
         three.produce("orders", *(str(number) for number in range(24)))
         until(lambda: len({value for member in members for value in member.values}) == 12 + 24)
         assert not any(member.lost for member in members)
-    hosts = {row.actor for row in three.events() if row.kind == Kind.COORDINATOR and row.detail == "resign"}
+    hosts = {
+        row.actor for row in three.events() if row.kind == RowKind.COORDINATOR and row.detail == "resign"
+    }
     assert hosts == {"broker-1", "broker-2", "broker-3"}
     assert three.check() == []
 

@@ -13,7 +13,7 @@ from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member import StreamsApp
 from fencepost.member import StreamThreadState as T
 from fencepost.simulation.embedded import AsyncEmbeddedKafka, EmbeddedKafka
-from fencepost.simulation.trace.schema import Kind
+from fencepost.simulation.trace.schema import RowKind
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
@@ -69,7 +69,7 @@ async def test_time_passes_for_who_is_gone_and_not_for_who_is_connected(kafka: A
         before = await group.wait_stable(2)
         kafka.clock.advance(100)
         assert group.members() == before
-        assert not [row for row in kafka.events() if row.kind == Kind.MEMBER_REMOVED]
+        assert not [row for row in kafka.events() if row.kind == RowKind.MEMBER_REMOVED]
     assert kafka.check() == []
 
 
@@ -80,7 +80,7 @@ async def test_a_member_that_is_removed_comes_back(kafka: AsyncEmbeddedKafka, ve
         one, _ = await group.wait_stable(2)
         getattr(group, verb)(one)
         again = await group.wait_stable(2)
-        removed = [row for row in kafka.events() if row.kind == Kind.MEMBER_REMOVED]
+        removed = [row for row in kafka.events() if row.kind == RowKind.MEMBER_REMOVED]
         assert [(row.actor, row.detail) for row in removed] == [(one.member_id, "session")]
         assert all(each.epoch > one.epoch for each in again)
         await until(lambda: list(app.threads.values()).count(T.RUNNING) == 2)
@@ -107,18 +107,18 @@ async def test_the_trace_tells_of_streams_groups(kafka: AsyncEmbeddedKafka) -> N
     await group.wait_stable(0)
     rows = [row for row in kafka.events() if row.group == "billing"]
     said = {kind: [row for row in rows if row.kind == kind] for kind in {row.kind for row in rows}}
-    assert {row.actor for row in said[Kind.HEARTBEAT]} == members
-    assert {row.detail for row in said[Kind.HEARTBEAT]} >= {"join", "ack", "leave"}
-    assert [row.state_to for row in said[Kind.GROUP_STATE]][-1] == "Empty"
-    assert "Stable" in [row.state_to for row in said[Kind.GROUP_STATE]]
-    assert {row.detail for row in said[Kind.GROUP_EPOCH]} >= {"join", "leave"}
-    assert {row.actor for row in said[Kind.MEMBER_REMOVED]} == members
-    assert {row.detail for row in said[Kind.MEMBER_REMOVED]} == {"left"}
-    given = {p for row in said[Kind.CALLBACK_END] if row.detail == "assigned" for p in row.partitions}
+    assert {row.actor for row in said[RowKind.HEARTBEAT]} == members
+    assert {row.detail for row in said[RowKind.HEARTBEAT]} >= {"join", "ack", "leave"}
+    assert [row.state_to for row in said[RowKind.GROUP_STATE]][-1] == "Empty"
+    assert "Stable" in [row.state_to for row in said[RowKind.GROUP_STATE]]
+    assert {row.detail for row in said[RowKind.GROUP_EPOCH]} >= {"join", "leave"}
+    assert {row.actor for row in said[RowKind.MEMBER_REMOVED]} == members
+    assert {row.detail for row in said[RowKind.MEMBER_REMOVED]} == {"left"}
+    given = {p for row in said[RowKind.CALLBACK_END] if row.detail == "assigned" for p in row.partitions}
     assert given == ORDERS
-    assert {"JOINING", "STABLE"} <= {row.state_to for row in said[Kind.MEMBER_STATE]}
-    assert said[Kind.TARGET]
-    assert {p for row in said[Kind.ASSIGNMENT] for p in row.partitions} == ORDERS
+    assert {"JOINING", "STABLE"} <= {row.state_to for row in said[RowKind.MEMBER_STATE]}
+    assert said[RowKind.TARGET]
+    assert {p for row in said[RowKind.ASSIGNMENT] for p in row.partitions} == ORDERS
 
 
 def test_java_streams(streams_application) -> None:

@@ -14,7 +14,7 @@ from fencepost.simulation.live.documents import GROUP_LOG
 from fencepost.simulation.live.group_log import GroupLog, LogRecord
 from fencepost.simulation.live.reader import TopicPart, TopicReader
 from fencepost.simulation.trace.brokers import ask_topics
-from fencepost.simulation.trace.schema import Kind, Row
+from fencepost.simulation.trace.schema import Row, RowKind
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
@@ -46,11 +46,11 @@ def owners(rows: list[Row]) -> dict[str, set[TopicPartition]]:
     """Who has what, at the end of the trace."""
     held: dict[str, set[TopicPartition]] = defaultdict(set)
     for row in rows:
-        if row.kind == Kind.CALLBACK_END and row.detail == "assigned":
+        if row.kind == RowKind.CALLBACK_END and row.detail == "assigned":
             held[row.actor] |= {TopicPartition(*each) for each in row.partitions}
-        elif row.kind == Kind.CALLBACK_END:
+        elif row.kind == RowKind.CALLBACK_END:
             held[row.actor] -= {TopicPartition(*each) for each in row.partitions}
-        elif row.kind == Kind.MEMBER_REMOVED:
+        elif row.kind == RowKind.MEMBER_REMOVED:
             del held[row.actor]
     return {actor: parts for actor, parts in held.items() if parts}
 
@@ -76,14 +76,14 @@ async def test_a_consumer_group_of_a_real_broker(real):
             assert set(map(frozenset, owners(rows).values())) == set(map(frozenset, shares))
         await settled((first,), 4)
     rows = await asyncio.to_thread(trace_of, real.servers, real.group)
-    states = [row.state_to for row in rows if row.kind == Kind.GROUP_STATE]
+    states = [row.state_to for row in rows if row.kind == RowKind.GROUP_STATE]
     assert "Stable" in states
     assert states[-1] == "Empty"
     assert owners(rows) == {}
-    epochs = [row.group_epoch for row in rows if row.kind == Kind.GROUP_EPOCH]
+    epochs = [row.group_epoch for row in rows if row.kind == RowKind.GROUP_EPOCH]
     assert epochs == sorted(set(epochs))
-    assert len([row for row in rows if row.kind == Kind.MEMBER_REMOVED]) == 2
-    committed = {(part, row.t_us) for row in rows if row.kind == Kind.COMMIT for part in row.partitions}
+    assert len([row for row in rows if row.kind == RowKind.MEMBER_REMOVED]) == 2
+    committed = {(part, row.t_us) for row in rows if row.kind == RowKind.COMMIT for part in row.partitions}
     assert {part.topic for part, _ in committed} == {topic}
     assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
 
@@ -96,4 +96,4 @@ async def test_a_classic_group_of_a_real_broker(real):
         await settled((consumer,), 4)
         rows = await asyncio.to_thread(trace_of, real.servers, real.group)
         assert list(owners(rows).values()) == [consumer.assignment()]
-        assert [row.state_to for row in rows if row.kind == Kind.GROUP_STATE][-1] == "Stable"
+        assert [row.state_to for row in rows if row.kind == RowKind.GROUP_STATE][-1] == "Stable"

@@ -17,7 +17,7 @@ from aiokafka.errors import ConsumerStoppedError, KafkaError
 from confluent_kafka.admin import AdminClient
 
 from fencepost.member import KIP848Consumer
-from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.cluster import RealCluster
 
 pytestmark = [pytest.mark.real, pytest.mark.long, pytest.mark.timeout(300)]
 
@@ -107,7 +107,7 @@ class Flow:
 class Stage:
     """Two readers of one topic, a flow of records to it, and the cluster under them."""
 
-    def __init__(self, cluster: Cluster, name: str) -> None:
+    def __init__(self, cluster: RealCluster, name: str) -> None:
         servers = cluster.bootstrap_servers
         self.cluster, self.name, self.owners = cluster, name, Owners()
         self.readers = [Reader(servers, name, each, self.owners) for each in ("one", "two")]
@@ -142,7 +142,7 @@ async def until(condition: Callable[[], bool]) -> None:
 
 
 @pytest.fixture
-async def stage(three: Cluster) -> AsyncIterator[Stage]:
+async def stage(three: RealCluster) -> AsyncIterator[Stage]:
     stage = Stage(three, f"orders-{uuid.uuid4().hex[:8]}")
     admin = AIOKafkaAdminClient(bootstrap_servers=three.bootstrap_servers)
     await admin.start()

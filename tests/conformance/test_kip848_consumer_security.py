@@ -23,7 +23,7 @@ from confluent_kafka.admin import (
 
 from fencepost.member import KIP848Consumer
 from fencepost.simulation.lab.clusters import layout
-from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.clusters.ports import free_ports
 from fencepost.simulation.lab.clusters.settings import broker_properties
 
@@ -92,7 +92,7 @@ def secured(tmp_path_factory: pytest.TempPathFactory, kafka_installation: object
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(layout, "broker_properties", properties)
-        node = Cluster()
+        node = RealCluster()
         asyncio.run(node.start())
         try:
             make_scram_user(node.bootstrap_servers)

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fencepost.coordinator.protocol.consumer_protocol import (
-    Assignment,
+    ConsumerProtocolAssignment,
     read_assignment,
     write_assignment,
 )
@@ -84,13 +84,13 @@ def test_a_migrated_group_gives_away_at_once_what_a_cooperative_member_still_has
     one, two = members(), members()
     one.enter(topics=(topic,))
     one.joined()
-    one.sync({one.member_id: write_assignment(Assignment(partitions=everything))})
+    one.sync({one.member_id: write_assignment(ConsumerProtocolAssignment(partitions=everything))})
     two.enter(topics=(topic,))
     one.beat_until("REBALANCE_IN_PROGRESS")
     one.send_join(topics=(topic,), owned=everything)
     assert two.joined().generation == one.joined().generation == 2
     # Nobody is given what the first member is to let go, until it joins without.
-    one.sync({one.member_id: write_assignment(Assignment(partitions=less))})
+    one.sync({one.member_id: write_assignment(ConsumerProtocolAssignment(partitions=less))})
     two.sync()
     if has_joined:
         # It has missed the answer, and asks anew.
@@ -135,7 +135,7 @@ def test_a_static_member_converts_a_group_whose_topic_has_grown(members: Any, wo
     topic = world.topic()
     one = members()
     assert one.join(instance_id="one", topics=(topic,)).error_code.name == "NONE"
-    one.sync({one.member_id: write_assignment(Assignment(partitions={topic: (0, 1, 2, 3)}))})
+    one.sync({one.member_id: write_assignment(ConsumerProtocolAssignment(partitions={topic: (0, 1, 2, 3)}))})
     world.grow(topic, 6)
     if world.is_real:
         world.wait_for_coordinator(topic, 6)
@@ -154,7 +154,7 @@ def test_a_static_member_converts_a_group_in_a_round(members: Any, world: Any) -
     topic = world.topic()
     one, two = members(), members()
     assert one.join(instance_id="one", topics=(topic,)).error_code.name == "NONE"
-    one.sync({one.member_id: write_assignment(Assignment(partitions={topic: (0, 1, 2, 3)}))})
+    one.sync({one.member_id: write_assignment(ConsumerProtocolAssignment(partitions={topic: (0, 1, 2, 3)}))})
     two.send_join(instance_id="two", topics=(topic,))
     one.beat_until("REBALANCE_IN_PROGRESS")
     one.send_join(instance_id="one", topics=(topic,))
@@ -170,7 +170,9 @@ def test_a_group_that_cannot_be_read_stays_classic(members: Any, world: Any) -> 
     one = members()
     one.enter(topics=(topic,))
     one.joined()
-    data = write_assignment(Assignment(partitions={topic: (0,)}, user_data=b"an assignor's own"))
+    data = write_assignment(
+        ConsumerProtocolAssignment(partitions={topic: (0,)}, user_data=b"an assignor's own")
+    )
     one.sync({one.member_id: data})
     full = {"rebalance_timeout_ms": 30_000, "subscribed_topic_names": (topic,)}
     assert members().modern(0, topic_partitions={}, **full).error_code.name == "GROUP_ID_NOT_FOUND"

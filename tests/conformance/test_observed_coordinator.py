@@ -33,8 +33,8 @@ from fencepost.simulation.lab.chaos.journal import GroupJournal
 from fencepost.simulation.lab.chaos.merge import Merge, RunClock, mark_before
 from fencepost.simulation.lab.chaos.observed import Arrival, ObservedCoordinator, Playable
 from fencepost.simulation.lab.clusters.artifacts import Installation
-from fencepost.simulation.lab.clusters.cluster import Cluster
-from fencepost.simulation.lab.conform.wire import Connection
+from fencepost.simulation.lab.clusters.cluster import RealCluster
+from fencepost.simulation.lab.conform.wire import WireConnection
 from fencepost.simulation.trace.chronicle import Chronicle
 from fencepost.simulation.trace.recorder import Recorder
 
@@ -45,8 +45,8 @@ MEMBER = Path(__file__).parent / "confluent_member.py"
 
 
 @pytest.fixture(scope="module")
-def node(kafka_installation: Installation) -> Iterator[Cluster]:
-    one = Cluster(properties={"group.consumer.session.timeout.ms": str(SESSION_MS)})
+def node(kafka_installation: Installation) -> Iterator[RealCluster]:
+    one = RealCluster(properties={"group.consumer.session.timeout.ms": str(SESSION_MS)})
     asyncio.run(one.start())
     try:
         yield one
@@ -73,7 +73,7 @@ class Rows:
 class Watch:
     """A group of a real broker under the eyes of all checkers, and of the chronicle."""
 
-    def __init__(self, cluster: Cluster, group_id: str | None = None) -> None:
+    def __init__(self, cluster: RealCluster, group_id: str | None = None) -> None:
         self.servers = cluster.bootstrap_servers
         self.group_id = group_id or f"group-{uuid.uuid4().hex[:8]}"
         self.config = GroupCoordinatorConfig(
@@ -168,7 +168,7 @@ class Watch:
             for server in self.servers.split(","):
                 host, _, port = server.partition(":")
                 with contextlib.suppress(EnvironmentLacks):
-                    connection = await Connection.open(host, int(port), "judge")
+                    connection = await WireConnection.open(host, int(port), "judge")
                     try:
                         reply = await connection.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, request)
                     finally:
@@ -290,7 +290,7 @@ def canonical(group: DescribedGroup) -> DescribedGroup:
 
 
 @pytest.mark.long
-async def test_what_is_replayed_is_what_the_broker_answers(node: Cluster) -> None:
+async def test_what_is_replayed_is_what_the_broker_answers(node: RealCluster) -> None:
     watch = Watch(node)
     async with watch.watching(), AsyncExitStack() as stack:
         topic = await watch.topic(6)
@@ -329,7 +329,7 @@ async def test_what_is_replayed_is_what_the_broker_answers(node: Cluster) -> Non
     sys.stderr.write(f"lag ms {statistics.median(lags)} {lags[-1]} {len(lags)}")
 
 
-async def test_a_partition_with_two_owners_is_found_in_a_broker_s_own_records(node: Cluster) -> None:
+async def test_a_partition_with_two_owners_is_found_in_a_broker_s_own_records(node: RealCluster) -> None:
     """The last change of a real journal is given another partition, which is somebody else's."""
     watch = Watch(node)
     clean, tampered = Watch(node, watch.group_id), Watch(node, watch.group_id)
@@ -369,7 +369,7 @@ def with_everything(arrival: Arrival, partitions: int) -> Arrival:
     return msgspec.structs.replace(arrival, records=tuple(spoiled))
 
 
-async def test_a_group_is_deleted_and_comes_back(node: Cluster) -> None:
+async def test_a_group_is_deleted_and_comes_back(node: RealCluster) -> None:
     watch = Watch(node)
     async with watch.watching():
         topic = await watch.topic(3)
@@ -389,7 +389,7 @@ async def test_a_group_is_deleted_and_comes_back(node: Cluster) -> None:
 
 
 @pytest.mark.long
-async def test_a_group_that_was_there_before_is_loaded(node: Cluster) -> None:
+async def test_a_group_that_was_there_before_is_loaded(node: RealCluster) -> None:
     early, late = Watch(node), None
     async with early.watching(), AsyncExitStack() as stack:
         topic = await early.topic(4)
@@ -416,7 +416,7 @@ async def test_a_compacted_journal_leads_to_the_same_group(kafka_installation: I
         "log.cleaner.min.cleanable.ratio": "0.01",
         "log.cleaner.delete.retention.ms": "100",
     }
-    async with Cluster(properties=properties) as cluster:
+    async with RealCluster(properties=properties) as cluster:
         watch = Watch(cluster)
         async with watch.watching(), AsyncExitStack() as stack:
             topic = await watch.topic(4)
@@ -455,7 +455,7 @@ async def count(watch: Watch) -> int:
 
 @pytest.mark.long
 async def test_it_follows_the_journal_from_broker_to_broker(kafka_installation: Installation) -> None:
-    async with Cluster(nodes=3, properties={"group.consumer.session.timeout.ms": "20000"}) as cluster:
+    async with RealCluster(nodes=3, properties={"group.consumer.session.timeout.ms": "20000"}) as cluster:
         watch = Watch(cluster)
         async with watch.watching(), AsyncExitStack() as stack:
             topic = await watch.topic(6)

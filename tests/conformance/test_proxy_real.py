@@ -31,8 +31,8 @@ from fencepost.simulation.kernel.rules import (
     cutting,
     dropping,
 )
-from fencepost.simulation.lab.clusters.cluster import Cluster
-from fencepost.simulation.lab.proxy.exchange import Frame
+from fencepost.simulation.lab.clusters.cluster import RealCluster
+from fencepost.simulation.lab.proxy.exchange import UnreadFrame
 from fencepost.simulation.lab.proxy.proxy import Address
 from tests.conformance.proxied import PATIENCE_S, Site, site_before, until
 
@@ -48,24 +48,24 @@ CONFIG = GroupCoordinatorConfig(
 )
 
 
-def addresses(cluster: Cluster) -> dict[int, Address]:
+def addresses(cluster: RealCluster) -> dict[int, Address]:
     return {node.node_id: (node.clients.host, node.clients.port) for node in cluster.state.nodes}
 
 
 @pytest.fixture
-async def kafka(three: Cluster) -> AsyncIterator[Site]:
+async def kafka(three: RealCluster) -> AsyncIterator[Site]:
     async with site_before(addresses(three)) as site:
         yield site
 
 
 @pytest.fixture(params=["fencepost", pytest.param("kafka", marks=pytest.mark.long)])
-def real_cluster(request: pytest.FixtureRequest) -> Cluster | None:
+def real_cluster(request: pytest.FixtureRequest) -> RealCluster | None:
     """Kafka's brokers; None stands for ours, which runs in the test's own loop."""
     return request.getfixturevalue("three") if request.param == "kafka" else None
 
 
 @pytest.fixture
-async def site(real_cluster: Cluster | None) -> AsyncIterator[Site]:
+async def site(real_cluster: RealCluster | None) -> AsyncIterator[Site]:
     """The same tests before our broker and before Kafka's. No client ever reaches a broker by itself."""
     strangers: set[int] = set()
 
@@ -136,7 +136,7 @@ async def test_clients_work_unchanged(site):
     described = await asyncio.to_thread(lambda: site.admin.describe_cluster().result(20))
     assert {(one.host, one.port) for one in described.nodes} == brokers
     kinds = {type(request) for _, _, request, _ in site.seen.requests}
-    assert kinds >= {ConsumerGroupHeartbeatRequest, OffsetCommitRequest, Frame}
+    assert kinds >= {ConsumerGroupHeartbeatRequest, OffsetCommitRequest, UnreadFrame}
     assert {broker for _, broker, _, _ in site.seen.requests} == {f"broker-{node}" for node in site.upstreams}
     commits = [request for _, _, request, _ in site.seen.requests if isinstance(request, OffsetCommitRequest)]
     assert {place.topic for commit in commits for place in commit.offsets} == {topic}

@@ -16,12 +16,12 @@ from typing import Any, Final
 import pytest
 
 from fencepost.coordinator.rabbit_codec import frames
-from fencepost.coordinator.rabbit_codec.base import Entry, Frame, Request
+from fencepost.coordinator.rabbit_codec.base import ChunkEntry, Frame, Request
 from fencepost.coordinator.rabbit_codec.chunks import read_chunk
 from fencepost.coordinator.rabbit_codec.codec import decode, encode
 from fencepost.coordinator.rabbit_codec.codes import Key, OffsetType
 from fencepost.coordinator.rabbit_codec.entries import batch, message, publish
-from fencepost.coordinator.rabbit_codec.fields import OffsetSpecification
+from fencepost.coordinator.rabbit_codec.fields import WireOffsetSpecification
 from fencepost.simulation.embedded import EmbeddedRabbitStream
 
 pytestmark = pytest.mark.real
@@ -32,7 +32,7 @@ QUIET_S: Final = 0.03
 LATE_S: Final = 5.0
 """How long a node may take to say what the other has said."""
 CLIENTS: Final = range(3)
-NONE: Final = OffsetSpecification(OffsetType.NONE)
+NONE: Final = WireOffsetSpecification(OffsetType.NONE)
 
 
 class Connection:
@@ -167,8 +167,8 @@ def script(seed: int, weights: Mapping[str, float]) -> Iterator[Step]:
         number, which, credit = rng.randrange(3), rng.randrange(3), rng.choice([0, 1, 2, 10])
         name, reference, stored = rng.choice("xy"), rng.choice(["", "r1", "r2"]), rng.randrange(12)
         where = rng.choice(
-            [OffsetSpecification(OffsetType(kind)) for kind in (1, 2, 3)]
-            + [OffsetSpecification(OffsetType.OFFSET, rng.randrange(14))]
+            [WireOffsetSpecification(OffsetType(kind)) for kind in (1, 2, 3)]
+            + [WireOffsetSpecification(OffsetType.OFFSET, rng.randrange(14))]
         )
         single = {"single-active-consumer": "true", "name": name}
         if stream in partitions:
@@ -183,7 +183,7 @@ def script(seed: int, weights: Mapping[str, float]) -> Iterator[Step]:
                 published += not again
                 data = batch([b"one", b"two"]) if kind == "batch" else message(b"%d" % published)
                 records = 2 if kind == "batch" else 1
-                entry = Entry(published, data, records, value if kind == "filtered" else None)
+                entry = ChunkEntry(published, data, records, value if kind == "filtered" else None)
                 publisher = 0 if kind == "filtered" else which
                 frame = publish(publisher, [entry])
                 yield kind, number, lambda c, frame=frame: c.send(frame)
@@ -221,7 +221,7 @@ def script(seed: int, weights: Mapping[str, float]) -> Iterator[Step]:
         yield "delete", 0, lambda c, stream=stream: c.ask(frames.Delete, stream)
 
 
-def answered(connection: Connection, place: OffsetSpecification) -> None:
+def answered(connection: Connection, place: WireOffsetSpecification) -> None:
     """Answer the oldest question whether to be active, if there is one."""
     if connection.updates:
         question = connection.updates.pop(0)

@@ -13,7 +13,7 @@ import pytest
 from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.lab.clusters import layout
 from fencepost.simulation.lab.clusters.artifacts import Installation
-from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.cluster import RealCluster
 from tests.conformance.both import SECOND, Peer, answers_of_both, batch_now, struct_of
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
@@ -206,7 +206,7 @@ async def racks(peer: Nodes) -> AsyncIterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def kafka_in_racks(kafka_installation: Installation) -> Iterator[Cluster]:
+def kafka_in_racks(kafka_installation: Installation) -> Iterator[RealCluster]:
     """Three nodes of real Kafka, each in its rack."""
     original = layout.broker_properties
 
@@ -214,7 +214,7 @@ def kafka_in_racks(kafka_installation: Installation) -> Iterator[Cluster]:
         return {**original(node, *arguments, **more), "broker.rack": RACKS[node.node_id]}
 
     with mock.patch.object(layout, "broker_properties", in_rack):
-        cluster = Cluster(nodes=3, properties=SELECTOR)
+        cluster = RealCluster(nodes=3, properties=SELECTOR)
         asyncio.run(cluster.start())
         try:
             yield cluster

@@ -14,7 +14,7 @@ from fencepost.member import StreamsApp
 from fencepost.member import StreamThreadExceptionResponse as Response
 from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.embedded.members import GroupMember
-from fencepost.simulation.trace.schema import Kind
+from fencepost.simulation.trace.schema import RowKind
 
 PROTOCOLS = ("consumer", "classic")
 JOINS = {"consumer": "ConsumerGroupHeartbeat", "classic": "JoinGroup"}
@@ -164,7 +164,7 @@ async def test_a_static_thread_that_is_fenced_goes_on(protocol: str) -> None:
             await settled(kafka, app, "x-1", "x-2")
             kafka.group("billing").fence("x-1")
             await until(
-                lambda: [row.actor for row in kafka.events() if row.kind == Kind.FAULT][-1:] == ["fail"]
+                lambda: [row.actor for row in kafka.events() if row.kind == RowKind.FAULT][-1:] == ["fail"]
             )
             kafka.produce("orders", b"record", partition=0)
             await until(lambda: work.seen == [b"record"])

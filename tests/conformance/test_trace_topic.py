@@ -18,7 +18,7 @@ from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load
 from fencepost.simulation.trace.documents import TracedRow, decode
-from fencepost.simulation.trace.recorder import Batch
+from fencepost.simulation.trace.recorder import RowBatch
 from fencepost.simulation.trace.schema import Row
 from fencepost.simulation.trace.security import ClientSecurity
 from fencepost.simulation.trace.topic import TopicWriter, TraceTopic
@@ -87,7 +87,7 @@ def test_a_simulated_run_is_written_as_it_is(capsys: pytest.CaptureFixture[str])
     kept: list[Row] = []
 
     class Kept:
-        def write(self, rows: Batch, /) -> None:
+        def write(self, rows: RowBatch, /) -> None:
             kept.extend(rows)
 
     run(load("steady", duration="1m"), 1, trace=Kept())

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from fencepost.simulation.trace.schema import Kind
+from fencepost.simulation.trace.schema import RowKind
 
 DOCS = Path(__file__).parents[2] / "docs"
 NAME = re.compile(r"`((?:fencepost\.)?(?:coordinator|member|simulation)(?:\.\w+)+)`")
-KINDS = {kind.value for kind in Kind}
+KINDS = {kind.value for kind in RowKind}
 NAMES = sorted(
     (page.name, name)
     for page in DOCS.rglob("*.md")

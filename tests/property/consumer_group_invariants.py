@@ -11,8 +11,8 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
-from fencepost.coordinator.consumer.soft import TimerKey, TimerKind
-from fencepost.coordinator.consumer.states import GroupState, MemberState
+from fencepost.coordinator.consumer.soft import ConsumerTimerKey, ConsumerTimerKind
+from fencepost.coordinator.consumer.states import ConsumerGroupMemberState, GroupState
 from fencepost.coordinator.consumer.subscription import effective_topics
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.journal.memory import MemoryJournal
@@ -149,9 +149,9 @@ class ConsumerGroupInvariants(RuleBasedStateMachine):
         topics = effective_topics(member, self.group.resolved)
         subscribed = {self.image.by_name[name].topic_id for name in topics if name in self.image.by_name}
         assert set(member.assigned) <= subscribed
-        if member.state is MemberState.UNREVOKED_PARTITIONS and before is not None:
+        if member.state is ConsumerGroupMemberState.UNREVOKED_PARTITIONS and before is not None:
             assert member.member_epoch == before.member_epoch
-        if member.state is MemberState.UNRELEASED_PARTITIONS:
+        if member.state is ConsumerGroupMemberState.UNRELEASED_PARTITIONS:
             target = self.group.targets.get(member_id, {})
             others = [m for m in self.group.members.values() if m is not member]
             held = [union(other.assigned, other.pending_revocation) for other in others]
@@ -216,7 +216,7 @@ class ConsumerGroupInvariants(RuleBasedStateMachine):
             assert self.group is not None
             away = member.member_epoch == -2
             assert bool(member.pending_revocation) == (
-                member.state is MemberState.UNREVOKED_PARTITIONS and not away
+                member.state is ConsumerGroupMemberState.UNREVOKED_PARTITIONS and not away
             )
             epochs = {t: tuple(sorted(p)) for t, p in member.assignment_epochs.items()}
             assert epochs == union(member.assigned, member.pending_revocation)
@@ -239,13 +239,13 @@ class ConsumerGroupInvariants(RuleBasedStateMachine):
     def timers_belong_to_members(self) -> None:
         """Invariant 14, and nothing is left of members that went."""
         soft = self.coordinator.soft
-        expected: dict[TimerKey, None] = {}
+        expected: dict[ConsumerTimerKey, None] = {}
         for group_id, group in self.coordinator.groups.items():
             assert set(soft.groups[group_id].contacts) == set(group.members)
             for member in group.members.values():
-                expected[TimerKey(TimerKind.SESSION, group_id, member.member_id)] = None
+                expected[ConsumerTimerKey(ConsumerTimerKind.SESSION, group_id, member.member_id)] = None
                 if member.pending_revocation:
-                    expected[TimerKey(TimerKind.REBALANCE, group_id, member.member_id)] = None
+                    expected[ConsumerTimerKey(ConsumerTimerKind.REBALANCE, group_id, member.member_id)] = None
         assert set(soft.groups) == set(self.coordinator.groups)
         timers = set(soft.timers)
         assert timers == set(expected)
@@ -293,6 +293,6 @@ def state_of(group: ConsumerGroup) -> GroupState:
     behind = [
         m
         for m in group.members.values()
-        if m.state is not MemberState.STABLE or m.member_epoch != group.assignment_epoch
+        if m.state is not ConsumerGroupMemberState.STABLE or m.member_epoch != group.assignment_epoch
     ]
     return GroupState.RECONCILING if behind else GroupState.STABLE

@@ -24,9 +24,9 @@ from fencepost.coordinator.protocol.classic import (
     SyncGroupResponse,
 )
 from fencepost.coordinator.protocol.consumer import LeaveGroupBatchRequest, LeaveGroupRequest
-from fencepost.coordinator.protocol.consumer_protocol import Subscription, write_subscription
+from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolSubscription, write_subscription
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.outcome import Answer, Outcome
+from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.runtime import AppendFailed, CoordinatorRuntime
 
@@ -94,7 +94,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
 
     def _take(self, outcome: Outcome) -> Outcome:
         for effect in outcome.effects:
-            if isinstance(effect, Answer):
+            if isinstance(effect, ParkedResponse):
                 client = self.waiting.pop(effect.token)
                 self._hear(client, effect.token, effect.response)
         return outcome
@@ -141,7 +141,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         client = self.clients[slot]
         self.tokens += 1
         client.token = self.tokens
-        data = write_subscription(Subscription(topics=("x",)))
+        data = write_subscription(ConsumerProtocolSubscription(topics=("x",)))
         self._ask(
             client,
             JoinGroupRequest(

@@ -28,12 +28,12 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.member.consumer.actions import (
     Action,
+    ConsumerMoved,
     FetchOffsets,
     FindCoordinator,
     FindLogOffsets,
     FindOffsetsByDuration,
     LeaveFinished,
-    Moved,
     RaiseToApplication,
     ResolveTopicNames,
     RunCallback,
@@ -42,7 +42,7 @@ from fencepost.member.consumer.actions import (
 )
 from fencepost.member.consumer.commits import Commit, CommitKind
 from fencepost.member.consumer.config import ConsumerConfig
-from fencepost.member.consumer.errors import Failure
+from fencepost.member.consumer.errors import RequestFailure
 from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.states import ACTIVE, CONSUMER_MEMBER, NEVER_TAKEN
@@ -77,7 +77,7 @@ commit_errors = st.sampled_from(
         ErrorCode.UNKNOWN_MEMBER_ID,
     ]
 )
-failures = st.sampled_from(list(Failure))
+failures = st.sampled_from(list(RequestFailure))
 resets = st.sampled_from(["earliest", "latest", "by_duration:PT1H", "none"])
 LOGS = (FindLogOffsets, FindOffsetsByDuration)
 OTHERS = (FindCoordinator, ResolveTopicNames, SendCommit, FetchOffsets, *LOGS)
@@ -125,7 +125,7 @@ class MemberWorld(RuleBasedStateMachine):
                 assert action.token not in [each.token for each in self.open]
                 self.open.append(action)
 
-    def saw_Moved(self, action: Moved) -> None:  # noqa: N802
+    def saw_Moved(self, action: ConsumerMoved) -> None:  # noqa: N802
         CONSUMER_MEMBER.check(action.source, action.event, action.target)
         assert (action.source, action.event, action.target) not in NEVER_TAKEN
         if action.target is S.JOINING:
@@ -361,7 +361,7 @@ class MemberWorld(RuleBasedStateMachine):
 
     @precondition(lambda self: any(not isinstance(each, RunCallback) for each in self.open))
     @rule(data=st.data(), failure=failures)
-    def a_request_fails(self, data: st.DataObject, failure: Failure) -> None:
+    def a_request_fails(self, data: st.DataObject, failure: RequestFailure) -> None:
         action = self.pick((SendHeartbeat, *OTHERS), data)
         if isinstance(action, SendHeartbeat) and self.belongs(action):
             self.must_be_full = True

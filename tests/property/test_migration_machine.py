@@ -27,14 +27,14 @@ from fencepost.coordinator.protocol.consumer import (
     LeaveGroupRequest,
 )
 from fencepost.coordinator.protocol.consumer_protocol import (
-    Assignment,
-    Subscription,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
     read_assignment,
     write_assignment,
     write_subscription,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.outcome import Answer, Outcome, TopicsChanged
+from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse, TopicsChanged
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.runtime import AppendFailed, CoordinatorRuntime
@@ -117,7 +117,7 @@ class MigrationMachine(RuleBasedStateMachine):
 
     def _take(self, outcome: Outcome) -> Any:
         for effect in outcome.effects:
-            if isinstance(effect, Answer):
+            if isinstance(effect, ParkedResponse):
                 self._hear(self.waiting.pop(effect.token), effect.token, effect.response)
         return outcome.reply
 
@@ -151,7 +151,7 @@ class MigrationMachine(RuleBasedStateMachine):
         client.token = self.tokens
         if eager:
             client.owned = ()
-        data = write_subscription(Subscription(topics=("x",), owned={"x": client.owned}))
+        data = write_subscription(ConsumerProtocolSubscription(topics=("x",), owned={"x": client.owned}))
         self._ask(
             client,
             JoinGroupRequest(
@@ -177,7 +177,9 @@ class MigrationMachine(RuleBasedStateMachine):
         client.token = self.tokens
         shares = {
             member_id: write_assignment(
-                Assignment(partitions={"x": tuple(range(index, PARTITIONS, len(client.roster)))})
+                ConsumerProtocolAssignment(
+                    partitions={"x": tuple(range(index, PARTITIONS, len(client.roster)))}
+                )
             )
             for index, member_id in enumerate(client.roster)
         }
@@ -276,7 +278,7 @@ class MigrationMachine(RuleBasedStateMachine):
     @rule(compact=st.booleans())
     def fail_over(self, compact: bool) -> None:
         for answer in self.coordinator.unload():
-            assert isinstance(answer, Answer)
+            assert isinstance(answer, ParkedResponse)
             self._hear(self.waiting.pop(answer.token), answer.token, answer.response)
         if compact:
             self.journal.compact()

@@ -14,15 +14,15 @@ from fencepost.member.streams.actions import (
     EndServices,
     EndThread,
     Level,
-    Moved,
     StartGlobalThread,
     StartServices,
     StartThread,
+    StreamsMoved,
 )
 from fencepost.member.streams.client import StreamsClient
 from fencepost.member.streams.client_states import STREAM_CLIENT
 from fencepost.member.streams.client_states import StreamClientState as S
-from fencepost.member.streams.handler import Answer
+from fencepost.member.streams.handler import HandlerDecision
 from fencepost.member.streams.handler import StreamThreadExceptionResponse as Response
 from fencepost.member.streams.thread_states import GLOBAL_THREAD, STREAM_THREAD
 from fencepost.member.streams.thread_states import GlobalThreadState as G
@@ -56,7 +56,7 @@ class Shell(RuleBasedStateMachine):
     def carry_out(self, actions: tuple[Action, ...]) -> None:
         for action in actions:
             match action:
-                case Moved():
+                case StreamsMoved():
                     self._moved(action)
                 case StartThread():
                     assert action.thread not in self.tasks, "an index was used twice"
@@ -84,7 +84,7 @@ class Shell(RuleBasedStateMachine):
                     assert not self.services
                     self.resources = False
 
-    def _moved(self, action: Moved) -> None:
+    def _moved(self, action: StreamsMoved) -> None:
         table = TABLES[action.level]
         assert (action.source, action.event, action.target) in {tuple(map(str, t)) for t in table.transitions}
         before = self.seen.get(action.name, table.initial)
@@ -144,7 +144,7 @@ class Shell(RuleBasedStateMachine):
         client = self.client
         live, own_end = len(client.live), client.threads[name].is_live
         running = client.is_running
-        self.carry_out(client.thread_failed(name, Answer(response)))
+        self.carry_out(client.thread_failed(name, HandlerDecision(response)))
         if running:
             ends = response is Response.SHUTDOWN_CLIENT
             ends |= response is Response.SHUTDOWN_APPLICATION and not client.escalates
@@ -202,7 +202,7 @@ class Shell(RuleBasedStateMachine):
     def the_global_thread_fails(self, response: Response | None) -> None:
         running = self.client.is_running
         self.error_is_due |= running
-        self.carry_out(self.client.global_failed(Answer(response)))
+        self.carry_out(self.client.global_failed(HandlerDecision(response)))
         assert not running or self.client.state is S.PENDING_ERROR
         self.global_runs = False
         self.carry_out(self.client.global_ended())

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.trace.documents import NO_DOCUMENT, VERSION, TracedRow, decode, encode
-from fencepost.simulation.trace.schema import COLUMNS, Kind, Row
+from fencepost.simulation.trace.schema import COLUMNS, Row, RowKind
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 INT64 = st.integers(-(2**63), 2**63 - 1)
@@ -20,7 +20,7 @@ ROWS = st.builds(
     world=st.text(),
     group=st.text(),
     actor=st.text(),
-    kind=st.sampled_from([kind.value for kind in Kind]),
+    kind=st.sampled_from([kind.value for kind in RowKind]),
     state_from=st.text(),
     state_to=st.text(),
     member_epoch=INT32,

@@ -14,16 +14,16 @@ from typing import Final
 import msgspec
 
 from fencepost.simulation.analyses.rank import nearest_rank
-from fencepost.simulation.faults.plan import Entry, Kind, Plan
+from fencepost.simulation.faults.plan import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.lab.bridge.shifts import ConsumerShifts, MemberShifts
 from fencepost.simulation.run import plan_of, run
 from fencepost.simulation.scenarios import scenario as s
 from fencepost.simulation.scenarios.sac import SacScenario
 
-_SAME: Final[Mapping[Kind, Kind]] = {
-    Kind.NODE_CRASH: Kind.BROKER_CRASH,
-    Kind.NODE_LEAVE: Kind.BROKER_CRASH,
-    Kind.NODE_SPLIT: Kind.BROKER_PAUSE,
+_SAME: Final[Mapping[FaultKind, FaultKind]] = {
+    FaultKind.NODE_CRASH: FaultKind.BROKER_CRASH,
+    FaultKind.NODE_LEAVE: FaultKind.BROKER_CRASH,
+    FaultKind.NODE_SPLIT: FaultKind.BROKER_PAUSE,
 }
 
 
@@ -64,37 +64,39 @@ def counterpart(scenario: SacScenario) -> s.Scenario:
         name=f"{scenario.name}-kip-848",
         duration=scenario.duration,
         quiet=scenario.quiet,
-        group=s.Group(id=scenario.group.id, members=scenario.group.members, start=scenario.group.start),
+        group=s.ScenarioGroup(
+            id=scenario.group.id, members=scenario.group.members, start=scenario.group.start
+        ),
         topics=tuple(
-            s.Topic(
+            s.ScenarioTopic(
                 name=stream.name,
                 partitions=max(1, stream.partitions),
                 records_per_second=stream.records_per_second * max(1, stream.partitions),
             )
             for stream in scenario.streams
         ),
-        cluster=s.Cluster(
+        cluster=s.ScenarioCluster(
             brokers=cluster.nodes,
             replication=cluster.replication,
             failover=cluster.failover,
             load=cluster.load,
         ),
-        network=s.Network(latency=network.latency, detection=network.detection),
-        application=s.Application(
+        network=s.ScenarioNetwork(latency=network.latency, detection=network.detection),
+        application=s.ScenarioApplication(
             processing=application.processing, callback=application.callback, restart=application.restart
         ),
         steps=scenario.steps,
     )
 
 
-def translated(plan: Plan) -> Plan:
+def translated(plan: Draw) -> Draw:
     """The same disturbances, at the same moments, for a consumer group."""
     return msgspec.structs.replace(plan, entries=tuple(_entry(each, plan) for each in plan.entries))
 
 
-def _entry(entry: Entry, plan: Plan) -> Entry:
+def _entry(entry: DrawnEvent, plan: Draw) -> DrawnEvent:
     kind = _SAME.get(entry.kind, entry.kind)
-    lasts_us = plan.end_us - entry.at_us if entry.kind is Kind.NODE_LEAVE else entry.lasts_us
+    lasts_us = plan.end_us - entry.at_us if entry.kind is FaultKind.NODE_LEAVE else entry.lasts_us
     return msgspec.structs.replace(entry, kind=kind, lasts_us=lasts_us)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Hashable, Iterable
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
 from fencepost.simulation.kernel.observers import Observer
-from fencepost.simulation.sac.clients import Subscriber
+from fencepost.simulation.sac.clients import SacSubscriber
 from fencepost.simulation.sac.observers import SacObserver
 
 
@@ -125,7 +125,7 @@ class ConsumerShifts(_Shifts, SacObserver):
 
     def on_client_state(
         self,
-        subscriber: Subscriber,
+        subscriber: SacSubscriber,
         event: SacMemberEvent,
         source: SacMemberState,
         target: SacMemberState,

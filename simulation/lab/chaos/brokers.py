@@ -11,10 +11,10 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation.faults.plan import Kind
+from fencepost.simulation.faults.plan import FaultKind
 from fencepost.simulation.lab.chaos.admin import Admin
 from fencepost.simulation.lab.chaos.clock import RealTime, WorkQueue
-from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.conform.probe import offsets_partition
 
 _WATCH_S = 0.1
@@ -44,7 +44,7 @@ class RealBroker:
     generation = 0
     """Always the same: a node that was paused when it died is paused again when it is back."""
 
-    def __init__(self, node_id: int, cluster: Cluster | None, time: RealTime, tell: Tell) -> None:
+    def __init__(self, node_id: int, cluster: RealCluster | None, time: RealTime, tell: Tell) -> None:
         self.name = f"broker-{node_id}"
         self.node_id = node_id
         self.alive = True
@@ -93,7 +93,7 @@ class RealBroker:
             self.changes.add(self._own.resume, self.node_id)
 
     @property
-    def _own(self) -> Cluster:
+    def _own(self) -> RealCluster:
         assert self._cluster is not None, "a broker of others is left alone"
         return self._cluster
 
@@ -104,7 +104,7 @@ class RealBrokers:
     def __init__(
         self,
         admin: Admin,
-        own: Cluster | None,
+        own: RealCluster | None,
         group_id: str,
         *,
         time: RealTime,
@@ -133,7 +133,7 @@ class RealBrokers:
         await self._look()
         self._time.spawn(self._watch())
 
-    def cannot(self, kind: Kind) -> str | None:
+    def cannot(self, kind: FaultKind) -> str | None:
         """Why that can't happen here; None if it can."""
         if kind not in _OF_BROKERS:
             return None
@@ -229,14 +229,14 @@ class RealBrokers:
         self._topics.delete(name)
 
 
-_OF_SEVERAL = frozenset({Kind.COORDINATOR_MOVE, Kind.APPEND_FAILURE})
+_OF_SEVERAL = frozenset({FaultKind.COORDINATOR_MOVE, FaultKind.APPEND_FAILURE})
 _OF_BROKERS = frozenset(
     {
-        Kind.COORDINATOR_CRASH,
-        Kind.COORDINATOR_MOVE,
-        Kind.COORDINATOR_UNAVAILABLE,
-        Kind.APPEND_FAILURE,
-        Kind.BROKER_CRASH,
-        Kind.BROKER_PAUSE,
+        FaultKind.COORDINATOR_CRASH,
+        FaultKind.COORDINATOR_MOVE,
+        FaultKind.COORDINATOR_UNAVAILABLE,
+        FaultKind.APPEND_FAILURE,
+        FaultKind.BROKER_CRASH,
+        FaultKind.BROKER_PAUSE,
     }
 )

@@ -52,7 +52,7 @@ class _Record:
         self.number = int(value)
 
 
-class Member:
+class ConfluentMember:
     """The one member of this process."""
 
     def __init__(self, terms: m.Terms, telling: Telling, channel: socket.socket) -> None:
@@ -98,11 +98,11 @@ class Member:
                 match order:
                     case m.Stop():
                         self._stop = True
-                    case m.Subscribe(topics, pattern):
+                    case m.SubscribeOrder(topics, pattern):
                         self._subscribe(topics, pattern)
                     case m.Stall(until_us):
                         self._stall_until_us = until_us
-                    case m.SlowCallback(lasts_us):
+                    case m.SlowCallbackOrder(lasts_us):
                         self._behaviour.stall_us = lasts_us
 
     def _subscribe(self, topics: tuple[str, ...], pattern: str | None) -> None:
@@ -249,4 +249,4 @@ def prepare() -> None:
 
 def main(terms: m.Terms, channel: socket.socket) -> None:
     """Be that member until told to stop. Orders come over the channel, and events go back."""
-    Member(terms, Telling(channel, terms.began_us), channel).live()
+    ConfluentMember(terms, Telling(channel, terms.began_us), channel).live()

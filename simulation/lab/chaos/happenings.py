@@ -21,7 +21,7 @@ class Told(msgspec.Struct, frozen=True):
     arguments: tuple[Any, ...]
 
 
-class TopicsChanged(msgspec.Struct, frozen=True):
+class TopicImageChanged(msgspec.Struct, frozen=True):
     """A topic changed; `image` is what there is from now on."""
 
     image: TopicsImage
@@ -43,14 +43,14 @@ class HeartbeatSeen(msgspec.Struct, frozen=True):
     response: ConsumerGroupHeartbeatResponse
 
 
-class MemberHeard(msgspec.Struct, frozen=True):
+class StreamsMemberHeard(msgspec.Struct, frozen=True):
     """A member of a Streams application was answered: its epoch, or generation; 0 where it heard of none."""
 
     epoch: int
     heartbeat: bool
 
 
-Happening: TypeAlias = m.Event | Told | TopicsChanged | HostNoted | HeartbeatSeen | MemberHeard
+Happening: TypeAlias = m.Event | Told | TopicImageChanged | HostNoted | HeartbeatSeen | StreamsMemberHeard
 
 
 class Happenings:

@@ -12,7 +12,7 @@ from fencepost.simulation.kernel.supervisor import Supervisor
 from fencepost.simulation.lab.chaos import messages as m
 
 if TYPE_CHECKING:
-    from fencepost.simulation.lab.chaos.nursery import Nursery, Process
+    from fencepost.simulation.lab.chaos.nursery import ForkedProcess, Nursery
     from fencepost.simulation.scenarios.scenario import Scenario
 
 
@@ -20,7 +20,7 @@ class MemberFailed(Exception):
     """A member's program ended as no program should. The text is its traceback."""
 
 
-class Surroundings(Protocol):
+class HostContext(Protocol):
     """The world as a host sees it."""
 
     nursery: Nursery
@@ -46,7 +46,7 @@ class Surroundings(Protocol):
 class ProcessHost:
     """One host. Each start is a new process."""
 
-    def __init__(self, name: str, world: Surroundings) -> None:
+    def __init__(self, name: str, world: HostContext) -> None:
         self.name = name
         self.status = MemberStatus.STOPPED
         self.wanted = False
@@ -134,7 +134,7 @@ class ProcessHost:
 class RealHost(ProcessHost):
     """A consumer's host. Each process is a new member; a static one keeps its instance id."""
 
-    def __init__(self, name: str, world: Surroundings, scenario: Scenario, instance_id: str | None) -> None:
+    def __init__(self, name: str, world: HostContext, scenario: Scenario, instance_id: str | None) -> None:
         super().__init__(name, world)
         self.instance_id = instance_id
         self.topics = scenario.group.topics
@@ -153,7 +153,7 @@ class RealHost(ProcessHost):
 
     def slow_callback(self, lasts_us: int) -> None:
         """The process's next callback takes so much longer."""
-        self._order(m.SlowCallback(lasts_us))
+        self._order(m.SlowCallbackOrder(lasts_us))
 
     def fail_callback(self) -> None:
         """The process's next callback raises."""
@@ -165,15 +165,15 @@ class RealHost(ProcessHost):
 
     def resubscribe(self) -> None:
         """Subscribe to `topics` and `pattern`."""
-        self._order(m.Subscribe(*self.subscription))
+        self._order(m.SubscribeOrder(*self.subscription))
 
 
 class _Life:
     """One process of a host, from its start until it is gone and all that it said is heard."""
 
-    process: Process
+    process: ForkedProcess
 
-    def __init__(self, host: ProcessHost, world: Surroundings) -> None:
+    def __init__(self, host: ProcessHost, world: HostContext) -> None:
         self._host = host
         self._world = world
         self.up = False

@@ -32,8 +32,8 @@ from fencepost.coordinator.protocol.cluster import MetadataRequest, MetadataResp
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.member.kafka.client import Client
-from fencepost.member.kafka.engine import Call, Connections
+from fencepost.member.kafka.client import KafkaClient
+from fencepost.member.kafka.engine import AiokafkaRequest, Connections
 
 TOPIC: Final = "__consumer_offsets"
 MAX_WAIT_MS: Final = 250
@@ -106,7 +106,7 @@ class GroupJournal:
 
     def __init__(self, group_id: str, bootstrap_servers: str) -> None:
         self.group_id = group_id
-        self._client = Client(
+        self._client = KafkaClient(
             bootstrap_servers=bootstrap_servers,
             client_id="fencepost-journal",
             request_timeout_ms=_REQUEST_TIMEOUT_MS,
@@ -184,7 +184,7 @@ class GroupJournal:
         while True:
             leader = self._client.cluster.leader_for_partition(self._partition)
             if leader is not None and leader != -1:
-                call = Call(ApiKey.METADATA, 12, 13, _metadata_frame)
+                call = AiokafkaRequest(ApiKey.METADATA, 12, 13, _metadata_frame)
                 try:
                     answer = await self._connections.ask(leader, call, _REQUEST_TIMEOUT_MS)
                     return _image(read_response(ApiKey.METADATA, call.version, answer)[1])

@@ -29,7 +29,7 @@ from fencepost.member.kafka.consumer import KIP848Consumer
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.application import Behaviour, one_expression, runs
 from fencepost.simulation.lab.chaos.orders import Orders
-from fencepost.simulation.lab.chaos.telling import MemberReports, Telling
+from fencepost.simulation.lab.chaos.telling import RealMemberObserver, Telling
 
 _POLL_MS = 50
 """How long one call of `getmany` waits: a stop or a stall is noticed as soon."""
@@ -37,7 +37,7 @@ _AFTER_ERROR_S = 0.1
 _CLOSE_MS = 30_000
 
 
-class Member:
+class RealMember:
     """The one member of this process, on the running loop."""
 
     def __init__(self, terms: m.Terms, telling: Telling, channel: socket.socket) -> None:
@@ -60,11 +60,11 @@ class Member:
             match order:
                 case m.Stop():
                     self._stop = order
-                case m.Subscribe(topics, pattern):
+                case m.SubscribeOrder(topics, pattern):
                     self._subscribe(topics, pattern)
                 case m.Stall(until_us):
                     self._stall_until_us = max(until_us, self._stall_until_us)
-                case m.SlowCallback(lasts_us):
+                case m.SlowCallbackOrder(lasts_us):
                     self._behaviour.stall_us = max(lasts_us, self._behaviour.stall_us)
                 case _:
                     self._behaviour.raises = True
@@ -129,7 +129,7 @@ class Member:
             fetch_min_bytes=1 << 20,
             fetch_max_wait_ms=terms.gather_ms,
             listener=self,
-            observer=MemberReports(self._telling, self._standing),
+            observer=RealMemberObserver(self._telling, self._standing),
         )
 
     def _standing(self) -> tuple[int, tuple[TopicPartition, ...]]:
@@ -227,6 +227,6 @@ def main(terms: m.Terms, channel: socket.socket) -> None:
     """Be that member until told to stop. Orders come over the channel, and events go back."""
 
     async def live() -> None:
-        await Member(terms, Telling(channel, terms.began_us), channel).live()
+        await RealMember(terms, Telling(channel, terms.began_us), channel).live()
 
     asyncio.run(live())

@@ -92,7 +92,7 @@ class Stop(_Order, frozen=True):
     forever: bool
 
 
-class Subscribe(_Order, frozen=True):
+class SubscribeOrder(_Order, frozen=True):
     """Subscribe to these, in place of what was before."""
 
     topics: tuple[str, ...]
@@ -105,7 +105,7 @@ class Stall(_Order, frozen=True):
     until_us: int
 
 
-class SlowCallback(_Order, frozen=True):
+class SlowCallbackOrder(_Order, frozen=True):
     """Take so much longer in the next rebalance callback."""
 
     lasts_us: int
@@ -134,7 +134,7 @@ class Forgive(_Order, frozen=True):
 
 
 Order: TypeAlias = (
-    Stop | Subscribe | Stall | SlowCallback | FailCallback | FailThread | ChangeThreads | Forgive
+    Stop | SubscribeOrder | Stall | SlowCallbackOrder | FailCallback | FailThread | ChangeThreads | Forgive
 )
 
 
@@ -153,7 +153,7 @@ class Up(_Event, frozen=True):
     member_id: MemberId
 
 
-class Moved(_Event, frozen=True):
+class MemberMoved(_Event, frozen=True):
     """The member machine took an arrow."""
 
     event: str
@@ -163,7 +163,7 @@ class Moved(_Event, frozen=True):
     owned: tuple[TopicPartition, ...]
 
 
-class Sent(_Event, frozen=True):
+class RequestSent(_Event, frozen=True):
     """A request went out; with neither body it is the one that this number had before."""
 
     number: int
@@ -171,7 +171,7 @@ class Sent(_Event, frozen=True):
     commit: OffsetCommitRequest | None
 
 
-class Answered(_Event, frozen=True):
+class HeartbeatAnswered(_Event, frozen=True):
     """A heartbeat was answered, or failed with `error`, the name of an exception."""
 
     number: int
@@ -188,7 +188,7 @@ class CalledBack(_Event, frozen=True):
 
 
 class Committed(_Event, frozen=True):
-    """A commit was answered, or failed. One that no `Sent` told of comes with its request."""
+    """A commit was answered, or failed. One that no `RequestSent` told of comes with its request."""
 
     number: int
     request: OffsetCommitRequest | None
@@ -252,7 +252,7 @@ class OffsetsCommitted(_Event, frozen=True):
     offsets: tuple[tuple[TopicPartition, int], ...]
 
 
-class Found(_Event, frozen=True):
+class CheckFound(_Event, frozen=True):
     """A check in the process found this."""
 
     invariant: str
@@ -267,9 +267,9 @@ class Failed(_Event, frozen=True):
 
 Event: TypeAlias = (
     Up
-    | Moved
-    | Sent
-    | Answered
+    | MemberMoved
+    | RequestSent
+    | HeartbeatAnswered
     | CalledBack
     | Committed
     | Delivered
@@ -280,7 +280,7 @@ Event: TypeAlias = (
     | HandlerAsked
     | ShutdownTold
     | OffsetsCommitted
-    | Found
+    | CheckFound
     | Failed
 )
 

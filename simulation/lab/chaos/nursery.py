@@ -14,13 +14,13 @@ from typing import Any
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.lab.chaos import messages as m
-from fencepost.simulation.lab.chaos.template import Began, Ended, Fork, Ready, Report, Signal
+from fencepost.simulation.lab.chaos.template import Began, Ended, Fork, Report, Signal, TemplateReady
 
 _READY_SECONDS = 60.0
 _READ_BYTES = 1 << 18
 
 
-class Process:
+class ForkedProcess:
     """One member's process: `on_event` hears what it says, `on_end` that it is gone and all was heard."""
 
     def __init__(
@@ -106,8 +106,8 @@ class Nursery:
     def __init__(self, program: m.ProgramName) -> None:
         self._program = program
         self._ready = asyncio.Event()
-        self._starting: deque[Process] = deque()
-        self._processes: dict[int, Process] = {}
+        self._starting: deque[ForkedProcess] = deque()
+        self._processes: dict[int, ForkedProcess] = {}
         self._reports = m.Frames(Report)
         self._template: subprocess.Popen[bytes] | None = None
         self._lost = False
@@ -157,9 +157,9 @@ class Nursery:
 
     def start(
         self, terms: m.AnyTerms, on_event: Callable[[m.Event], None], on_end: Callable[[], None]
-    ) -> Process:
+    ) -> ForkedProcess:
         """Start a process."""
-        process = Process(self, on_event, on_end)
+        process = ForkedProcess(self, on_event, on_end)
         self._starting.append(process)
         message = m.frame(Fork(terms))
         with process.theirs as theirs, contextlib.suppress(BrokenPipeError):
@@ -188,7 +188,7 @@ class Nursery:
 
     def _take(self, report: Any) -> None:
         match report:
-            case Ready():
+            case TemplateReady():
                 self._ready.set()
             case Began(pid):
                 process = self._processes[pid] = self._starting.popleft()

@@ -25,7 +25,7 @@ from typing import Any, Final, TypeAlias
 import msgspec
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
-from fencepost.coordinator.consumer.states import MemberState
+from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.errors import InconsistentRecord
@@ -350,7 +350,7 @@ class ObservedCoordinator:
         return dict.fromkeys(found, "replaced") if replaced else found
 
     def _note_revocations(self, records: Sequence[Record], now_us: int) -> None:
-        unrevoked = MemberState.UNREVOKED_PARTITIONS.code
+        unrevoked = ConsumerGroupMemberState.UNREVOKED_PARTITIONS.code
         for each in records:
             key, value = each.key, each.value
             if not isinstance(key, r.ConsumerGroupCurrentMemberAssignmentKey):

@@ -10,7 +10,7 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from fencepost.simulation.faults.stage import DisturbedNetwork
 from fencepost.simulation.kafka.member import ALIVE
 from fencepost.simulation.kernel.rng import Streams
-from fencepost.simulation.kernel.rules import Rule
+from fencepost.simulation.kernel.rules import NetworkRule
 from fencepost.simulation.kernel.supervisor import Supervisor
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.brokers import RealBrokers
@@ -28,13 +28,13 @@ class OpenNetwork:
     """What is between members and brokers where nothing is to be disturbed."""
 
     def __init__(self) -> None:
-        self.rules: list[Rule] = []
+        self.rules: list[NetworkRule] = []
 
     def cut_all(self, name: str) -> None:
         """There is nothing that could be cut."""
 
 
-class Surroundings(NamedTuple):
+class RunContext(NamedTuple):
     """What a run has, and its world makes use of."""
 
     time: RealTime
@@ -52,7 +52,7 @@ class ProcessWorld(abc.ABC, Generic[H]):
 
     hosts: Mapping[str, H]
 
-    def __init__(self, seed: int, around: Surroundings, *, start: Span, restart: Span) -> None:
+    def __init__(self, seed: int, around: RunContext, *, start: Span, restart: Span) -> None:
         self.streams = Streams(seed)
         self.loop = around.time
         self.cluster = around.brokers

@@ -27,9 +27,9 @@ from fencepost.simulation.lab.chaos.happenings import (
     Happenings,
     HeartbeatSeen,
     HostNoted,
-    MemberHeard,
+    StreamsMemberHeard,
     Told,
-    TopicsChanged,
+    TopicImageChanged,
 )
 from fencepost.simulation.lab.chaos.merge import LOG, Merge, mark_before, marks_of_commit
 from fencepost.simulation.lab.chaos.observed import Arrival, ObservedCoordinator
@@ -216,7 +216,7 @@ class Retelling:
                 self._pushed[host] = member_id
             case HeartbeatSeen(request, response):
                 return mark_before(request.member_id, response)
-            case m.Answered(_, _, response, _) if response is not None:
+            case m.HeartbeatAnswered(_, _, response, _) if response is not None:
                 return mark_before(self._pushed[host], response)
         return None
 
@@ -234,14 +234,14 @@ class Retelling:
             case Told(hook, arguments):
                 self.faults_over = self.faults_over or hook == "on_faults_end"
                 self.tell(hook, *arguments)
-            case TopicsChanged(image, topic, what, partitions):
+            case TopicImageChanged(image, topic, what, partitions):
                 self.topics = image
                 self.tell("on_topic", topic, what, partitions)
             case HeartbeatSeen(request, response):
                 self.tell("on_member_response", host, request, response)
             case HostNoted(what):
                 self._noted(self.members[host], what)
-            case MemberHeard():
+            case StreamsMemberHeard():
                 return  # of Streams applications, which are told elsewhere
             case _:
                 self._said(self.members[host], happening)
@@ -254,15 +254,15 @@ class Retelling:
 
     def _said(self, host: RetoldHost, event: m.Event) -> None:
         match event:
-            case m.Moved(_, arrow, source, target, epoch, owned):
+            case m.MemberMoved(_, arrow, source, target, epoch, owned):
                 if isinstance(host.told, RetoldDriver):
                     host.told.state = ConsumerMemberState(target)
                     host.told.member_epoch = epoch
                     host.told.assignment = owned
                 self.tell("on_member_state", host.name, arrow, source, target)
-            case m.Sent():
+            case m.RequestSent():
                 self._sent(host, event)
-            case m.Answered(_, number, response, error):
+            case m.HeartbeatAnswered(_, number, response, error):
                 self.tell("on_member_response", host.name, host.requests[number], response or _error(error))
             case m.CalledBack(_, kind, phase, partitions):
                 self._called_back(host, kind, phase, partitions)
@@ -296,7 +296,7 @@ class Retelling:
             case _:
                 return  # one that stopped before it had a consumer, or failed, which ends the run
 
-    def _sent(self, host: RetoldHost, event: m.Sent) -> None:
+    def _sent(self, host: RetoldHost, event: m.RequestSent) -> None:
         if event.heartbeat is not None:
             host.requests[event.number] = event.heartbeat
         elif event.commit is not None:
@@ -326,6 +326,6 @@ def _error(name: str) -> Exception:
 
 def _marks(happening: Happening) -> tuple[Hashable, ...]:
     """What of the log can only follow an event."""
-    if isinstance(happening, m.Sent) and happening.commit is not None:
+    if isinstance(happening, m.RequestSent) and happening.commit is not None:
         return tuple(marks_of_commit(happening.commit))
     return ()

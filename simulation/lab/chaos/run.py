@@ -19,9 +19,9 @@ from fencepost.simulation.lab.chaos.playable import patterns, playable
 from fencepost.simulation.lab.chaos.result import ChaosResult
 from fencepost.simulation.lab.chaos.stage import RealStage
 from fencepost.simulation.lab.chaos.staging import Progress, Staging
-from fencepost.simulation.lab.chaos.streams.stage import ApplicationStage
+from fencepost.simulation.lab.chaos.streams.stage import RealApplicationStage
 from fencepost.simulation.lab.chaos.tempo import DEFAULT_US, tempo
-from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.clusters.probe import addresses, examine
 from fencepost.simulation.scenarios.scenario import CreateTopic, Scenario
 from fencepost.simulation.scenarios.streams import StreamsScenario
@@ -40,7 +40,7 @@ _OF_COORDINATOR: Final = frozenset(
 async def run_real(
     scenario: Scenario | StreamsScenario,
     seed: int,
-    cluster: Cluster | str,
+    cluster: RealCluster | str,
     *,
     client: m.ClientName = "fencepost",
     duration_us: int = DEFAULT_US,
@@ -64,8 +64,8 @@ async def run_real(
     """
     playable(scenario, client)
     began = time.perf_counter()
-    own = cluster if isinstance(cluster, Cluster) else None
-    servers = cluster.bootstrap_servers if isinstance(cluster, Cluster) else ",".join(addresses(cluster))
+    own = cluster if isinstance(cluster, RealCluster) else None
+    servers = cluster.bootstrap_servers if isinstance(cluster, RealCluster) else ",".join(addresses(cluster))
     if own is None:
         await examine(servers, _EXAMINE_S)
     recorder = Recorder(world=WORLD, group=scenario.group.id, sink=trace)
@@ -76,7 +76,7 @@ async def run_real(
         config = await admin.configuration()
         await _require_vacant(admin, scenario)
         if isinstance(scenario, StreamsScenario):
-            application = ApplicationStage(
+            application = RealApplicationStage(
                 tempo(scenario, seed, config, duration_us),
                 seed,
                 admin,

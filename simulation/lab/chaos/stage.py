@@ -13,7 +13,7 @@ from fencepost.coordinator.protocol.consumer import (
 from fencepost.coordinator.protocol.regular_expressions import matching
 from fencepost.coordinator.protocol.slices import at_once
 from fencepost.simulation.faults.nemesis import Nemesis
-from fencepost.simulation.faults.plan import Kind
+from fencepost.simulation.faults.plan import FaultKind
 from fencepost.simulation.kafka.member import ALIVE
 from fencepost.simulation.kernel.observers import Observer
 from fencepost.simulation.lab.chaos import messages as m
@@ -21,7 +21,7 @@ from fencepost.simulation.lab.chaos.admin import OFFSETS_TOPIC
 from fencepost.simulation.lab.chaos.happenings import HeartbeatSeen
 from fencepost.simulation.lab.chaos.merge import RunClock
 from fencepost.simulation.lab.chaos.observed import Arrival, ObservedCoordinator
-from fencepost.simulation.lab.chaos.processes import Surroundings
+from fencepost.simulation.lab.chaos.processes import RunContext
 from fencepost.simulation.lab.chaos.result import Skipped
 from fencepost.simulation.lab.chaos.retelling import Retelling
 from fencepost.simulation.lab.chaos.roster import Roster
@@ -30,7 +30,7 @@ from fencepost.simulation.lab.chaos.world import RealWorld
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
 from fencepost.simulation.scenarios.check import named_topics
 from fencepost.simulation.trace.recorder import Recorder
-from fencepost.simulation.trace.schema import Kind as Row
+from fencepost.simulation.trace.schema import RowKind as Row
 
 _SHOWN: Final = 5
 
@@ -49,7 +49,7 @@ class RealStage(Staging[RealWorld]):
         self.observed: ObservedCoordinator | None = None
         """What the coordinator's log tells, if the cluster has one."""
 
-    def _make_world(self, around: Surroundings, stack: AsyncExitStack) -> RealWorld:
+    def _make_world(self, around: RunContext, stack: AsyncExitStack) -> RealWorld:
         return RealWorld(
             self._scenario,
             self._seed,
@@ -59,8 +59,8 @@ class RealStage(Staging[RealWorld]):
             flaw=self._flaw,
         )
 
-    def _cannot(self, kind: Kind) -> str | None:
-        if kind is Kind.CALLBACK_ERROR and self._client == "confluent":
+    def _cannot(self, kind: FaultKind) -> str | None:
+        if kind is FaultKind.CALLBACK_ERROR and self._client == "confluent":
             return "what its callbacks raise comes out of poll, and nothing else becomes of it"
         return super()._cannot(kind)
 

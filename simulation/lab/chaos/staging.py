@@ -16,7 +16,7 @@ import structlog
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation.faults.plan import Kind, Plan
+from fencepost.simulation.faults.plan import Draw, FaultKind
 from fencepost.simulation.faults.stage import DisturbedNetwork
 from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.kernel.rules import Direction
@@ -27,16 +27,16 @@ from fencepost.simulation.lab.chaos.clock import RealTime
 from fencepost.simulation.lab.chaos.happenings import Happenings, Told
 from fencepost.simulation.lab.chaos.ledger import Ledger
 from fencepost.simulation.lab.chaos.nursery import Nursery
-from fencepost.simulation.lab.chaos.processes import OpenNetwork, ProcessWorld, Surroundings
+from fencepost.simulation.lab.chaos.processes import OpenNetwork, ProcessWorld, RunContext
 from fencepost.simulation.lab.chaos.producer import Producer
 from fencepost.simulation.lab.chaos.result import Skipped
 from fencepost.simulation.lab.chaos.roster import Roster
 from fencepost.simulation.lab.chaos.tempo import Tempo
 from fencepost.simulation.lab.chaos.topics import RealTopics
-from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
 from fencepost.simulation.lab.proxy.proxy import Proxy
-from fencepost.simulation.scenarios.scenario import Topic
+from fencepost.simulation.scenarios.scenario import ScenarioTopic
 
 log = structlog.get_logger(__name__)
 
@@ -53,12 +53,12 @@ _STRANGERS_S: Final = 1.0
 """How often somebody looks whether others are in the group."""
 OF_NETWORK: Final = frozenset(
     {
-        Kind.PARTITION,
-        Kind.SLOW_LINK,
-        Kind.LOSS,
-        Kind.CONNECTION_LOSS,
-        Kind.LOST_REQUEST,
-        Kind.LOST_RESPONSE,
+        FaultKind.PARTITION,
+        FaultKind.SLOW_LINK,
+        FaultKind.LOSS,
+        FaultKind.CONNECTION_LOSS,
+        FaultKind.LOST_REQUEST,
+        FaultKind.LOST_RESPONSE,
     }
 )
 
@@ -86,7 +86,7 @@ class Staging(abc.ABC, Generic[W]):
         bootstrap_servers: str,
         *,
         config: GroupCoordinatorConfig,
-        own: Cluster | None,
+        own: RealCluster | None,
     ) -> None:
         self._played = played
         self._scenario = played.scenario
@@ -134,7 +134,7 @@ class Staging(abc.ABC, Generic[W]):
             network, servers = await self._network(stack)
             stack.push_async_callback(self._time.close)
             self._world = self._make_world(
-                Surroundings(
+                RunContext(
                     time=self._time,
                     happenings=self.happenings,
                     ledger=self.ledger,
@@ -157,7 +157,7 @@ class Staging(abc.ABC, Generic[W]):
     # -- what differs -------------------------------------------------------------------------------------
 
     @abc.abstractmethod
-    def _make_world(self, around: Surroundings, stack: AsyncExitStack) -> W:
+    def _make_world(self, around: RunContext, stack: AsyncExitStack) -> W:
         """The world that is to be disturbed."""
 
     @abc.abstractmethod
@@ -181,17 +181,17 @@ class Staging(abc.ABC, Generic[W]):
     async def _conclude(self) -> None:
         """The quiet phase is over: let records be processed, and tell of the end."""
 
-    def _all_topics(self) -> Iterable[Topic]:
+    def _all_topics(self) -> Iterable[ScenarioTopic]:
         """What there is from the beginning."""
         return tuple(self._scenario.topics)
 
-    def _cannot(self, kind: Kind) -> str | None:
+    def _cannot(self, kind: FaultKind) -> str | None:
         """Why that can't happen here; None if it can."""
         return self.brokers.cannot(kind)
 
     # -- the stage ----------------------------------------------------------------------------------------
 
-    def _possible(self, plan: Plan) -> Plan:
+    def _possible(self, plan: Draw) -> Draw:
         """The plan without what can't be played here, which is taken down."""
         reasons = {entry.kind: self._cannot(entry.kind) for entry in plan.entries}
         times = Counter(entry.kind for entry in plan.entries)

@@ -42,7 +42,7 @@ class Telling:
             raise SystemExit(1) from None
 
 
-class MemberReports:
+class RealMemberObserver:
     """The observer of a consumer of ours."""
 
     def __init__(
@@ -55,14 +55,14 @@ class MemberReports:
 
     def on_state(self, event: AnyEvent, source: AnyState, target: AnyState) -> None:
         """The machine moved."""
-        self._say(m.Moved, str(event), str(source), str(target), *self._standing())
+        self._say(m.MemberMoved, str(event), str(source), str(target), *self._standing())
 
     def on_request(self, request: Request) -> None:
         """A request goes out."""
         number, new = self._number(request)
         heartbeat = request if new and isinstance(request, ConsumerGroupHeartbeatRequest) else None
         commit = request if new and isinstance(request, OffsetCommitRequest) else None
-        self._say(m.Sent, number, heartbeat, commit)
+        self._say(m.RequestSent, number, heartbeat, commit)
 
     def _number(self, request: object) -> tuple[int, bool]:
         known = self._numbers.get(id(request))
@@ -79,9 +79,9 @@ class MemberReports:
         """A heartbeat was answered, or failed."""
         number, _ = self._number(request)
         if isinstance(response, Exception):
-            self._say(m.Answered, number, None, type(response).__name__)
+            self._say(m.HeartbeatAnswered, number, None, type(response).__name__)
         elif isinstance(response, ConsumerGroupHeartbeatResponse):
-            self._say(m.Answered, number, response, "")
+            self._say(m.HeartbeatAnswered, number, response, "")
 
     def on_callback(self, kind: CallbackKind, phase: Phase, partitions: tuple[TopicPartition, ...]) -> None:
         """A rebalance callback began or ended."""

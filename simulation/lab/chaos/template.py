@@ -41,7 +41,7 @@ Program: TypeAlias = Callable[[Any, socket.socket], None]
 """Takes the terms of its kind, and its end of the channel."""
 
 
-class Ready(msgspec.Struct, frozen=True, tag=True):
+class TemplateReady(msgspec.Struct, frozen=True, tag=True):
     """Everything is imported."""
 
 
@@ -72,7 +72,7 @@ class Ended(msgspec.Struct, frozen=True, tag=True):
 
 
 Request: TypeAlias = Fork | Signal
-Report: TypeAlias = Ready | Began | Ended
+Report: TypeAlias = TemplateReady | Began | Ended
 
 _decode = msgspec.msgpack.Decoder(Request).decode
 
@@ -86,7 +86,7 @@ def main(fd: int, program: Program) -> None:
         signal.set_wakeup_fd(waker.fileno(), warn_on_full_buffer=False)
         signal.signal(signal.SIGCHLD, _note)
         gc.freeze()
-        director.sendall(m.frame(Ready()))
+        director.sendall(m.frame(TemplateReady()))
         try:
             with selectors.DefaultSelector() as selector:
                 selector.register(director, selectors.EVENT_READ)

@@ -14,7 +14,7 @@ import msgspec
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.faults.plan import Entry, Plan, draw
+from fencepost.simulation.faults.plan import Draw, DrawnEvent, draw
 from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.scenarios.streams import StreamsScenario
@@ -35,7 +35,7 @@ class Tempo(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     """A scenario and its plan as they are played."""
 
     scenario: S
-    plan: Plan
+    plan: Draw
     factor: float
     """What each time was multiplied by; 0.125 is eight times as fast."""
     quiet_us: int
@@ -105,7 +105,7 @@ def _span(span: Span, factor: float) -> Span:
     return Span(span.kind, max(low, 1) if span.kind == "lognormal" else low, max(high, 1) if span.high else 0)
 
 
-def faster_plan(plan: Plan, factor: float, quiet: int) -> Plan:
+def faster_plan(plan: Draw, factor: float, quiet: int) -> Draw:
     """A plan with each time in it multiplied, and a quiet phase of that length."""
     faults_end = round(plan.faults_end_us * factor)
     return msgspec.structs.replace(
@@ -116,7 +116,7 @@ def faster_plan(plan: Plan, factor: float, quiet: int) -> Plan:
     )
 
 
-def _entry(entry: Entry, factor: float) -> Entry:
+def _entry(entry: DrawnEvent, factor: float) -> DrawnEvent:
     kind, low, high = entry.added
     return msgspec.structs.replace(
         entry,

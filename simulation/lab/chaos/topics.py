@@ -5,7 +5,7 @@ from __future__ import annotations
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.simulation.lab.chaos.admin import Admin, TopicTaken
 from fencepost.simulation.lab.chaos.clock import RealTime, WorkQueue
-from fencepost.simulation.lab.chaos.happenings import Happenings, TopicsChanged
+from fencepost.simulation.lab.chaos.happenings import Happenings, TopicImageChanged
 from fencepost.simulation.lab.chaos.ledger import Ledger
 from fencepost.simulation.lab.chaos.producer import Producer
 
@@ -84,7 +84,7 @@ class RealTopics:
 
     def _changed(self, at_us: int, image: TopicsImage, name: str, what: str, partitions: int) -> None:
         self._image = image
-        self._happenings.add(at_us, "", TopicsChanged(image, name, what, partitions))
+        self._happenings.add(at_us, "", TopicImageChanged(image, name, what, partitions))
 
     async def clean_up(self, name: str) -> None:
         """Leave this one not behind.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.hosts import RealHost
-from fencepost.simulation.lab.chaos.processes import ProcessWorld, Surroundings
+from fencepost.simulation.lab.chaos.processes import ProcessWorld, RunContext
 from fencepost.simulation.scenarios.scenario import Scenario
 
 
@@ -16,7 +16,7 @@ class RealWorld(ProcessWorld[RealHost]):
         self,
         scenario: Scenario,
         seed: int,
-        around: Surroundings,
+        around: RunContext,
         *,
         members: int,
         client: m.ClientName,

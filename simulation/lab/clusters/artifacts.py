@@ -25,8 +25,8 @@ from fencepost.simulation.lab.clusters.ports import LOOPBACK
 from fencepost.simulation.lab.clusters.processes import run_program, telling_line
 from fencepost.simulation.lab.clusters.settings import (
     KAFKA_VERSION,
-    Endpoint,
     KafkaVersion,
+    ListenerAddress,
     NodeAddresses,
     broker_properties,
     properties_text,
@@ -193,7 +193,9 @@ async def _format(installation: Installation) -> None:
     It holds the level of each feature; a folder without it has none of those that came after Kafka 3.
     """
     with tempfile.TemporaryDirectory(prefix=".formatting-", dir=installation.formatted.parent) as scratch:
-        node = NodeAddresses(1, *(Endpoint(LOOPBACK, port, LOOPBACK, port) for port in (9092, 9093, 9094)))
+        node = NodeAddresses(
+            1, *(ListenerAddress(LOOPBACK, port, LOOPBACK, port) for port in (9092, 9093, 9094))
+        )
         data = Path(scratch) / "data"
         properties = Path(scratch) / "server.properties"
         properties.write_text(properties_text(broker_properties(node, [node], "stock", str(data))))

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from fencepost.simulation.lab.clusters.layout import PROPERTIES, lay_out, new_id
 from fencepost.simulation.lab.clusters.ports import LOOPBACK, free_ports
-from fencepost.simulation.lab.clusters.settings import Endpoint, NodeAddresses
+from fencepost.simulation.lab.clusters.settings import ListenerAddress, NodeAddresses
 
 RECORD_SECONDS = 60.0
 RETRY_SECONDS = 3600.0
@@ -55,7 +55,7 @@ async def record(command: Callable[..., Sequence[str]], formatted: Path, classes
     """
     with tempfile.TemporaryDirectory(prefix=".recording-", dir=classes.parent) as scratch:
         home = Path(scratch)
-        node = NodeAddresses(1, *(Endpoint(LOOPBACK, port, LOOPBACK, port) for port in free_ports(3)))
+        node = NodeAddresses(1, *(ListenerAddress(LOOPBACK, port, LOOPBACK, port) for port in free_ports(3)))
         lay_out(home, formatted, node, [node], cluster_id=new_id(), profile="stock", more={})
         made = home / "classes.jsa"
         java, *words = command("kafka.Kafka", str(home / PROPERTIES))

@@ -44,7 +44,7 @@ def _one_of(name: str, value: str, choices: Sequence[str]) -> None:
         raise FencepostError(f"{name}={value!r}: expected one of {', '.join(choices)}")
 
 
-class Cluster:
+class RealCluster:
     """One or three Kafka nodes, each broker and controller.
 
         async with Cluster(nodes=3) as cluster:
@@ -87,7 +87,7 @@ class Cluster:
         self._answers: dict[int, BrokerAnswer] = {}
 
     @classmethod
-    def attached(cls, folder: StateFolder) -> Cluster:
+    def attached(cls, folder: StateFolder) -> RealCluster:
         """The cluster of a state file, whoever started it."""
         state = folder.state
         cluster = cls(nodes=len(state.nodes), runner=state.runner, profile=state.profile, kafka=state.kafka)
@@ -123,7 +123,7 @@ class Cluster:
         """Finalized features and their levels, as the first node told when it came up."""
         return dict(next(iter(self._answers.values())).features) if self._answers else {}
 
-    async def __aenter__(self) -> Cluster:
+    async def __aenter__(self) -> RealCluster:
         """Start, and wait until every node knows all others."""
         await self.start()
         return self

@@ -12,8 +12,8 @@ from collections.abc import Mapping, Sequence
 from fencepost.coordinator.rabbit_server.handshake import RABBITMQ_VERSION
 from fencepost.simulation.lab.clusters.settings import (
     KAFKA_VERSION,
-    Endpoint,
     KafkaVersion,
+    ListenerAddress,
     NodeAddresses,
     Profile,
     broker_properties,
@@ -101,9 +101,9 @@ def docker_nodes(hosts: Sequence[str], ports: Sequence[int]) -> tuple[NodeAddres
     return tuple(
         NodeAddresses(
             number,
-            Endpoint("", _CLIENTS, "127.0.0.1", port),
-            Endpoint("", _BROKERS, host, _BROKERS),
-            Endpoint("", _CONTROLLER, host, _CONTROLLER),
+            ListenerAddress("", _CLIENTS, "127.0.0.1", port),
+            ListenerAddress("", _BROKERS, host, _BROKERS),
+            ListenerAddress("", _CONTROLLER, host, _CONTROLLER),
         )
         for number, (host, port) in enumerate(zip(hosts, ports, strict=True), 1)
     )

@@ -19,7 +19,7 @@ from fencepost.simulation.lab.clusters.layout import PROPERTIES, lay_out
 from fencepost.simulation.lab.clusters.ports import LOOPBACK, consecutive, free_ports, require_free
 from fencepost.simulation.lab.clusters.processes import identify, sight_of, signal_group, telling_line
 from fencepost.simulation.lab.clusters.runner import Condition
-from fencepost.simulation.lab.clusters.settings import Endpoint
+from fencepost.simulation.lab.clusters.settings import ListenerAddress
 from fencepost.simulation.lab.clusters.state import NodeState, StateFolder
 
 LOG = "broker.log"
@@ -55,8 +55,8 @@ def jvm_nodes(count: int, port: int | None) -> tuple[NodeState, ...]:
     )
 
 
-def _endpoint(port: int) -> Endpoint:
-    return Endpoint(LOOPBACK, port, LOOPBACK, port)
+def _endpoint(port: int) -> ListenerAddress:
+    return ListenerAddress(LOOPBACK, port, LOOPBACK, port)
 
 
 class JvmRunner:

@@ -23,7 +23,7 @@ Profile: TypeAlias = Literal["fast", "stock"]
 GROUP_PROTOCOLS = ("consumer", "share", "streams")
 
 
-class Endpoint(NamedTuple):
+class ListenerAddress(NamedTuple):
     """A listener: what it binds to (an empty host is every interface), and where others reach it."""
 
     bind_host: str
@@ -41,9 +41,9 @@ class NodeAddresses(NamedTuple):
     """One node and its three listeners."""
 
     node_id: int
-    clients: Endpoint
-    brokers: Endpoint
-    controller: Endpoint
+    clients: ListenerAddress
+    brokers: ListenerAddress
+    controller: ListenerAddress
 
 
 def broker_properties(

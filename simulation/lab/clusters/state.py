@@ -23,8 +23,8 @@ from fencepost.simulation.java import cache_directory
 from fencepost.simulation.lab.clusters.processes import ProcessIdentity, sight_of
 from fencepost.simulation.lab.clusters.settings import (
     KAFKA_VERSION,
-    Endpoint,
     KafkaVersion,
+    ListenerAddress,
     NodeAddresses,
     Profile,
 )
@@ -42,9 +42,9 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
     """One node: its ports on this machine and, with the JVM runner, its process."""
 
     node_id: int
-    clients: Endpoint
-    brokers: Endpoint
-    controller: Endpoint
+    clients: ListenerAddress
+    brokers: ListenerAddress
+    controller: ListenerAddress
     process: ProcessIdentity | None = None
 
     @property

@@ -18,7 +18,7 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.simulation.lab.clusters.probe import examine
 from fencepost.simulation.lab.conform.probe import offsets_partition
-from fencepost.simulation.lab.conform.wire import Connection, to_the_end
+from fencepost.simulation.lab.conform.wire import WireConnection, to_the_end
 
 CLIENT_ID = "fencepost-conform"
 _VISIBLE_S = 10.0
@@ -62,7 +62,9 @@ class Asking(Protocol):
 class Judge:
     """A broker with KIP-848."""
 
-    def __init__(self, admin: Connection, config: GroupCoordinatorConfig, versions: BrokerVersions) -> None:
+    def __init__(
+        self, admin: WireConnection, config: GroupCoordinatorConfig, versions: BrokerVersions
+    ) -> None:
         self.config = config
         """What the broker's own configuration says of groups."""
         self._admin = admin
@@ -81,7 +83,7 @@ class Judge:
         :raises EnvironmentLacks: if none can be reached, or they lack KIP-848.
         """
         host, port = (await examine(bootstrap)).address
-        admin = await Connection.open(host, port, CLIENT_ID)
+        admin = await WireConnection.open(host, port, CLIENT_ID)
         try:
             versions: BrokerVersions = await admin.ask(
                 ApiKey.API_VERSIONS,

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 from fencepost.coordinator.config import ReleaseVersion
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.simulation.lab.conform.exchange import Exchange
+from fencepost.simulation.lab.conform.exchange import ConformExchange
 from fencepost.simulation.lab.conform.schedule import DescribeStreams
 
 _DECLARED = re.compile(
@@ -28,11 +28,11 @@ class Deviation(NamedTuple):
     kafka: str
     fencepost: str
     why: str
-    explains: Callable[[Exchange, Sequence[str]], bool]
+    explains: Callable[[ConformExchange, Sequence[str]], bool]
     """Whether it accounts for all of these differing fields."""
 
 
-def _subscription_changed_silently(x: Exchange) -> bool:
+def _subscription_changed_silently(x: ConformExchange) -> bool:
     """Whether the member's subscription is another one than before although the epoch did not rise."""
     old, new = getattr(x, "known", None), x.member
     if new is None or x.bumped:
@@ -41,34 +41,34 @@ def _subscription_changed_silently(x: Exchange) -> bool:
     return old is None or before != (new.subscribed_topic_names, new.regex)
 
 
-def _stale_subscription_type(x: Exchange, fields: Sequence[str]) -> bool:
+def _stale_subscription_type(x: ConformExchange, fields: Sequence[str]) -> bool:
     return all(field.startswith("target: ") for field in fields) and _subscription_changed_silently(x)
 
 
-def _takes_instance_id(x: Exchange, fields: Sequence[str]) -> bool:
+def _takes_instance_id(x: ConformExchange, fields: Sequence[str]) -> bool:
     return x.merges or x.history.merged
 
 
-def _abandoned_instance_id(x: Exchange, fields: Sequence[str]) -> bool:
+def _abandoned_instance_id(x: ConformExchange, fields: Sequence[str]) -> bool:
     asked = {getattr(x.request, "instance_id", None)}
     asked |= {member.instance_id for member in getattr(x.request, "members", ())}
     return not asked.isdisjoint(x.history.abandoned)
 
 
-def _simple_group_ended(x: Exchange, fields: Sequence[str]) -> bool:
+def _simple_group_ended(x: ConformExchange, fields: Sequence[str]) -> bool:
     return not x.before.exists and not x.before.has_offsets and x.group_id in x.history.simple
 
 
-def _full_for_an_instance(x: Exchange, fields: Sequence[str]) -> bool:
+def _full_for_an_instance(x: ConformExchange, fields: Sequence[str]) -> bool:
     refused = getattr(x.answer, "error_code", None) is ErrorCode.GROUP_MAX_SIZE_REACHED
     return refused and getattr(x.request, "instance_id", None) in x.before.instances
 
 
-def _described_as_declared(x: Exchange, fields: Sequence[str]) -> bool:
+def _described_as_declared(x: ConformExchange, fields: Sequence[str]) -> bool:
     return isinstance(x.step, DescribeStreams) and all(_DECLARED.match(field) for field in fields)
 
 
-def _tied(x: Exchange, fields: Sequence[str]) -> bool:
+def _tied(x: ConformExchange, fields: Sequence[str]) -> bool:
     """Whether no assignor had more votes than any other, before the request or after it."""
     if x.config.release_version is ReleaseVersion.V4_3:
         return False
@@ -80,11 +80,11 @@ def _tied(x: Exchange, fields: Sequence[str]) -> bool:
     return False
 
 
-def _task_offsets_wanted(x: Exchange, fields: Sequence[str]) -> bool:
+def _task_offsets_wanted(x: ConformExchange, fields: Sequence[str]) -> bool:
     return all(field.startswith("task_offset_interval_ms: ") for field in fields)
 
 
-def _never(x: Exchange, fields: Sequence[str]) -> bool:
+def _never(x: ConformExchange, fields: Sequence[str]) -> bool:
     return False
 
 
@@ -177,6 +177,6 @@ DEVIATIONS: tuple[Deviation, ...] = (
 )
 
 
-def deviation_of(exchange: Exchange, fields: Sequence[str]) -> Deviation | None:
+def deviation_of(exchange: ConformExchange, fields: Sequence[str]) -> Deviation | None:
     """The first deviation that accounts for a difference, if there is one."""
     return next((one for one in DEVIATIONS if one.explains(exchange, fields)), None)

@@ -19,7 +19,7 @@ from fencepost.coordinator.protocol.streams import Tasks
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.streams.member import StreamsGroupMember
-from fencepost.simulation.lab.conform.schedule import Beat, Commit, Step
+from fencepost.simulation.lab.conform.schedule import Beat, CommitStep, Step
 
 
 class StreamsView(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,7 +43,7 @@ class StreamsView(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-class GroupView(msgspec.Struct, frozen=True, kw_only=True):
+class ConformGroupView(msgspec.Struct, frozen=True, kw_only=True):
     """A group at one moment."""
 
     exists: bool = False
@@ -63,7 +63,7 @@ class GroupView(msgspec.Struct, frozen=True, kw_only=True):
     image: TopicsImage = TopicsImage()
 
     @classmethod
-    def of(cls, coordinator: GroupCoordinator, group_id: str) -> GroupView:
+    def of(cls, coordinator: GroupCoordinator, group_id: str) -> ConformGroupView:
         """The group as it is now."""
         group: ConsumerGroup | None = coordinator.groups.get(group_id)
         has_offsets = group_id in coordinator.offsets
@@ -98,7 +98,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     simple: frozenset[str] = frozenset()
     """Groups without members that had an offset, or were refused one."""
 
-    def after(self, exchange: Exchange) -> History:
+    def after(self, exchange: ConformExchange) -> History:
         """With what a request added."""
         before, after = exchange.before, exchange.after
         given_up = {
@@ -109,7 +109,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
             and now.instance_id != member.instance_id
         }
         simple = self.simple
-        if isinstance(exchange.step, Commit) and exchange.request.member_epoch < 0 and not before.exists:
+        if isinstance(exchange.step, CommitStep) and exchange.request.member_epoch < 0 and not before.exists:
             simple |= {exchange.group_id}
         merged = self.merged or exchange.merges
         if not given_up and simple is self.simple and merged is self.merged:
@@ -117,7 +117,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
         return History(abandoned=self.abandoned | given_up, merged=merged, simple=simple)
 
 
-class Exchange(msgspec.Struct, frozen=True, kw_only=True):
+class ConformExchange(msgspec.Struct, frozen=True, kw_only=True):
     """A request, what Kafka and what we answered, and our group before and after it."""
 
     step: Step
@@ -127,8 +127,8 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     answer: Any
     """Kafka's."""
     ours: Any
-    before: GroupView
-    after: GroupView
+    before: ConformGroupView
+    after: ConformGroupView
     records: tuple[Record, ...]
     """What we wrote."""
     config: GroupCoordinatorConfig

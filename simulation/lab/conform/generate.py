@@ -13,10 +13,10 @@ from typing import Any
 
 from fencepost.simulation.lab.conform.schedule import (
     Beat,
-    Commit,
-    Create,
-    Delete,
+    CommitStep,
+    CreateTopicStep,
     DeleteGroup,
+    DeleteTopicStep,
     Describe,
     DescribeClassic,
     Epoch,
@@ -319,7 +319,7 @@ class _Generator:
         member = rng.choice([None, self._member(), self._member(), self._member()])
         epochs: list[Epoch | int] = [Epoch.LAST, Epoch.LAST, *Epoch, -1, 0]
         return [
-            Commit(
+            CommitStep(
                 topics=self._partitions() if rng.random() < 0.3 else {rng.choice("xyzw"): (0,)},
                 offset=rng.randint(0, 99),
                 member=member,
@@ -394,10 +394,10 @@ class _Generator:
         """Topics come, grow and go, and someone's heartbeat notices."""
         rng = self.rng
         changes: list[Step] = [
-            Create(topic=MISSING, partitions=rng.randint(1, 3)),
+            CreateTopicStep(topic=MISSING, partitions=rng.randint(1, 3)),
             Grow(topic=rng.choice([*TOPICS, MISSING]), partitions=rng.randint(2, 8)),
             Grow(topic=rng.choice("xyzw"), partitions=rng.randint(5, 8)),
-            Delete(topic=rng.choice([*TOPICS, MISSING])),
+            DeleteTopicStep(topic=rng.choice([*TOPICS, MISSING])),
         ]
         return [rng.choice(changes), *self.steady(), *self.steady()]
 

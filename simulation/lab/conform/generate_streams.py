@@ -8,11 +8,11 @@ from typing import Any
 
 from fencepost.simulation.lab.conform.generate import MISSING, TIMEOUT_MS, TOPICS
 from fencepost.simulation.lab.conform.schedule import (
-    Commit,
+    CommitStep,
     Configure,
-    Create,
-    Delete,
+    CreateTopicStep,
     DeleteGroup,
+    DeleteTopicStep,
     DescribeStreams,
     Epoch,
     Fetch,
@@ -193,7 +193,7 @@ class _Generator:
         epoch = rng.choice([Epoch.LAST, Epoch.LAST, *Epoch]) if member else -1
         topics = {rng.choice("xyw"): (0, 1)}
         if rng.random() < 0.6:
-            return [Commit(topics=topics, member=member, epoch=epoch, version=rng.choice([8, 9, 9]))]
+            return [CommitStep(topics=topics, member=member, epoch=epoch, version=rng.choice([8, 9, 9]))]
         return [Fetch(topics=topics, member=member, epoch=epoch, version=9)]
 
     def describe(self) -> list[Step]:
@@ -224,8 +224,8 @@ class _Generator:
         """Topics come, grow and go, and someone's heartbeat notices."""
         rng = self.rng
         changes: list[Step] = [
-            Create(topic=rng.choice([MISSING, "n"]), partitions=rng.randint(1, 3)),
+            CreateTopicStep(topic=rng.choice([MISSING, "n"]), partitions=rng.randint(1, 3)),
             Grow(topic=rng.choice("xyw"), partitions=rng.randint(5, 8)),
-            Delete(topic=rng.choice(["x", "y", "w", MISSING])),
+            DeleteTopicStep(topic=rng.choice(["x", "y", "w", MISSING])),
         ]
         return [rng.choice(changes), *self.steady(), *self.round()]

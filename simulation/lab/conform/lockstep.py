@@ -25,22 +25,22 @@ from fencepost.simulation.lab.conform.deviations import (
     Deviation,
     deviation_of,
 )
-from fencepost.simulation.lab.conform.exchange import Exchange, GroupView, History
+from fencepost.simulation.lab.conform.exchange import ConformExchange, ConformGroupView, History
 from fencepost.simulation.lab.conform.own import Own
 from fencepost.simulation.lab.conform.probe import await_topics
-from fencepost.simulation.lab.conform.resolve import ADMIN, Call, Situation
+from fencepost.simulation.lab.conform.resolve import ADMIN, ResolveContext, WireRequest
 from fencepost.simulation.lab.conform.rules import exercised
 from fencepost.simulation.lab.conform.schedule import (
     Configure,
-    Create,
-    Delete,
+    CreateTopicStep,
+    DeleteTopicStep,
     Describe,
     Grow,
     Schedule,
     Step,
     Wait,
 )
-from fencepost.simulation.lab.conform.wire import Connection, to_the_end
+from fencepost.simulation.lab.conform.wire import WireConnection, to_the_end
 
 EPOCH_MS = 1_000_000_000
 """What our clock shows when a schedule begins: not 0, which means "never" to a coordinator."""
@@ -52,7 +52,7 @@ _QUIET_S = 0.05
 """How long a resolution may take that changes no epoch, so that nothing tells of its end."""
 
 
-class Difference(msgspec.Struct, frozen=True, kw_only=True):
+class LockstepDifference(msgspec.Struct, frozen=True, kw_only=True):
     """Where the two sides part: the rule that answers for it, the schedule, and its step."""
 
     rule: str
@@ -63,7 +63,7 @@ class Difference(msgspec.Struct, frozen=True, kw_only=True):
     request: Any
 
 
-class Comparison(msgspec.Struct, kw_only=True):
+class LockstepResult(msgspec.Struct, kw_only=True):
     """What running one schedule found."""
 
     requests: int = 0
@@ -71,7 +71,7 @@ class Comparison(msgspec.Struct, kw_only=True):
     """How often each rule was exercised with equal answers."""
     deviation: Deviation | None = None
     """The known deviation that ended the schedule early."""
-    difference: Difference | None = None
+    difference: LockstepDifference | None = None
 
 
 class _Parted(Exception):
@@ -108,17 +108,17 @@ class Lockstep:
         self._schedule = schedule
         self._loop = asyncio.get_running_loop()
         self._started = self._loop.time()
-        self._situation = Situation(group_id, prefix)
+        self._situation = ResolveContext(group_id, prefix)
         self._situation.topic_ids.update(topic_ids)
         self._own = Own(judge.config)
         self._own.advance(EPOCH_MS)
         for name, topic_id in topic_ids.items():
             self._own.put_topic(prefix + name, topic_id, schedule.topics[name])
-        self._connections: dict[tuple[str, tuple[str, int]], Connection] = {}
-        self._comparison = Comparison()
+        self._connections: dict[tuple[str, tuple[str, int]], WireConnection] = {}
+        self._comparison = LockstepResult()
         self._history = History()
 
-    async def run(self) -> Comparison:
+    async def run(self) -> LockstepResult:
         """All steps, until the sides differ.
 
         :raises EnvironmentLacks: if the broker goes away, or has no coordinator for the group.
@@ -131,7 +131,7 @@ class Lockstep:
                 await self._step(self._schedule.steps[index])
                 index += 1
         except _Parted as parted:
-            found.difference = Difference(
+            found.difference = LockstepDifference(
                 rule=parted.rule,
                 schedule=self._schedule,
                 step=index,
@@ -161,12 +161,12 @@ class Lockstep:
             for connection in self._connections.values():
                 connection.hang_up()
 
-    async def _connection(self, sender: str, group_id: str = "") -> Connection:
+    async def _connection(self, sender: str, group_id: str = "") -> WireConnection:
         """The sender's connection to the coordinator of a group; a blank one is asked about anywhere."""
         address = await self._judge.coordinator(group_id.strip() or self._situation.group_id)
         found = self._connections.get((sender, address))
         if found is None:
-            found = self._connections[sender, address] = await Connection.open(*address, sender)
+            found = self._connections[sender, address] = await WireConnection.open(*address, sender)
         return found
 
     def _now_ms(self) -> int:
@@ -195,7 +195,7 @@ class Lockstep:
         match step:
             case Wait():
                 await asyncio.sleep(step.ms / 1000)
-            case Create() | Grow() | Delete():
+            case CreateTopicStep() | Grow() | DeleteTopicStep():
                 await self._change_topics(step)
             case Configure():
                 await self._configure(step)
@@ -218,7 +218,7 @@ class Lockstep:
             await self._await_resolution(matches)
         await self._await_internal_topics()
 
-    async def _ask_own(self, step: Step, call: Call, answer: Any, host: str) -> Exchange:
+    async def _ask_own(self, step: Step, call: WireRequest, answer: Any, host: str) -> ConformExchange:
         """Our answer, once with the broker's choice among equals if that is what ours depends on."""
         own = self._own
         own.records.clear()
@@ -227,13 +227,13 @@ class Lockstep:
         own.coordinator.checked.clear()
         own.advance(self._now_ms())
         own.generated_member_id = getattr(answer, "member_id", None) or "generated"
-        before = GroupView.of(own.coordinator, call.group_id)
+        before = ConformGroupView.of(own.coordinator, call.group_id)
         ours = self._our_answer(call, host)
         if own.coordinator.wanted:
             own.coordinator.offered = _targets(await self._described_by_broker())
             ours = self._our_answer(call, host)
             own.coordinator.wanted, own.coordinator.offered = False, None
-        return Exchange(
+        return ConformExchange(
             step=step,
             request=call.message,
             version=call.version,
@@ -241,13 +241,13 @@ class Lockstep:
             answer=answer,
             ours=ours,
             before=before,
-            after=GroupView.of(own.coordinator, call.group_id),
+            after=ConformGroupView.of(own.coordinator, call.group_id),
             records=tuple(own.records),
             config=self._judge.config,
             history=self._history,
         )
 
-    def _our_answer(self, call: Call, host: str) -> Any:
+    def _our_answer(self, call: WireRequest, host: str) -> Any:
         try:
             return self._own.ask(call.api_key, call.version, call.message, call.sender, host)
         except Exception as error:
@@ -256,7 +256,7 @@ class Lockstep:
                 "crash", [f"fencepost raised {type(error).__name__}: {error}"], call.message
             ) from error
 
-    def _judge_exchange(self, exchange: Exchange) -> None:
+    def _judge_exchange(self, exchange: ConformExchange) -> None:
         self._comparison.requests += 1
         timers = [f"timer.{reason}" for reason in dict.fromkeys(self._own.fenced)]
         rules = [*timers, *exercised(exchange)]
@@ -324,15 +324,15 @@ class Lockstep:
 
     # Topics and configuration
 
-    async def _change_topics(self, step: Create | Grow | Delete) -> None:
+    async def _change_topics(self, step: CreateTopicStep | Grow | DeleteTopicStep) -> None:
         name = self._situation.topic(step.topic)
         theirs: Any
         match step:
-            case Create():
+            case CreateTopicStep():
                 theirs = await self._judge.create_topic(name, step.partitions)
             case Grow():
                 theirs = await self._judge.grow_topic(name, step.partitions)
-            case Delete():
+            case DeleteTopicStep():
                 theirs = await self._judge.delete_topic(name)
         self._own.advance(self._now_ms())
         topic = self._own.image.by_name.get(name)
@@ -348,14 +348,14 @@ class Lockstep:
             await self._topics_are_known({name: (topic_id, 0 if topic is None else topic.partitions)})
         self._comparison.exercised["topics.change"] += 1
 
-    def _apply(self, step: Create | Grow | Delete, name: str, theirs: Any) -> None:
+    def _apply(self, step: CreateTopicStep | Grow | DeleteTopicStep, name: str, theirs: Any) -> None:
         match step:
-            case Create():
+            case CreateTopicStep():
                 self._situation.topic_ids[step.topic] = theirs.topic_id
                 self._own.put_topic(name, theirs.topic_id, step.partitions)
             case Grow():
                 self._own.put_topic(name, self._own.image.by_name[name].topic_id, step.partitions)
-            case Delete():
+            case DeleteTopicStep():
                 self._own.drop_topic(name)
 
     async def _configure(self, step: Configure) -> None:
@@ -371,9 +371,9 @@ class Lockstep:
         self._comparison.exercised["group.configuration"] += 1
 
 
-def _expected(step: Create | Grow | Delete, partitions: int | None) -> ErrorCode:
+def _expected(step: CreateTopicStep | Grow | DeleteTopicStep, partitions: int | None) -> ErrorCode:
     match step:
-        case Create():
+        case CreateTopicStep():
             return ErrorCode.NONE if partitions is None else ErrorCode.TOPIC_ALREADY_EXISTS
         case Grow() if partitions is not None:
             return ErrorCode.NONE if step.partitions > partitions else ErrorCode.INVALID_PARTITIONS

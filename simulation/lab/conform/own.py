@@ -41,7 +41,7 @@ from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.streams import TopicInfo
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.runtime import CoordinatorRuntime
-from fencepost.coordinator.server.cluster import Cluster
+from fencepost.coordinator.server.cluster import KafkaCluster
 from fencepost.coordinator.server.dispatch import handlers
 from fencepost.coordinator.server.groups import GroupCoordinators
 from fencepost.coordinator.server.services import Asked, Services
@@ -117,7 +117,7 @@ class Own:
         self._config = config
         self._runtime = CoordinatorRuntime(self.coordinator, MemoryJournal())
         self._effects: list[ResolveRegularExpressions] = []
-        self._cluster = Cluster()
+        self._cluster = KafkaCluster()
         self._cluster.nodes = (Node(node_id=1, host="127.0.0.1", port=9092),)
         self._handlers = handlers()
         self._services = Services(

@@ -26,7 +26,7 @@ from fencepost.coordinator.protocol.streams import StreamsGroupDescribeRequest, 
 from fencepost.simulation.lab.conform.knowledge import Epochs
 from fencepost.simulation.lab.conform.schedule import (
     Beat,
-    Commit,
+    CommitStep,
     DeleteGroup,
     Describe,
     DescribeClassic,
@@ -55,7 +55,7 @@ _VERSIONS: Mapping[int, int] = {
 """Of APIs whose versions make no difference to what is asked."""
 
 
-class Call(NamedTuple):
+class WireRequest(NamedTuple):
     """A request as it goes over the wire, and who sends it."""
 
     api_key: int
@@ -88,7 +88,7 @@ class Knowledge:
             self.before, self.assigned = self.assigned, answer.assignment
 
 
-class Situation:
+class ResolveContext:
     """All that the steps of one schedule are resolved against."""
 
     def __init__(self, group_id: str, prefix: str) -> None:
@@ -119,7 +119,7 @@ class Situation:
             return self.group_id
         return f"{self.group_id}-{group}" if group.strip() else group
 
-    def call(self, step: Step) -> Call:
+    def call(self, step: Step) -> WireRequest:
         """The request of a step that sends one to the group's coordinator."""
         group_id = self._group(getattr(step, "group", None))
         if group_id.strip():
@@ -127,7 +127,9 @@ class Situation:
         sender = getattr(step, "member", None) or ADMIN
         version = getattr(step, "version", None)
         api_key, message = self._request(step, group_id)
-        return Call(api_key, _VERSIONS[api_key] if version is None else version, message, sender, group_id)
+        return WireRequest(
+            api_key, _VERSIONS[api_key] if version is None else version, message, sender, group_id
+        )
 
     def _request(self, step: Step, group_id: str) -> tuple[ApiKey, Any]:
         match step:
@@ -147,7 +149,7 @@ class Situation:
             case List():
                 request = consumer.ListGroupsRequest(states_filter=step.states, types_filter=step.types)
                 return ApiKey.LIST_GROUPS, request
-            case Commit():
+            case CommitStep():
                 return ApiKey.OFFSET_COMMIT, self._commit(step, group_id)
             case Fetch():
                 return ApiKey.OFFSET_FETCH, self._fetch(step, group_id)
@@ -201,7 +203,7 @@ class Situation:
                 pass
         return partitions_of(held)
 
-    def _commit(self, step: Commit, group_id: str) -> offset_messages.OffsetCommitCall:
+    def _commit(self, step: CommitStep, group_id: str) -> offset_messages.OffsetCommitCall:
         member_id, epoch = self._identity(step.member, step.epoch)
         position = OffsetAndMetadata(offset=step.offset, metadata="m" * step.metadata_bytes)
         topics = self._topics(step.topics, by_id=step.version >= 10)
@@ -266,22 +268,22 @@ class Situation:
             single=step.version < 3,
         )
 
-    def farewell(self, members: tuple[consumer.LeaveGroupRequest, ...]) -> list[Call]:
+    def farewell(self, members: tuple[consumer.LeaveGroupRequest, ...]) -> list[WireRequest]:
         """The requests that take these members away, and all groups that were asked about."""
         calls = []
         for streams in self.streams_members.values():
             goodbye = StreamsGroupHeartbeatRequest(
                 group_id=self.group_id, member_id=streams.member_id, member_epoch=LEAVE_EPOCH
             )
-            calls.append(Call(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, goodbye, ADMIN, self.group_id))
+            calls.append(WireRequest(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, goodbye, ADMIN, self.group_id))
         if members:
             leave = group_messages.LeaveGroupCall(group_id=self.group_id, members=members)
-            calls.append(Call(ApiKey.LEAVE_GROUP, 5, leave, ADMIN, self.group_id))
+            calls.append(WireRequest(ApiKey.LEAVE_GROUP, 5, leave, ADMIN, self.group_id))
         for group_id in self._asked:
             delete = group_messages.DeleteGroupsCall(
                 groups=(consumer.DeleteGroupsRequest(group_id=group_id),)
             )
-            calls.append(Call(ApiKey.DELETE_GROUPS, 2, delete, ADMIN, group_id))
+            calls.append(WireRequest(ApiKey.DELETE_GROUPS, 2, delete, ADMIN, group_id))
         return calls
 
     def hear(self, step: Step, answer: Any) -> None:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
-from fencepost.simulation.lab.conform.exchange import Exchange
+from fencepost.simulation.lab.conform.exchange import ConformExchange
 
-Predicate: TypeAlias = Callable[[Exchange], bool]
+Predicate: TypeAlias = Callable[[ConformExchange], bool]
 
 
-class Rule(NamedTuple):
+class ConformRule(NamedTuple):
     """A rule of the protocol. A request whose answers are equal and that exercises it passes it."""
 
     name: str

@@ -8,11 +8,11 @@ from fencepost.simulation.lab.conform import rules_administration as administrat
 from fencepost.simulation.lab.conform import rules_group as group
 from fencepost.simulation.lab.conform import rules_heartbeat as heartbeat
 from fencepost.simulation.lab.conform import rules_streams as streams
-from fencepost.simulation.lab.conform.exchange import Exchange
-from fencepost.simulation.lab.conform.rule import Rule
+from fencepost.simulation.lab.conform.exchange import ConformExchange
+from fencepost.simulation.lab.conform.rule import ConformRule
 from fencepost.simulation.lab.conform.schedule import (
     Beat,
-    Commit,
+    CommitStep,
     DeleteGroup,
     Describe,
     DescribeClassic,
@@ -24,7 +24,7 @@ from fencepost.simulation.lab.conform.schedule import (
     StreamsBeat,
 )
 
-_BY_STEP: Mapping[type, tuple[Rule, ...]] = {
+_BY_STEP: Mapping[type, tuple[ConformRule, ...]] = {
     Beat: (
         *heartbeat.CHECKS,
         *heartbeat.STATIC,
@@ -38,7 +38,7 @@ _BY_STEP: Mapping[type, tuple[Rule, ...]] = {
     ),
     StreamsBeat: streams.HEARTBEATS,
     DescribeStreams: streams.DESCRIPTIONS,
-    Commit: administration.COMMITS,
+    CommitStep: administration.COMMITS,
     Fetch: administration.FETCHES,
     Describe: administration.DESCRIPTIONS,
     DescribeClassic: administration.CLASSIC,
@@ -48,7 +48,7 @@ _BY_STEP: Mapping[type, tuple[Rule, ...]] = {
     Forget: administration.FORGETTING,
 }
 
-_OF_STREAMS: Mapping[type, tuple[Rule, ...]] = {Commit: streams.OFFSETS, Fetch: streams.OFFSETS}
+_OF_STREAMS: Mapping[type, tuple[ConformRule, ...]] = {CommitStep: streams.OFFSETS, Fetch: streams.OFFSETS}
 """The same, where the group is a streams group."""
 
 WITHOUT_REQUEST: Mapping[str, str] = {
@@ -73,7 +73,7 @@ NAMES: Mapping[str, str] = {
 """All rules with what they are about."""
 
 
-def exercised(exchange: Exchange) -> list[str]:
+def exercised(exchange: ConformExchange) -> list[str]:
     """The rules that a request puts to the test, the most telling first."""
     kind = type(exchange.step)
     rules = _BY_STEP[kind]

@@ -4,83 +4,86 @@ from __future__ import annotations
 
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.reconcile import releases
-from fencepost.coordinator.consumer.states import MemberState
+from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, Partitions
 from fencepost.coordinator.protocol.records import (
     ConsumerGroupTargetAssignmentMemberKey,
     ConsumerGroupTargetAssignmentMetadataKey,
 )
-from fencepost.simulation.lab.conform.exchange import Exchange
-from fencepost.simulation.lab.conform.rule import Rule
+from fencepost.simulation.lab.conform.exchange import ConformExchange
+from fencepost.simulation.lab.conform.rule import ConformRule
 
-UNREVOKED, UNRELEASED = MemberState.UNREVOKED_PARTITIONS, MemberState.UNRELEASED_PARTITIONS
+UNREVOKED, UNRELEASED = (
+    ConsumerGroupMemberState.UNREVOKED_PARTITIONS,
+    ConsumerGroupMemberState.UNRELEASED_PARTITIONS,
+)
 
 
-def _ok(x: Exchange) -> bool:
+def _ok(x: ConformExchange) -> bool:
     return x.code is ErrorCode.NONE and x.request.member_epoch >= 0
 
 
-def _old(x: Exchange) -> ConsumerGroupMember | None:
+def _old(x: ConformExchange) -> ConsumerGroupMember | None:
     """The member before, or the one that it replaces."""
     return x.known or x.holder
 
 
-def _names_differ(x: Exchange) -> bool:
+def _names_differ(x: ConformExchange) -> bool:
     old, new = _old(x), x.member
     return old is not None and new is not None and old.subscribed_topic_names != new.subscribed_topic_names
 
 
-def _regexes(x: Exchange) -> tuple[str | None, str | None]:
+def _regexes(x: ConformExchange) -> tuple[str | None, str | None]:
     old, new = _old(x), x.member
     return None if old is None else old.regex, None if new is None else new.regex
 
 
-def _regex_changed(x: Exchange) -> bool:
+def _regex_changed(x: ConformExchange) -> bool:
     old, new = _regexes(x)
     return old != new
 
 
-def _missing_topic(x: Exchange) -> bool:
+def _missing_topic(x: ConformExchange) -> bool:
     names = x.request.subscribed_topic_names or ()
     return any(name not in x.after.image.by_name for name in names)
 
 
-def _counts_changed(x: Exchange) -> bool:
+def _counts_changed(x: ConformExchange) -> bool:
     """The epoch rose although neither member nor subscription is new: the topics are others."""
     return x.bumped and x.known is not None and not _names_differ(x) and not _regex_changed(x)
 
 
-EPOCH: tuple[Rule, ...] = (
-    Rule(
+EPOCH: tuple[ConformRule, ...] = (
+    ConformRule(
         "bump.regex_dropped",
         "dropping a regular expression raises the epoch (KAFKA-19891)",
         lambda x: _ok(x) and (r := _regexes(x))[0] is not None and r[1] is None,
     ),
-    Rule(
+    ConformRule(
         "bump.regex_known",
         "a regular expression that is resolved already raises the epoch at once",
         lambda x: _ok(x) and _regex_changed(x) and _regexes(x)[1] in x.before.resolved,
     ),
-    Rule(
+    ConformRule(
         "bump.regex_unknown",
         "a new regular expression waits for its resolution",
         lambda x: _ok(x) and _regex_changed(x) and not x.bumped,
     ),
-    Rule("bump.names", "other topics raise the epoch", lambda x: _ok(x) and _names_differ(x)),
-    Rule(
+    ConformRule("bump.names", "other topics raise the epoch", lambda x: _ok(x) and _names_differ(x)),
+    ConformRule(
         "bump.same_names",
         "the same topics in another order, or twice, change nothing",
         lambda x: (
             _ok(x) and x.known is not None and bool(x.request.subscribed_topic_names) and not _names_differ(x)
         ),
     ),
-    Rule(
+    ConformRule(
         "bump.metadata",
         "topics that were created, grown or deleted raise the epoch with the next heartbeat",
         lambda x: _ok(x) and _counts_changed(x),
     ),
-    Rule(
+    ConformRule(
         "bump.empty_subscription",
         "a member without topics joins without raising the epoch",
         lambda x: (
@@ -91,7 +94,7 @@ EPOCH: tuple[Rule, ...] = (
             and x.request.subscribed_topic_names == ()
         ),
     ),
-    Rule(
+    ConformRule(
         "bump.assignor",
         "another preferred assignor alone raises nothing",
         lambda x: (
@@ -102,7 +105,7 @@ EPOCH: tuple[Rule, ...] = (
             and x.known.server_assignor != x.request.server_assignor
         ),
     ),
-    Rule(
+    ConformRule(
         "bump.details",
         "another rack or time-out raises nothing",
         lambda x: (
@@ -113,12 +116,12 @@ EPOCH: tuple[Rule, ...] = (
             and (new.rack_id, new.rebalance_timeout_ms) != (x.known.rack_id, x.known.rebalance_timeout_ms)
         ),
     ),
-    Rule(
+    ConformRule(
         "bump.missing_topic",
         "a topic that does not exist is no error",
         lambda x: _ok(x) and _missing_topic(x),
     ),
-    Rule(
+    ConformRule(
         "bump.join",
         "a new member raises the epoch",
         lambda x: _ok(x) and x.request.member_epoch == JOIN_EPOCH and x.known is None and x.bumped,
@@ -126,57 +129,57 @@ EPOCH: tuple[Rule, ...] = (
 )
 
 
-def _computed(x: Exchange) -> bool:
+def _computed(x: ConformExchange) -> bool:
     return any(isinstance(record.key, ConsumerGroupTargetAssignmentMetadataKey) for record in x.records)
 
 
-def _target_changed(x: Exchange) -> bool:
+def _target_changed(x: ConformExchange) -> bool:
     return any(isinstance(record.key, ConsumerGroupTargetAssignmentMemberKey) for record in x.records)
 
 
-def _votes(x: Exchange) -> list[str]:
+def _votes(x: ConformExchange) -> list[str]:
     return [member.server_assignor for member in x.after.members.values() if member.server_assignor]
 
 
-def _mixed(x: Exchange) -> bool:
+def _mixed(x: ConformExchange) -> bool:
     subscriptions = {(m.subscribed_topic_names, m.regex) for m in x.after.members.values()}
     return len(subscriptions) > 1
 
 
-def _assignor(x: Exchange) -> str:
+def _assignor(x: ConformExchange) -> str:
     votes = _votes(x)
     order = x.config.group_consumer_assignors
     return max(order, key=lambda name: (votes.count(name), -order.index(name)))
 
 
-TARGETS: tuple[Rule, ...] = (
-    Rule(
+TARGETS: tuple[ConformRule, ...] = (
+    ConformRule(
         "target.batched",
         "within the assignment interval the old target stands (KIP-1263)",
         lambda x: _ok(x) and x.after.group_epoch > x.after.assignment_epoch,
     ),
-    Rule(
+    ConformRule(
         "assignor.majority",
         "the assignor that most members ask for is taken",
         lambda x: _ok(x) and _computed(x) and len(set(_votes(x))) > 1,
     ),
-    Rule(
+    ConformRule(
         "assignor.range_mixed",
         "range, with different subscriptions",
         lambda x: _ok(x) and _computed(x) and _assignor(x) == "range" and _mixed(x),
     ),
-    Rule("assignor.range", "range", lambda x: _ok(x) and _computed(x) and _assignor(x) == "range"),
-    Rule(
+    ConformRule("assignor.range", "range", lambda x: _ok(x) and _computed(x) and _assignor(x) == "range"),
+    ConformRule(
         "assignor.uniform_mixed",
         "uniform, with different subscriptions: sizes and moves",
         lambda x: _ok(x) and _computed(x) and _assignor(x) == "uniform" and _mixed(x),
     ),
-    Rule(
+    ConformRule(
         "assignor.uniform",
         "uniform: sizes and moves",
         lambda x: _ok(x) and _computed(x) and _assignor(x) == "uniform",
     ),
-    Rule(
+    ConformRule(
         "target.same",
         "a new epoch may bring the same target",
         lambda x: _ok(x) and _computed(x) and not _target_changed(x),
@@ -184,28 +187,28 @@ TARGETS: tuple[Rule, ...] = (
 )
 
 
-def _owned(x: Exchange) -> Partitions | None:
+def _owned(x: ConformExchange) -> Partitions | None:
     owned: Partitions | None = x.request.topic_partitions
     return owned
 
 
-def _was(x: Exchange, state: MemberState) -> bool:
+def _was(x: ConformExchange, state: ConsumerGroupMemberState) -> bool:
     return x.known is not None and x.known.state is state and x.known.member_epoch > 0
 
 
-def _is(x: Exchange, state: MemberState) -> bool:
+def _is(x: ConformExchange, state: ConsumerGroupMemberState) -> bool:
     return x.member is not None and x.member.state is state
 
 
-def _subscription_changed(x: Exchange) -> bool:
+def _subscription_changed(x: ConformExchange) -> bool:
     return _names_differ(x) or _regex_changed(x)
 
 
-def _confirms(x: Exchange) -> bool:
+def _confirms(x: ConformExchange) -> bool:
     return x.known is not None and releases(_owned(x), x.known.pending_revocation)
 
 
-def _lost(x: Exchange) -> bool:
+def _lost(x: ConformExchange) -> bool:
     old, new = x.known, x.member
     return (
         old is not None
@@ -216,8 +219,8 @@ def _lost(x: Exchange) -> bool:
     )
 
 
-RECONCILIATION: tuple[Rule, ...] = (
-    Rule(
+RECONCILIATION: tuple[ConformRule, ...] = (
+    ConformRule(
         "reconcile.shrink",
         "topics that are dropped are revoked before a new target is due",
         lambda x: (
@@ -229,67 +232,67 @@ RECONCILIATION: tuple[Rule, ...] = (
             and x.member.member_epoch == x.known.member_epoch
         ),
     ),
-    Rule(
+    ConformRule(
         "reconcile.revoke",
         "what is outside of the target is revoked, and the epoch stands still",
         lambda x: _ok(x) and not _was(x, UNREVOKED) and _is(x, UNREVOKED),
     ),
-    Rule(
+    ConformRule(
         "reconcile.revoke_released",
         "what the member says it does not own is freed at once",
         lambda x: _ok(x) and x.request.member_epoch > 0 and _lost(x) and not _is(x, UNREVOKED),
     ),
-    Rule(
+    ConformRule(
         "reconcile.unconfirmed_null",
         "a heartbeat that lists nothing confirms nothing",
         lambda x: _ok(x) and _was(x, UNREVOKED) and _owned(x) is None,
     ),
-    Rule(
+    ConformRule(
         "reconcile.unconfirmed",
         "while any of them is owned, revocation is not done",
         lambda x: _ok(x) and _was(x, UNREVOKED) and _owned(x) is not None and not _confirms(x),
     ),
-    Rule(
+    ConformRule(
         "reconcile.revoke_again",
         "after one revocation the next target may need another",
         lambda x: _ok(x) and _was(x, UNREVOKED) and _confirms(x) and _is(x, UNREVOKED),
     ),
-    Rule(
+    ConformRule(
         "reconcile.confirmed_waits",
         "a confirmed revocation moves the epoch, and the rest waits for others",
         lambda x: _ok(x) and _was(x, UNREVOKED) and _confirms(x) and _is(x, UNRELEASED),
     ),
-    Rule(
+    ConformRule(
         "reconcile.confirmed",
         "a confirmed revocation moves the epoch",
         lambda x: _ok(x) and _was(x, UNREVOKED) and _confirms(x),
     ),
-    Rule(
+    ConformRule(
         "reconcile.unreleased_keeps_waiting",
         "what others hold stays with them",
         lambda x: _ok(x) and _was(x, UNRELEASED) and _is(x, UNRELEASED),
     ),
-    Rule(
+    ConformRule(
         "reconcile.released",
         "what others let go is taken",
         lambda x: _ok(x) and _was(x, UNRELEASED) and not _is(x, UNRELEASED),
     ),
-    Rule(
+    ConformRule(
         "reconcile.waits",
         "a member gets what is free, at the new epoch, and waits for the rest",
         lambda x: _ok(x) and not _was(x, UNRELEASED) and _is(x, UNRELEASED),
     ),
-    Rule(
+    ConformRule(
         "reconcile.owned_unknown_topic",
         "an owned topic that does not exist is ignored",
         lambda x: _ok(x) and any(topic not in x.after.image.by_id for topic in _owned(x) or ()),
     ),
-    Rule(
+    ConformRule(
         "reconcile.next",
         "a stable member follows the new target",
         lambda x: (
             _ok(x)
-            and _was(x, MemberState.STABLE)
+            and _was(x, ConsumerGroupMemberState.STABLE)
             and x.member is not None
             and x.known is not None
             and x.member.member_epoch > x.known.member_epoch
@@ -298,8 +301,8 @@ RECONCILIATION: tuple[Rule, ...] = (
 )
 
 
-REGEX: tuple[Rule, ...] = (
-    Rule(
+REGEX: tuple[ConformRule, ...] = (
+    ConformRule(
         "regex.join_unresolved",
         "the first join with an expression is told an empty assignment",
         lambda x: (
@@ -310,7 +313,7 @@ REGEX: tuple[Rule, ...] = (
             and not x.request.subscribed_topic_names
         ),
     ),
-    Rule(
+    ConformRule(
         "regex.with_names",
         "names and an expression add up",
         lambda x: (
@@ -321,12 +324,12 @@ REGEX: tuple[Rule, ...] = (
             )
         ),
     ),
-    Rule(
+    ConformRule(
         "regex.removed",
         "an empty expression removes it, null keeps it",
         lambda x: _ok(x) and x.request.subscribed_topic_regex == "" and _regexes(x)[0] is not None,
     ),
-    Rule(
+    ConformRule(
         "regex.target",
         "the topics that match are assigned",
         lambda x: _ok(x) and _computed(x) and bool(x.after.resolved),

@@ -6,8 +6,8 @@ from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.validation import is_subset
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
-from fencepost.simulation.lab.conform.exchange import Exchange
-from fencepost.simulation.lab.conform.rule import Predicate, Rule
+from fencepost.simulation.lab.conform.exchange import ConformExchange
+from fencepost.simulation.lab.conform.rule import ConformRule, Predicate
 
 ASSIGNORS = frozenset({"uniform", "range"})
 
@@ -24,15 +24,15 @@ def _invalid(when: Predicate) -> Predicate:
     return _refused(ErrorCode.INVALID_REQUEST, when)
 
 
-def _joins(x: Exchange) -> bool:
+def _joins(x: ConformExchange) -> bool:
     return bool(x.request.member_epoch == JOIN_EPOCH)
 
 
-def _ok(x: Exchange) -> bool:
+def _ok(x: ConformExchange) -> bool:
     return x.code is ErrorCode.NONE
 
 
-def _faults(x: Exchange) -> int:
+def _faults(x: ConformExchange) -> int:
     """How many checks the request fails that need no group."""
     request = x.request
     return sum(
@@ -49,36 +49,40 @@ def _faults(x: Exchange) -> int:
     )
 
 
-CHECKS: tuple[Rule, ...] = (
-    Rule("check.order", "of several faults the first check answers", lambda x: _faults(x) > 1),
-    Rule(
+CHECKS: tuple[ConformRule, ...] = (
+    ConformRule("check.order", "of several faults the first check answers", lambda x: _faults(x) > 1),
+    ConformRule(
         "check.member_id_blank",
         "version 1 needs a member id",
         _invalid(lambda x: _blank(x.request.member_id)),
     ),
-    Rule("check.group_id_blank", "a group id is not blank", _invalid(lambda x: _blank(x.request.group_id))),
-    Rule(
+    ConformRule(
+        "check.group_id_blank", "a group id is not blank", _invalid(lambda x: _blank(x.request.group_id))
+    ),
+    ConformRule(
         "check.instance_id_blank",
         "an instance id is not blank",
         _invalid(lambda x: _blank(x.request.instance_id)),
     ),
-    Rule("check.rack_id_blank", "a rack id is not blank", _invalid(lambda x: _blank(x.request.rack_id))),
-    Rule(
+    ConformRule(
+        "check.rack_id_blank", "a rack id is not blank", _invalid(lambda x: _blank(x.request.rack_id))
+    ),
+    ConformRule(
         "check.join_without_timeout",
         "a join brings its rebalance time-out",
         _invalid(lambda x: _joins(x) and x.request.rebalance_timeout_ms == -1),
     ),
-    Rule(
+    ConformRule(
         "check.join_owned_null",
         "a join says that it owns nothing",
         _invalid(lambda x: _joins(x) and x.request.topic_partitions is None),
     ),
-    Rule(
+    ConformRule(
         "check.join_owned_something",
         "a join owns nothing",
         _invalid(lambda x: _joins(x) and bool(x.request.topic_partitions)),
     ),
-    Rule(
+    ConformRule(
         "check.join_without_subscription",
         "a join brings topics or a regular expression",
         _invalid(
@@ -89,37 +93,37 @@ CHECKS: tuple[Rule, ...] = (
             )
         ),
     ),
-    Rule(
+    ConformRule(
         "check.static_leave_without_instance",
         "epoch -2 needs an instance id",
         _invalid(lambda x: x.request.member_epoch == STATIC_LEAVE_EPOCH and x.request.instance_id is None),
     ),
-    Rule(
+    ConformRule(
         "check.epoch_below",
         "no epoch is below -2",
         _invalid(lambda x: x.request.member_epoch < STATIC_LEAVE_EPOCH),
     ),
-    Rule(
+    ConformRule(
         "check.unknown_assignor",
         "an assignor must be one of the broker's",
         lambda x: x.code is ErrorCode.UNSUPPORTED_ASSIGNOR,
     ),
-    Rule(
+    ConformRule(
         "check.group_missing",
         "only a join makes a group",
         _refused(ErrorCode.GROUP_ID_NOT_FOUND, lambda x: x.request.member_epoch > 0),
     ),
-    Rule(
+    ConformRule(
         "check.leave_group_missing",
         "nobody leaves a group that is not there",
         _refused(ErrorCode.GROUP_ID_NOT_FOUND, lambda x: x.request.member_epoch < 0),
     ),
-    Rule(
+    ConformRule(
         "check.group_full",
         "a full group takes no new member",
         lambda x: x.code is ErrorCode.GROUP_MAX_SIZE_REACHED,
     ),
-    Rule(
+    ConformRule(
         "check.unknown_member",
         "a member that is not known must join first",
         _refused(
@@ -127,12 +131,12 @@ CHECKS: tuple[Rule, ...] = (
             lambda x: x.request.member_epoch > 0 and x.request.instance_id is None,
         ),
     ),
-    Rule(
+    ConformRule(
         "check.invalid_regex",
         "a regular expression compiles",
         lambda x: x.code is ErrorCode.INVALID_REGULAR_EXPRESSION,
     ),
-    Rule(
+    ConformRule(
         "check.generated_id",
         "version 0 may leave the member's id to the broker",
         lambda x: _ok(x) and _joins(x) and not x.request.member_id,
@@ -140,7 +144,7 @@ CHECKS: tuple[Rule, ...] = (
 )
 
 
-def _dynamic(x: Exchange) -> ConsumerGroupMember | None:
+def _dynamic(x: ConformExchange) -> ConsumerGroupMember | None:
     """The known member whose epoch is judged, if the static rules let it come so far."""
     known = x.known
     if known is None or x.request.member_epoch < 0:
@@ -150,7 +154,7 @@ def _dynamic(x: Exchange) -> ConsumerGroupMember | None:
     return known
 
 
-def _epoch_is_previous(x: Exchange) -> bool:
+def _epoch_is_previous(x: ConformExchange) -> bool:
     known = _dynamic(x)
     return (
         known is not None
@@ -159,45 +163,45 @@ def _epoch_is_previous(x: Exchange) -> bool:
     )
 
 
-def _owned_is_assigned(x: Exchange) -> bool:
+def _owned_is_assigned(x: ConformExchange) -> bool:
     known = x.known
     return known is not None and is_subset(x.request.topic_partitions, known.assigned)
 
 
-def _is_current(x: Exchange) -> bool:
+def _is_current(x: ConformExchange) -> bool:
     known = _dynamic(x)
     return known is not None and known.member_epoch == x.request.member_epoch > 0
 
 
-EPOCHS: tuple[Rule, ...] = (
-    Rule(
+EPOCHS: tuple[ConformRule, ...] = (
+    ConformRule(
         "epoch.rejoin",
         "epoch 0 of a known member is a rejoin (KAFKA-19233)",
         lambda x: _ok(x) and _joins(x) and x.request.instance_id is None and x.known is not None,
     ),
-    Rule(
+    ConformRule(
         "epoch.ahead",
         "an epoch above the member's is fenced",
         lambda x: (known := _dynamic(x)) is not None and x.request.member_epoch > known.member_epoch,
     ),
-    Rule(
+    ConformRule(
         "epoch.previous_with_owned",
         "the previous epoch is accepted with a list of assigned partitions",
         lambda x: _epoch_is_previous(x) and _owned_is_assigned(x),
     ),
-    Rule(
+    ConformRule(
         "epoch.previous_without_owned",
         "the previous epoch without a list is fenced",
         lambda x: _epoch_is_previous(x) and x.request.topic_partitions is None,
     ),
-    Rule(
+    ConformRule(
         "epoch.previous_owned_more",
         "the previous epoch with partitions that are not assigned is fenced",
         lambda x: (
             _epoch_is_previous(x) and x.request.topic_partitions is not None and not _owned_is_assigned(x)
         ),
     ),
-    Rule(
+    ConformRule(
         "epoch.stale",
         "an older epoch is fenced",
         lambda x: (
@@ -209,7 +213,7 @@ EPOCHS: tuple[Rule, ...] = (
 )
 
 
-def _static(x: Exchange) -> bool:
+def _static(x: ConformExchange) -> bool:
     return x.request.instance_id is not None and bool(x.request.instance_id.strip())
 
 
@@ -217,58 +221,58 @@ def _away(member: ConsumerGroupMember | None) -> bool:
     return member is not None and member.member_epoch == STATIC_LEAVE_EPOCH
 
 
-STATIC: tuple[Rule, ...] = (
-    Rule(
+STATIC: tuple[ConformRule, ...] = (
+    ConformRule(
         "static.return_same_id",
         "a member that is away returns under its id",
         lambda x: _ok(x) and _joins(x) and _away(x.holder) and x.holder is x.known,
     ),
-    Rule(
+    ConformRule(
         "static.return_changed",
         "a member that returns with other topics raises the epoch",
         lambda x: _ok(x) and _joins(x) and _away(x.holder) and x.bumped,
     ),
-    Rule(
+    ConformRule(
         "static.return_new_id",
         "a member that returns under a new id inherits everything, and no epoch moves",
         lambda x: _ok(x) and _joins(x) and _away(x.holder) and x.holder is not x.known,
     ),
-    Rule(
+    ConformRule(
         "static.unreleased_same_id",
         "a living static member cannot join again, not even itself",
         _refused(ErrorCode.UNRELEASED_INSTANCE_ID, lambda x: x.holder is x.known),
     ),
-    Rule(
+    ConformRule(
         "static.unreleased",
         "an instance id of a living member is refused",
         lambda x: x.code is ErrorCode.UNRELEASED_INSTANCE_ID,
     ),
-    Rule(
+    ConformRule(
         "static.join",
         "an unknown instance id joins",
         lambda x: _ok(x) and _joins(x) and _static(x) and x.holder is None,
     ),
-    Rule(
+    ConformRule(
         "static.unknown_instance",
         "an instance id that nobody has is unknown",
         _refused(ErrorCode.UNKNOWN_MEMBER_ID, lambda x: _static(x) and x.request.member_epoch > 0),
     ),
-    Rule(
+    ConformRule(
         "static.leave_unknown_instance",
         "nobody leaves under an unknown instance id",
         _refused(ErrorCode.UNKNOWN_MEMBER_ID, lambda x: _static(x) and x.request.member_epoch < 0),
     ),
-    Rule(
+    ConformRule(
         "static.leave_other_holder",
         "nobody leaves under another's instance id",
         _refused(ErrorCode.FENCED_INSTANCE_ID, lambda x: x.request.member_epoch < 0),
     ),
-    Rule(
+    ConformRule(
         "static.other_holder",
         "another's instance id is fenced",
         lambda x: x.code is ErrorCode.FENCED_INSTANCE_ID,
     ),
-    Rule(
+    ConformRule(
         "static.instance_omitted",
         "a static member may leave its instance id out",
         lambda x: (
@@ -279,7 +283,7 @@ STATIC: tuple[Rule, ...] = (
             and known.instance_id is not None
         ),
     ),
-    Rule(
+    ConformRule(
         "static.away_frees_pending",
         "a member that goes away lets go of what it had to revoke",
         lambda x: (
@@ -289,12 +293,12 @@ STATIC: tuple[Rule, ...] = (
             and bool(known.pending_revocation)
         ),
     ),
-    Rule(
+    ConformRule(
         "static.away",
         "epoch -2 keeps the member's partitions, and no epoch moves",
         lambda x: _ok(x) and x.request.member_epoch == STATIC_LEAVE_EPOCH,
     ),
-    Rule(
+    ConformRule(
         "static.leave_for_good",
         "epoch -1 frees the instance id",
         lambda x: (
@@ -306,18 +310,18 @@ STATIC: tuple[Rule, ...] = (
     ),
 )
 
-LEAVING: tuple[Rule, ...] = (
-    Rule(
+LEAVING: tuple[ConformRule, ...] = (
+    ConformRule(
         "leave.last",
         "the last member leaves an empty group behind",
         lambda x: _ok(x) and x.request.member_epoch == LEAVE_EPOCH and not x.after.members,
     ),
-    Rule(
+    ConformRule(
         "leave.member",
         "a member that leaves raises the group's epoch",
         lambda x: _ok(x) and x.request.member_epoch == LEAVE_EPOCH,
     ),
-    Rule(
+    ConformRule(
         "leave.unknown_member",
         "nobody leaves that is not there",
         _refused(ErrorCode.UNKNOWN_MEMBER_ID, lambda x: x.request.member_epoch == LEAVE_EPOCH),
@@ -325,7 +329,7 @@ LEAVING: tuple[Rule, ...] = (
 )
 
 
-def _full(x: Exchange) -> bool:
+def _full(x: ConformExchange) -> bool:
     request = x.request
     return (
         request.rebalance_timeout_ms != -1
@@ -334,13 +338,13 @@ def _full(x: Exchange) -> bool:
     )
 
 
-def _assignment_changed(x: Exchange) -> bool:
+def _assignment_changed(x: ConformExchange) -> bool:
     known, member = x.known, x.member
     return member is not None and (known is None or known.assigned != member.assigned)
 
 
-RESPONSES: tuple[Rule, ...] = (
-    Rule(
+RESPONSES: tuple[ConformRule, ...] = (
+    ConformRule(
         "response.interval",
         "a group's own heartbeat interval is told",
         lambda x: (
@@ -349,18 +353,18 @@ RESPONSES: tuple[Rule, ...] = (
             and x.ours.heartbeat_interval_ms != x.config.group_consumer_heartbeat_interval_ms
         ),
     ),
-    Rule(
+    ConformRule(
         "response.changed",
         "a changed assignment is told whole",
         lambda x: _ok(x) and x.request.member_epoch > 0 and not _full(x) and _assignment_changed(x),
     ),
-    Rule(
+    ConformRule(
         "response.full",
         "a full request is told its assignment",
         lambda x: _ok(x) and x.request.member_epoch > 0 and _full(x),
     ),
-    Rule("response.join", "a join is told its assignment", lambda x: _ok(x) and _joins(x)),
-    Rule(
+    ConformRule("response.join", "a join is told its assignment", lambda x: _ok(x) and _joins(x)),
+    ConformRule(
         "response.unchanged",
         "without a change there is no assignment in the answer",
         lambda x: _ok(x) and x.request.member_epoch > 0,

@@ -10,19 +10,19 @@ from fencepost.coordinator.protocol.streams_records import (
     StreamsGroupTargetAssignmentMetadataKey,
 )
 from fencepost.coordinator.streams.member import StreamsGroupMember
-from fencepost.coordinator.streams.states import MemberState
-from fencepost.simulation.lab.conform.exchange import Exchange
-from fencepost.simulation.lab.conform.rule import Predicate, Rule
+from fencepost.coordinator.streams.states import StreamsGroupMemberState
+from fencepost.simulation.lab.conform.exchange import ConformExchange
+from fencepost.simulation.lab.conform.rule import ConformRule, Predicate
 from fencepost.simulation.lab.conform.rules_administration import codes
-from fencepost.simulation.lab.conform.schedule import Commit
+from fencepost.simulation.lab.conform.schedule import CommitStep
 
 
-def _before(x: Exchange) -> StreamsGroupMember | None:
+def _before(x: ConformExchange) -> StreamsGroupMember | None:
     """The member that sent it, as it was."""
     return None if x.before.streams is None else x.before.streams.members.get(x.request.member_id)
 
 
-def _after(x: Exchange) -> StreamsGroupMember | None:
+def _after(x: ConformExchange) -> StreamsGroupMember | None:
     """The member that sent it, as it is now."""
     return None if x.after.streams is None else x.after.streams.members.get(x.request.member_id)
 
@@ -31,7 +31,7 @@ def _code(code: ErrorCode) -> Predicate:
     return lambda x: x.code is code
 
 
-def _joins(x: Exchange) -> bool:
+def _joins(x: ConformExchange) -> bool:
     return bool(x.request.member_epoch == JOIN_EPOCH) and x.code is ErrorCode.NONE
 
 
@@ -39,30 +39,30 @@ def _told(code: StatusCode) -> Predicate:
     return lambda x: any(status.code is code for status in x.ours.status or ())
 
 
-def _state(state: MemberState) -> Predicate:
-    def holds(x: Exchange) -> bool:
+def _state(state: StreamsGroupMemberState) -> Predicate:
+    def holds(x: ConformExchange) -> bool:
         old, new = _before(x), _after(x)
         return new is not None and new.state is state and (old is None or old.state is not state)
 
     return holds
 
 
-def _released(x: Exchange) -> bool:
+def _released(x: ConformExchange) -> bool:
     old, new = _before(x), _after(x)
     return (
         old is not None
         and new is not None
-        and old.state is MemberState.UNREVOKED_TASKS
-        and new.state is not MemberState.UNREVOKED_TASKS
+        and old.state is StreamsGroupMemberState.UNREVOKED_TASKS
+        and new.state is not StreamsGroupMemberState.UNREVOKED_TASKS
     )
 
 
-def _kept_waiting(x: Exchange) -> bool:
+def _kept_waiting(x: ConformExchange) -> bool:
     old, new = _before(x), _after(x)
-    return old is not None and old == new and old.state is MemberState.UNREVOKED_TASKS
+    return old is not None and old == new and old.state is StreamsGroupMemberState.UNREVOKED_TASKS
 
 
-def _previous_epoch(x: Exchange) -> bool:
+def _previous_epoch(x: ConformExchange) -> bool:
     old = _before(x)
     return (
         x.code is ErrorCode.NONE
@@ -71,115 +71,127 @@ def _previous_epoch(x: Exchange) -> bool:
     )
 
 
-def _steady(x: Exchange) -> bool:
+def _steady(x: ConformExchange) -> bool:
     return x.code is ErrorCode.NONE and x.request.member_epoch > 0 and not x.records
 
 
-def _computed(x: Exchange) -> bool:
+def _computed(x: ConformExchange) -> bool:
     return any(isinstance(record.key, StreamsGroupTargetAssignmentMetadataKey) for record in x.records)
 
 
-def _moved(x: Exchange) -> bool:
+def _moved(x: ConformExchange) -> bool:
     changed = [r for r in x.records if isinstance(r.key, StreamsGroupTargetAssignmentMemberKey)]
     return _computed(x) and len(changed) > 1
 
 
-def _standby(x: Exchange) -> bool:
+def _standby(x: ConformExchange) -> bool:
     return x.after.streams is not None and any(target.standby for target in x.after.streams.targets.values())
 
 
-def _shares_a_process(x: Exchange) -> bool:
+def _shares_a_process(x: ConformExchange) -> bool:
     members = {} if x.after.streams is None else x.after.streams.members
     processes = [member.process_id for member in members.values()]
     return _computed(x) and len(set(processes)) < len(processes)
 
 
-def _without_topics(x: Exchange) -> bool:
+def _without_topics(x: ConformExchange) -> bool:
     problems = (StatusCode.MISSING_SOURCE_TOPICS, StatusCode.INCORRECTLY_PARTITIONED_TOPICS)
     return any(_told(code)(x) for code in problems) and x.ours.tasks == NO_TASKS
 
 
 HEARTBEATS = (
-    Rule(
+    ConformRule(
         "streams.request.invalid",
         "a heartbeat that no member sends is refused",
         _code(ErrorCode.INVALID_REQUEST),
     ),
-    Rule(
+    ConformRule(
         "streams.topology.invalid",
         "a topology that can't work is refused",
         _code(ErrorCode.STREAMS_INVALID_TOPOLOGY),
     ),
-    Rule("streams.unexpected", "what Kafka did not expect", _code(ErrorCode.UNKNOWN_SERVER_ERROR)),
-    Rule(
+    ConformRule("streams.unexpected", "what Kafka did not expect", _code(ErrorCode.UNKNOWN_SERVER_ERROR)),
+    ConformRule(
         "streams.group.missing",
         "there is no such streams group",
         _code(ErrorCode.GROUP_ID_NOT_FOUND),
     ),
-    Rule("streams.member.unknown", "there is no such member", _code(ErrorCode.UNKNOWN_MEMBER_ID)),
-    Rule("streams.epoch.fenced", "an epoch that is not the member's", _code(ErrorCode.FENCED_MEMBER_EPOCH)),
-    Rule("streams.group.full", "a full group takes nobody", _code(ErrorCode.GROUP_MAX_SIZE_REACHED)),
-    Rule("streams.epoch.previous", "the epoch before, with tasks that are assigned", _previous_epoch),
-    Rule(
+    ConformRule("streams.member.unknown", "there is no such member", _code(ErrorCode.UNKNOWN_MEMBER_ID)),
+    ConformRule(
+        "streams.epoch.fenced", "an epoch that is not the member's", _code(ErrorCode.FENCED_MEMBER_EPOCH)
+    ),
+    ConformRule("streams.group.full", "a full group takes nobody", _code(ErrorCode.GROUP_MAX_SIZE_REACHED)),
+    ConformRule("streams.epoch.previous", "the epoch before, with tasks that are assigned", _previous_epoch),
+    ConformRule(
         "streams.leave",
         "a member leaves, and its tasks are free",
         lambda x: x.code is ErrorCode.NONE and x.request.member_epoch == LEAVE_EPOCH,
     ),
-    Rule("streams.shutdown", "an application is to stop", _told(StatusCode.SHUTDOWN_APPLICATION)),
-    Rule("streams.topology.stale", "a member has an older topology", _told(StatusCode.STALE_TOPOLOGY)),
-    Rule("streams.topics.source", "source topics are missing", _told(StatusCode.MISSING_SOURCE_TOPICS)),
-    Rule(
+    ConformRule("streams.shutdown", "an application is to stop", _told(StatusCode.SHUTDOWN_APPLICATION)),
+    ConformRule("streams.topology.stale", "a member has an older topology", _told(StatusCode.STALE_TOPOLOGY)),
+    ConformRule(
+        "streams.topics.source", "source topics are missing", _told(StatusCode.MISSING_SOURCE_TOPICS)
+    ),
+    ConformRule(
         "streams.topics.partitions",
         "topics have wrong numbers of partitions",
         _told(StatusCode.INCORRECTLY_PARTITIONED_TOPICS),
     ),
-    Rule("streams.topics.internal", "internal topics are missing", _told(StatusCode.MISSING_INTERNAL_TOPICS)),
-    Rule("streams.topics.no_tasks", "without its topics a group has no tasks", _without_topics),
-    Rule("streams.assignment.delayed", "a target is put off", _told(StatusCode.ASSIGNMENT_DELAYED)),
-    Rule(
+    ConformRule(
+        "streams.topics.internal", "internal topics are missing", _told(StatusCode.MISSING_INTERNAL_TOPICS)
+    ),
+    ConformRule("streams.topics.no_tasks", "without its topics a group has no tasks", _without_topics),
+    ConformRule("streams.assignment.delayed", "a target is put off", _told(StatusCode.ASSIGNMENT_DELAYED)),
+    ConformRule(
         "streams.rejoin",
         "a known member joins again",
         lambda x: _joins(x) and _before(x) is not None,
     ),
-    Rule(
+    ConformRule(
         "streams.join.first",
         "the first member makes the group",
         lambda x: _joins(x) and x.before.streams is None,
     ),
-    Rule("streams.join", "a member joins", lambda x: _joins(x) and _before(x) is None),
-    Rule("streams.revocation.asked", "a member must let go of tasks", _state(MemberState.UNREVOKED_TASKS)),
-    Rule("streams.revocation.awaited", "a release is not confirmed", _kept_waiting),
-    Rule("streams.revocation.confirmed", "a member let go of tasks", _released),
-    Rule("streams.unreleased", "tasks are held by others", _state(MemberState.UNRELEASED_TASKS)),
-    Rule("streams.target.standby", "tasks are stood by for", lambda x: _computed(x) and _standby(x)),
-    Rule("streams.target.processes", "threads of a process share", _shares_a_process),
-    Rule("streams.target.moved", "a target moves tasks between members", _moved),
-    Rule("streams.target", "a target is computed", _computed),
-    Rule(
+    ConformRule("streams.join", "a member joins", lambda x: _joins(x) and _before(x) is None),
+    ConformRule(
+        "streams.revocation.asked",
+        "a member must let go of tasks",
+        _state(StreamsGroupMemberState.UNREVOKED_TASKS),
+    ),
+    ConformRule("streams.revocation.awaited", "a release is not confirmed", _kept_waiting),
+    ConformRule("streams.revocation.confirmed", "a member let go of tasks", _released),
+    ConformRule(
+        "streams.unreleased", "tasks are held by others", _state(StreamsGroupMemberState.UNRELEASED_TASKS)
+    ),
+    ConformRule("streams.target.standby", "tasks are stood by for", lambda x: _computed(x) and _standby(x)),
+    ConformRule("streams.target.processes", "threads of a process share", _shares_a_process),
+    ConformRule("streams.target.moved", "a target moves tasks between members", _moved),
+    ConformRule("streams.target", "a target is computed", _computed),
+    ConformRule(
         "streams.endpoints",
         "members are told what is at which endpoint",
         lambda x: bool(x.ours.partitions_by_endpoint),
     ),
-    Rule("streams.steady", "a heartbeat that changes nothing", _steady),
-    Rule("streams.heartbeat", "any other heartbeat", lambda x: True),
+    ConformRule("streams.steady", "a heartbeat that changes nothing", _steady),
+    ConformRule("streams.heartbeat", "any other heartbeat", lambda x: True),
 )
 
 DESCRIPTIONS = (
-    Rule(
+    ConformRule(
         "streams.describe.missing",
         "what is no streams group is not described",
         lambda x: x.ours.groups[0].error_code is not ErrorCode.NONE,
     ),
-    Rule("streams.describe", "a group is described", lambda x: True),
+    ConformRule("streams.describe", "a group is described", lambda x: True),
 )
 
 OFFSETS = (
-    Rule(
+    ConformRule(
         "streams.commit.refused",
         "a commit at an epoch that may not",
-        lambda x: isinstance(x.step, Commit) and bool(codes(x.ours) - {ErrorCode.NONE}),
+        lambda x: isinstance(x.step, CommitStep) and bool(codes(x.ours) - {ErrorCode.NONE}),
     ),
-    Rule("streams.offsets", "offsets of a streams group", lambda x: True),
+    ConformRule("streams.offsets", "offsets of a streams group", lambda x: True),
 )
 
 CREATED = {"streams.topics.created": "internal topics are created as a group needs them"}

@@ -128,7 +128,7 @@ class List(_Step, frozen=True, kw_only=True, tag="list"):
     version: int = 5
 
 
-class Commit(_Step, frozen=True, kw_only=True, tag="commit"):
+class CommitStep(_Step, frozen=True, kw_only=True, tag="commit"):
     """OffsetCommit, by a member or by nobody."""
 
     topics: Mapping[str, tuple[int, ...]]
@@ -181,7 +181,7 @@ class DeleteGroup(_Step, frozen=True, kw_only=True, tag="delete_group"):
     group: str | None = None
 
 
-class Create(_Step, frozen=True, kw_only=True, tag="create"):
+class CreateTopicStep(_Step, frozen=True, kw_only=True, tag="create"):
     """CreateTopics."""
 
     topic: str
@@ -195,7 +195,7 @@ class Grow(_Step, frozen=True, kw_only=True, tag="grow"):
     partitions: int
 
 
-class Delete(_Step, frozen=True, kw_only=True, tag="delete"):
+class DeleteTopicStep(_Step, frozen=True, kw_only=True, tag="delete"):
     """DeleteTopics."""
 
     topic: str
@@ -220,19 +220,19 @@ Step: TypeAlias = (
     | Describe
     | DescribeClassic
     | List
-    | Commit
+    | CommitStep
     | Fetch
     | Forget
     | Remove
     | DeleteGroup
-    | Create
+    | CreateTopicStep
     | Grow
-    | Delete
+    | DeleteTopicStep
     | Configure
     | Wait
 )
 
-TOPIC_STEPS = (Create, Grow, Delete, StreamsBeat)
+TOPIC_STEPS = (CreateTopicStep, Grow, DeleteTopicStep, StreamsBeat)
 """Steps that change topics, or may: a broker creates the internal topics of Streams applications."""
 
 

@@ -9,7 +9,7 @@ from fencepost.simulation.lab.conform import scripts
 from fencepost.simulation.lab.conform.generate import TOPICS
 from fencepost.simulation.lab.conform.schedule import (
     Beat,
-    Commit,
+    CommitStep,
     Configure,
     Describe,
     DescribeStreams,
@@ -115,9 +115,9 @@ def _sessions() -> dict[str, list[Step]]:
             short,
             join("A", "x"),
             Wait(ms=SHORT_MS * 7 // 10),
-            Commit(member="A", topics={"x": (0,)}),
+            CommitStep(member="A", topics={"x": (0,)}),
             Wait(ms=SHORT_MS * 7 // 10),
-            Commit(member="A", topics={"x": (0,)}),
+            CommitStep(member="A", topics={"x": (0,)}),
             Describe(),
         ],
         "a static member does not return": [

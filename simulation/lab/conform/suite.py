@@ -20,7 +20,7 @@ from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.simulation.lab.conform.broker import Judge
 from fencepost.simulation.lab.conform.generate import generate
 from fencepost.simulation.lab.conform.generate_streams import generate_streams
-from fencepost.simulation.lab.conform.lockstep import Comparison, Difference, Lockstep
+from fencepost.simulation.lab.conform.lockstep import Lockstep, LockstepDifference, LockstepResult
 from fencepost.simulation.lab.conform.rules import NAMES
 from fencepost.simulation.lab.conform.schedule import Schedule, Step
 from fencepost.simulation.lab.conform.shrink import shrink
@@ -54,7 +54,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     requests: int
     schedules: int
-    differences: list[Difference]
+    differences: list[LockstepDifference]
     rules: list[RuleVerdict]
     deviations: list[SeenDeviation]
     unclear: int
@@ -121,7 +121,7 @@ class Suite:
         self._unclear = 0
         self._exercised: Counter[str] = Counter()
         self._deviations: Counter[str] = Counter()
-        self._differences: list[Difference] = []
+        self._differences: list[LockstepDifference] = []
 
     async def run(self, scripted: Iterable[Schedule], *, seed: int, requests: int) -> Report:
         """All scripted schedules, and random ones of this seed until so many requests were compared.
@@ -162,7 +162,7 @@ class Suite:
                 await self._differs(found.difference)
             self._on_progress(found.requests)
 
-    async def _differs(self, difference: Difference) -> None:
+    async def _differs(self, difference: LockstepDifference) -> None:
         again = difference
         for _ in range(REPEATS):
             found = await self._repeated(difference.schedule.steps, difference)
@@ -177,12 +177,12 @@ class Suite:
         else:
             self._differences.append(again)
 
-    async def _repeated(self, steps: tuple[Step, ...], like: Difference) -> Difference | None:
+    async def _repeated(self, steps: tuple[Step, ...], like: LockstepDifference) -> LockstepDifference | None:
         schedule = msgspec.structs.replace(like.schedule, steps=steps)
         found = (await self.compare(schedule)).difference
         return found if found is not None and found.rule == like.rule else None
 
-    async def _shrunk(self, difference: Difference) -> Difference:
+    async def _shrunk(self, difference: LockstepDifference) -> LockstepDifference:
         smallest = difference
 
         async def fails(steps: tuple[Step, ...]) -> bool:
@@ -196,7 +196,7 @@ class Suite:
         await shrink(difference.schedule.steps[: difference.step + 1], fails)
         return smallest
 
-    async def compare(self, schedule: Schedule) -> Comparison:
+    async def compare(self, schedule: Schedule) -> LockstepResult:
         """Run one schedule on both sides."""
         number = next(self._numbers)
         prefix, topic_ids = await self._topics.of(schedule, number)

@@ -33,14 +33,14 @@ _Count = Annotated[int, msgspec.Meta(ge=0)]
 _Target: TypeAlias = dict[MemberId, dict[str, tuple[_Count, ...]]]
 
 
-class Difference(msgspec.Struct, frozen=True):
+class VectorDifference(msgspec.Struct, frozen=True):
     """One answer of ours that breaks a rule; the schedule says where in the file."""
 
     rule: str
     schedule: str
 
 
-class RuleVerdict(msgspec.Struct, frozen=True):
+class VectorVerdict(msgspec.Struct, frozen=True):
     """A rule that was checked at least once: "equal" or "different"."""
 
     rule: str
@@ -52,8 +52,8 @@ class VectorReport(msgspec.Struct, frozen=True, kw_only=True):
 
     requests: int
     """How many answers were compared."""
-    differences: list[Difference]
-    rules: list[RuleVerdict]
+    differences: list[VectorDifference]
+    rules: list[VectorVerdict]
 
 
 class _Member(msgspec.Struct, forbid_unknown_fields=True):
@@ -102,13 +102,13 @@ def replay_vectors(path: Path) -> VectorReport:
             last = index
             checked[rule] = checked.get(rule, True) and holds
             if not holds:
-                differences.append(Difference(rule, f"seed {sequence.seed} step {index}"))
+                differences.append(VectorDifference(rule, f"seed {sequence.seed} step {index}"))
     if not requests:
         raise FencepostError(
             f"{path} holds no vectors; each line should be {_FORMAT} or {sac_vectors.FORMAT}"
         )
     verdicts = [
-        RuleVerdict(rule, "equal" if holds else "different") for rule, holds in sorted(checked.items())
+        VectorVerdict(rule, "equal" if holds else "different") for rule, holds in sorted(checked.items())
     ]
     return VectorReport(requests=requests, differences=differences, rules=verdicts)
 

@@ -29,7 +29,7 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
         raise
 
 
-class Connection:
+class WireConnection:
     """A client's connection. After a request that was cancelled it begins anew, for the answer is lost."""
 
     def __init__(self, host: str, port: int, client_id: str, timeout_s: float) -> None:
@@ -43,7 +43,7 @@ class Connection:
         """Our own address, as the broker prints it."""
 
     @classmethod
-    async def open(cls, host: str, port: int, client_id: str, timeout_s: float = 15) -> Connection:
+    async def open(cls, host: str, port: int, client_id: str, timeout_s: float = 15) -> WireConnection:
         """Connect.
 
         :raises EnvironmentLacks: if nothing listens there.

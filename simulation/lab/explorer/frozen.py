@@ -39,7 +39,7 @@ _TOKENS: Final = frozenset({"commit_id", "fetch_in_flight", "in_flight", "reset_
 """Attributes that name a request, or a callback, until it is over."""
 
 
-class Tokens:
+class FrozenTokens:
     """Counts the tokens of one machine; stands for the counter that it was made with."""
 
     __slots__ = ("last",)
@@ -55,7 +55,7 @@ class Tokens:
         return self.last
 
 
-class Known:
+class Interned:
     """An immutable object that is met again and again; one for all that are equal."""
 
     __slots__ = ("value",)
@@ -87,8 +87,8 @@ class Freezer:
     """Makes values of objects, and objects of values. `constants` are parts that never change."""
 
     def __init__(self, constants: Sequence[object] = ()) -> None:
-        self._by_key: dict[Frozen, Known] = {}
-        self.known: dict[int, Known] = {id(constant): Known(constant) for constant in constants}
+        self._by_key: dict[Frozen, Interned] = {}
+        self.known: dict[int, Interned] = {id(constant): Interned(constant) for constant in constants}
         """What was met before, by its `id`."""
 
     def freeze(self, root: object, now_ms: int = 0) -> Frozen:
@@ -102,11 +102,11 @@ class Freezer:
         """The object that was frozen, as it is at the time 0."""
         return _Building().of(root)
 
-    def keep(self, key: Frozen, value: object) -> Known:
+    def keep(self, key: Frozen, value: object) -> Interned:
         """The one that stands for all that are equal to `value`, of which `key` tells everything."""
         known = self._by_key.get(key)
         if known is None:
-            known = self._by_key[key] = self.known[id(value)] = Known(value)
+            known = self._by_key[key] = self.known[id(value)] = Interned(value)
         return known
 
 
@@ -135,7 +135,7 @@ class _Telling:
             return _DICT, tuple([(self.of(key), self.of(each)) for key, each in value.items()])
         if kind is list:
             return _LIST, tuple([self.of(each) for each in value])
-        if kind is Tokens:
+        if kind is FrozenTokens:
             return (_COUNTER,)
         if isinstance(value, (*_ATOMS, tuple)):
             _ATOMIC.add(kind)
@@ -173,10 +173,10 @@ class _Building:
 
     def __init__(self) -> None:
         self._objects: list[Any] = []
-        self._tokens = Tokens()
+        self._tokens = FrozenTokens()
 
     def of(self, value: Frozen) -> Any:
-        if type(value) is Known:
+        if type(value) is Interned:
             return value.value
         if type(value) is not tuple:
             return value
@@ -212,7 +212,7 @@ class _Building:
             if (token := values[at]) is not None and token > self._tokens.last:
                 self._tokens.last = token
         return [
-            self.of(each) if type(each) is tuple else each.value if type(each) is Known else each
+            self.of(each) if type(each) is tuple else each.value if type(each) is Interned else each
             for each in values
         ]
 

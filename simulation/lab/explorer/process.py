@@ -19,22 +19,22 @@ from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetFetc
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.member.consumer.actions import (
     CallbackKind,
+    ConsumerMoved,
     FetchOffsets,
     FindCoordinator,
     LeaveFinished,
-    Moved,
     RaiseToApplication,
     ResolveTopicNames,
     RunCallback,
     SendHeartbeat,
 )
 from fencepost.member.consumer.config import ConsumerConfig
-from fencepost.member.consumer.errors import Failure, FatalMemberError
+from fencepost.member.consumer.errors import FatalMemberError, RequestFailure
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.states import CONSUMER_MEMBER, ConsumerMemberState
 from fencepost.simulation.checkers.base import Finding
 from fencepost.simulation.checkers.callbacks import CallbackWatch
-from fencepost.simulation.lab.explorer.frozen import Freezer, Tokens, slots_of
+from fencepost.simulation.lab.explorer.frozen import Freezer, FrozenTokens, slots_of
 
 GROUP: Final = "group"
 TOPIC: Final = "orders"
@@ -60,21 +60,21 @@ def freezer() -> Freezer:
     return Freezer((_DYNAMIC, _STATIC, _RNG))
 
 
-class Sent(msgspec.Struct, frozen=True):
+class HeartbeatInFlight(msgspec.Struct, frozen=True):
     """A heartbeat on its way to the coordinator."""
 
     token: int
     request: ConsumerGroupHeartbeatRequest
 
 
-class Answered(msgspec.Struct, frozen=True):
+class ReplyInFlight(msgspec.Struct, frozen=True):
     """An answer on its way back."""
 
     token: int
     response: ConsumerGroupHeartbeatResponse
 
 
-class Process:
+class ExploredProcess:
     """One member with an application that waits in poll. It is stepped at the time 0, but for its timers.
 
     Asking who coordinates, what topics are called and what is committed is answered at once: these answers
@@ -85,11 +85,11 @@ class Process:
 
     def __init__(self, *, static: bool) -> None:
         machine = ConsumerMember(GROUP, ITSELF, _STATIC if static else _DYNAMIC, _RNG)
-        _count_with(machine, machine._tokens, Tokens())
+        _count_with(machine, machine._tokens, FrozenTokens())
         self.machine = machine
         self.callbacks = CallbackWatch(ITSELF)
-        self.requests: tuple[Sent, ...] = ()
-        self.answers: tuple[Answered, ...] = ()
+        self.requests: tuple[HeartbeatInFlight, ...] = ()
+        self.answers: tuple[ReplyInFlight, ...] = ()
         self.void: frozenset[TopicPartition] = frozenset()
         """What it believes that it owns although the coordinator has removed it."""
         self.left = False
@@ -139,7 +139,7 @@ class Process:
         self.requests = self.answers = ()
         found: list[Finding] = []
         for token in lost:
-            found += self._run(self.machine.request_failed(token, Failure.DISCONNECTED, 0), image)
+            found += self._run(self.machine.request_failed(token, RequestFailure.DISCONNECTED, 0), image)
         return found
 
     def stalls(self, image: TopicsImage) -> list[Finding]:
@@ -169,7 +169,7 @@ class Process:
         """The coordinator has the first request, and answers this."""
         sent, *rest = self.requests
         self.requests = tuple(rest)
-        self.answers = (*self.answers, Answered(sent.token, response))
+        self.answers = (*self.answers, ReplyInFlight(sent.token, response))
 
     def is_removed(self) -> None:
         """The coordinator does not have it any more: what it believes does not count."""
@@ -232,7 +232,7 @@ class Process:
             action = todo.pop(0)
             match action:
                 case SendHeartbeat():
-                    self.requests = (*self.requests, Sent(action.token, action.request))
+                    self.requests = (*self.requests, HeartbeatInFlight(action.token, action.request))
                 case FindCoordinator():
                     todo += machine.coordinator_found(action.token, now_ms)
                 case ResolveTopicNames():
@@ -244,7 +244,7 @@ class Process:
                     todo += machine.offsets_fetched(action.token, answer, now_ms)
                 case RunCallback():
                     found += self.callbacks.begin(action.kind, frozenset(action.partitions))
-                case Moved():
+                case ConsumerMoved():
                     found += self._judged(action)
                 case LeaveFinished():
                     self.left = machine.closed
@@ -256,7 +256,7 @@ class Process:
                     )
         return found
 
-    def _judged(self, moved: Moved) -> list[Finding]:
+    def _judged(self, moved: ConsumerMoved) -> list[Finding]:
         """What is wrong with a transition: it is not in the table, or begins a membership with partitions."""
         found = []
         try:
@@ -273,7 +273,7 @@ def _place_is_taken(error: Exception) -> bool:
     return isinstance(error, FatalMemberError) and error.code is ErrorCode.UNRELEASED_INSTANCE_ID
 
 
-def _count_with(part: Any, old: object, new: Tokens) -> None:
+def _count_with(part: Any, old: object, new: FrozenTokens) -> None:
     """Put a counter in another one's place, wherever a machine's parts have it."""
     for name in slots_of(type(part)):
         value = getattr(part, name)

@@ -15,7 +15,7 @@ from fencepost.coordinator.protocol.consumer import (
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.simulation.checkers.base import Finding
 from fencepost.simulation.lab.explorer.frozen import Freezer, Frozen
-from fencepost.simulation.lab.explorer.process import ITSELF, Process
+from fencepost.simulation.lab.explorer.process import ITSELF, ExploredProcess
 
 FAULTS: Final[Mapping[str, str]] = {
     "breaks": "a connection breaks; nothing that is under way on it arrives",
@@ -78,7 +78,7 @@ class Roles:
     def start(self) -> RoleStep:
         """A process begins."""
         if self._start is None:
-            process = Process(static=self._static)
+            process = ExploredProcess(static=self._static)
             findings = tuple(process.start(self._image))
             self._start = RoleStep(self._role(process), (), findings)
         return self._start
@@ -125,7 +125,7 @@ class Roles:
         requests = tuple([each.request for each in sent])
         return RoleStep(-1 if process.left else self._role(process, now_ms), requests, findings)
 
-    def _role(self, process: Process, now_ms: int = 0) -> int:
+    def _role(self, process: ExploredProcess, now_ms: int = 0) -> int:
         value = self._freezer.freeze(process, now_ms)
         number = self._numbers.setdefault(value, len(self.known))
         if number == len(self.known):
@@ -143,21 +143,21 @@ class Roles:
             )
         return number
 
-    def _thawed(self, number: int) -> Process:
-        process: Process = self._freezer.thaw(self.known[number].value)
+    def _thawed(self, number: int) -> ExploredProcess:
+        process: ExploredProcess = self._freezer.thaw(self.known[number].value)
         return process
 
 
-_STEPS: Final[Mapping[str, Callable[[Process, TopicsImage], Iterable[Finding]]]] = {
-    "timer": Process.timer,
-    "callback": Process.callback_ends,
-    "answer": Process.answer_arrives,
-    "polls": Process.polls,
-    "breaks": Process.connection_breaks,
-    "late": Process.connection_breaks,
-    "subscribes": Process.start,
-    "unsubscribes": Process.unsubscribes,
-    "stalls": Process.stalls,
-    "closes": Process.close,
+_STEPS: Final[Mapping[str, Callable[[ExploredProcess, TopicsImage], Iterable[Finding]]]] = {
+    "timer": ExploredProcess.timer,
+    "callback": ExploredProcess.callback_ends,
+    "answer": ExploredProcess.answer_arrives,
+    "polls": ExploredProcess.polls,
+    "breaks": ExploredProcess.connection_breaks,
+    "late": ExploredProcess.connection_breaks,
+    "subscribes": ExploredProcess.start,
+    "unsubscribes": ExploredProcess.unsubscribes,
+    "stalls": ExploredProcess.stalls,
+    "closes": ExploredProcess.close,
 }
 """What happens to a process by itself; one that crashes, or is refused, does nothing any more."""

@@ -15,11 +15,11 @@ S = TypeVar("S", bound=Hashable)
 
 
 Move: TypeAlias = tuple[Any, S, bool, tuple[Finding, ...]]
-"""One thing that may happen next: what, which `World.told` puts in words; the state then; whether it is a
-fault, which need not happen; and what is wrong with it."""
+"""One thing that may happen next: what, which `ExploredWorld.told` puts in words; the state then; whether
+it is a fault, which need not happen; and what is wrong with it."""
 
 
-class World(Protocol[S]):
+class ExploredWorld(Protocol[S]):
     """A world to walk through. A state is a value, and what can happen next follows from it alone."""
 
     def first(self) -> S:
@@ -66,7 +66,7 @@ class Search(Generic[S]):
     """
 
     def __init__(
-        self, world: World[S], max_states: int, progress: Callable[[int], None] = lambda _: None
+        self, world: ExploredWorld[S], max_states: int, progress: Callable[[int], None] = lambda _: None
     ) -> None:
         self._world = world
         self._max_states = max_states

@@ -20,7 +20,7 @@ from fencepost.simulation.lab.chaos.admin import Admin
 from fencepost.simulation.lab.chaos.result import ChaosResult, Skipped
 from fencepost.simulation.lab.chaos.run import WORLD, run_real
 from fencepost.simulation.lab.chaos.tempo import Tempo, tempo
-from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.clusters.probe import examine
 from fencepost.simulation.lab.fidelity.fit import Fit, fit
 from fencepost.simulation.lab.fidelity.latencies import Latencies
@@ -55,7 +55,7 @@ class Violated(Violation, frozen=True, kw_only=True):
     run: str
 
 
-class Side(msgspec.Struct, frozen=True, kw_only=True):
+class ComparedWorld(msgspec.Struct, frozen=True, kw_only=True):
     """One world."""
 
     runs: int
@@ -80,7 +80,7 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
     heartbeat_median: float | None
 
 
-class Comparison(msgspec.Struct, frozen=True, kw_only=True):
+class FidelityComparison(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it."""
 
     scenario: str
@@ -91,8 +91,8 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     nodes: int
     fitted: dict[str, str] | None
     """Settings of the latency model that was fitted, as `--set` takes them."""
-    simulated: Side
-    real: Side
+    simulated: ComparedWorld
+    real: ComparedWorld
     ratio: Ratio
     records_lost: int
     skipped: list[Skipped]
@@ -115,7 +115,7 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
 async def play(
     scenario: Scenario,
     seeds: Sequence[int],
-    cluster: Cluster | str,
+    cluster: RealCluster | str,
     *,
     duration_us: int,
     out: Path,
@@ -158,7 +158,7 @@ def compare(
     report: Path | None = None,
     master: str = LOCAL,
     progress: Progress | None = None,
-) -> Comparison:
+) -> FidelityComparison:
     """Simulate the plans that were played, with the broker's configuration, and analyse both worlds.
 
     With `fitted` the simulated network and log have the latencies that were measured.
@@ -191,7 +191,7 @@ def compare(
     ours = _side(tables, latencies, runs, violated, real=False)
     found = [each for result in results for each in _violated(result.violations, f"{WORLD}-{result.seed}")]
     theirs = _side(tables, played.latencies, len(results), found, real=True)
-    return Comparison(
+    return FidelityComparison(
         scenario=played.scenario.name,
         members=played.scenario.group.members,
         partitions=played.scenario.partitions,
@@ -217,7 +217,7 @@ def _simulated_once(played: Played, model: Fit) -> Latencies:
     return latencies
 
 
-async def _configuration(cluster: Cluster | str) -> GroupCoordinatorConfig:
+async def _configuration(cluster: RealCluster | str) -> GroupCoordinatorConfig:
     if isinstance(cluster, str):
         await examine(cluster)
     admin = Admin(cluster if isinstance(cluster, str) else cluster.bootstrap_servers)
@@ -243,8 +243,10 @@ def _violated(violations: Sequence[Violation], run_id: str) -> list[Violated]:
     return [Violated(run=run_id, **msgspec.structs.asdict(each)) for each in violations]
 
 
-def _side(tables: Tables, latencies: Latencies, runs: int, violated: list[Violated], *, real: bool) -> Side:
-    return Side(
+def _side(
+    tables: Tables, latencies: Latencies, runs: int, violated: list[Violated], *, real: bool
+) -> ComparedWorld:
+    return ComparedWorld(
         runs=runs,
         rebalances=_distribution(tables["rebalances"], real=real),
         downtime=_distribution([row for row in tables["downtime"] if row["cause"] == "all"], real=real),
@@ -269,7 +271,7 @@ def _measured(ordered: Sequence[float]) -> Distribution:
     return Distribution(count=len(ordered), **at)
 
 
-def _ratio(ours: Side, theirs: Side) -> Ratio:
+def _ratio(ours: ComparedWorld, theirs: ComparedWorld) -> Ratio:
     return Ratio(
         rebalance_median=_over(ours.rebalances.median, theirs.rebalances.median),
         rebalance_p90=_over(ours.rebalances.p90, theirs.rebalances.p90),

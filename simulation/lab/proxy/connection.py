@@ -24,15 +24,15 @@ from fencepost.simulation.kernel.rules import (
     Direction,
     Fate,
     Message,
-    Rule,
+    NetworkRule,
     Throttle,
     Verdict,
 )
 from fencepost.simulation.lab.proxy.damage import spoiled
-from fencepost.simulation.lab.proxy.exchange import Exchange, TopicNames
+from fencepost.simulation.lab.proxy.exchange import ObservedTopicNames, ProxyExchange
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
 from fencepost.simulation.lab.proxy.pipe import Parcel, Pipe
-from fencepost.simulation.lab.proxy.side import Side
+from fencepost.simulation.lab.proxy.side import ProxySide
 
 log = structlog.get_logger(__name__)
 
@@ -41,14 +41,14 @@ _READ_AHEAD_BYTES = 8 << 20
 """How much may be under way in one direction before the sender is left to wait."""
 
 
-class Surroundings:
+class ProxyContext:
     """What all connections of a proxy share."""
 
     def __init__(
         self,
         *,
         rng: random.Random,
-        rules: list[Rule],
+        rules: list[NetworkRule],
         observer: ProxyObserver | None,
         members: Mapping[str, str],
         address_of: AddressOf,
@@ -58,7 +58,7 @@ class Surroundings:
         self.observer = observer
         self.members = members
         self.address_of = address_of
-        self.topic_names = TopicNames()
+        self.topic_names = ObservedTopicNames()
 
 
 class _Way:
@@ -66,11 +66,11 @@ class _Way:
 
     __slots__ = ("backlog", "backlog_size", "blocked", "direction", "paused", "pipe", "source")
 
-    def __init__(self, direction: Direction, pipe: Pipe, source: Side) -> None:
+    def __init__(self, direction: Direction, pipe: Pipe, source: ProxySide) -> None:
         self.direction = direction
         self.pipe = pipe
         self.source = source
-        self.backlog: deque[tuple[bytes, Exchange]] = deque()
+        self.backlog: deque[tuple[bytes, ProxyExchange]] = deque()
         self.backlog_size = 0
         self.blocked = False
         """Whether the receiver's socket is full."""
@@ -78,15 +78,15 @@ class _Way:
         """Whether the sender is left to wait."""
 
 
-class Connection:
+class ProxyConnection:
     """Carries one client's requests to the broker at `upstream`, and the answers back."""
 
     def __init__(
         self,
-        surroundings: Surroundings,
+        surroundings: ProxyContext,
         broker: str,
         upstream: Callable[[], tuple[str, int]],
-        on_end: Callable[[Connection], None],
+        on_end: Callable[[ProxyConnection], None],
     ) -> None:
         self.broker = broker
         self.members: dict[str, None] = {}
@@ -101,15 +101,15 @@ class Connection:
         self._client_open = self._broker_open = True
         self._host = ""
         self._connecting: asyncio.Task[None] | None = None
-        self._in_flight: deque[Exchange] = deque()
-        self.client = Side(
+        self._in_flight: deque[ProxyExchange] = deque()
+        self.client = ProxySide(
             on_made=self._client_came,
             on_frame=self._request,
             on_garbage=self._client_garbage,
             on_gone=self._client_gone,
             on_flow=lambda blocked: self._flow(self._back, blocked),
         )
-        self._server = Side(
+        self._server = ProxySide(
             on_made=self._broker_reached,
             on_frame=self._response,
             on_garbage=self._broker_garbage,
@@ -212,7 +212,7 @@ class Connection:
         around = self._around
         member = around.members.get(header.client_id, header.client_id)
         self.members[member] = None
-        self._take(self._forth, frame, Exchange(header, member, frame, self._host, around.topic_names))
+        self._take(self._forth, frame, ProxyExchange(header, member, frame, self._host, around.topic_names))
 
     def _response(self, frame: bytes) -> None:
         if not self._in_flight:
@@ -230,7 +230,7 @@ class Connection:
         self._in_flight.popleft()
         self._take(self._back, frame, exchange)
 
-    def _take(self, way: _Way, frame: bytes, exchange: Exchange) -> None:
+    def _take(self, way: _Way, frame: bytes, exchange: ProxyExchange) -> None:
         """A message came: let the rules decide, behind what waits for a stall to end."""
         if self._deaf or not way.pipe.open:
             self._lose(way.direction, exchange)
@@ -242,7 +242,7 @@ class Connection:
             self._send(way, frame, exchange)
         self._regulate(way)
 
-    def _send(self, way: _Way, frame: bytes, exchange: Exchange) -> None:
+    def _send(self, way: _Way, frame: bytes, exchange: ProxyExchange) -> None:
         verdict, rule = (
             self._judge(way.direction, frame, exchange) if self._around.rules else (Fate.PASS, None)
         )
@@ -267,7 +267,9 @@ class Connection:
                 self._lose(way.direction, exchange)
                 self.cut()
 
-    def _judge(self, direction: Direction, frame: bytes, exchange: Exchange) -> tuple[Verdict, Rule | None]:
+    def _judge(
+        self, direction: Direction, frame: bytes, exchange: ProxyExchange
+    ) -> tuple[Verdict, NetworkRule | None]:
         """The first verdict that does not let the message pass, and whose it is."""
         message: Message | None = None
         api_key, member = exchange.header.api_key, exchange.member
@@ -303,7 +305,7 @@ class Connection:
             response = exchange.response(parcel.frame)
             observer.on_response(exchange.member, self.broker, exchange.request, response, self._now_us())
 
-    def _lose(self, direction: Direction, exchange: Exchange) -> None:
+    def _lose(self, direction: Direction, exchange: ProxyExchange) -> None:
         if exchange.lost:
             return
         exchange.lost = True

@@ -23,7 +23,7 @@ _FIRST_METADATA_WITH_IDS = 10
 _UNREAD_METADATA = 64
 
 
-class Frame(msgspec.Struct, frozen=True, gc=False):
+class UnreadFrame(msgspec.Struct, frozen=True, gc=False):
     """A message that is not read: `api_key` and `api_version` of its request, and its `size` in bytes."""
 
     api_key: int
@@ -32,7 +32,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False):
     size: int
 
 
-class TopicNames:
+class ObservedTopicNames:
     """Names of topics by id, from the metadata that clients were told; read when an id is asked for."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class TopicNames:
         return self._names.get(topic_id, topic_id)
 
 
-class Exchange:
+class ProxyExchange:
     """A request, and what belongs to it until it is answered.
 
     `lost` is true once its loss was told, so that it is told once.
@@ -76,7 +76,7 @@ class Exchange:
     )
 
     def __init__(
-        self, header: RequestHeader, member: str, frame: bytes, client_host: str, names: TopicNames
+        self, header: RequestHeader, member: str, frame: bytes, client_host: str, names: ObservedTopicNames
     ) -> None:
         self.header = header
         self.member = member
@@ -91,14 +91,14 @@ class Exchange:
 
     @property
     def request(self) -> object:
-        """The request's message; a `Frame` for other APIs than members', and for what can't be read."""
+        """The request's message; a `UnreadFrame` for other APIs than members', and for what can't be read."""
         if self._request is None:
             self._request = self._read_request() or self._unread(self._size)
             self._frame = b""
         return self._request
 
     def response(self, frame: bytes) -> object:
-        """The message of its answer, which is this frame; a `Frame` as for requests."""
+        """The message of its answer, which is this frame; a `UnreadFrame` as for requests."""
         if self._response is None:
             self._response = self._read_response(frame) or self._unread(len(frame))
         return self._response
@@ -119,6 +119,6 @@ class Exchange:
         except MalformedFrame:
             return None
 
-    def _unread(self, size: int) -> Frame:
+    def _unread(self, size: int) -> UnreadFrame:
         header = self.header
-        return Frame(header.api_key, header.api_version, header.client_id, size)
+        return UnreadFrame(header.api_key, header.api_version, header.client_id, size)

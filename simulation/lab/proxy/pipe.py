@@ -7,8 +7,8 @@ import struct
 from collections import deque
 from collections.abc import Callable
 
-from fencepost.simulation.kernel.rules import Rule
-from fencepost.simulation.lab.proxy.exchange import Exchange
+from fencepost.simulation.kernel.rules import NetworkRule
+from fencepost.simulation.lab.proxy.exchange import ProxyExchange
 
 _SIZE = struct.Struct(">i")
 _COPIED_BYTES = 65_536
@@ -37,11 +37,11 @@ class Parcel:
     def __init__(
         self,
         frame: bytes,
-        exchange: Exchange,
+        exchange: ProxyExchange,
         *,
         ready_s: float = 0.0,
         bytes_per_second: int = 0,
-        held_by: Rule | None = None,
+        held_by: NetworkRule | None = None,
         instead: bytes | None = None,
     ) -> None:
         self.frame = frame
@@ -64,7 +64,7 @@ class Pipe:
         self,
         loop: asyncio.AbstractEventLoop,
         *,
-        is_in_force: Callable[[Rule], bool],
+        is_in_force: Callable[[NetworkRule], bool],
         on_sent: Callable[[Parcel], None],
         on_lifted: Callable[[], None],
         on_drained: Callable[[], None],
@@ -117,7 +117,7 @@ class Pipe:
         self._finishing = True
         self.pump()
 
-    def clear(self) -> list[Exchange]:
+    def clear(self) -> list[ProxyExchange]:
         """Carry nothing any more; the messages that are lost by that."""
         self.open = False
         self.stalled = False

@@ -13,10 +13,10 @@ from fencepost.coordinator.codec.endpoints import is_readable
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.coordinator.server.accepting import BACKLOG, Acceptor
-from fencepost.simulation.kernel.rules import Matching, Rule, stalling
-from fencepost.simulation.lab.proxy.connection import Connection, Surroundings
+from fencepost.simulation.kernel.rules import Matching, NetworkRule, stalling
+from fencepost.simulation.lab.proxy.connection import ProxyConnection, ProxyContext
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
-from fencepost.simulation.lab.proxy.side import Side
+from fencepost.simulation.lab.proxy.side import ProxySide
 
 Address: TypeAlias = tuple[str, int]
 """A host and a port."""
@@ -46,11 +46,11 @@ class Proxy:
     ) -> None:
         if not upstreams:
             raise FencepostError("a proxy before no broker: expected at least one upstream")
-        self.rules: list[Rule] = []
+        self.rules: list[NetworkRule] = []
         """The first that does not let a message pass decides."""
         self._upstreams = dict(upstreams)
         self._host = host
-        self._surroundings = Surroundings(
+        self._surroundings = ProxyContext(
             rng=rng,
             rules=self.rules,
             observer=observer,
@@ -60,8 +60,8 @@ class Proxy:
         self._acceptors: dict[int, Acceptor] = {}
         self._ports: dict[int, int] = {}
         self._nowhere: socket.socket | None = None
-        self._stalls: dict[str, tuple[Rule, ...]] = {}
-        self._connections: dict[Connection, None] = {}
+        self._stalls: dict[str, tuple[NetworkRule, ...]] = {}
+        self._connections: dict[ProxyConnection, None] = {}
         self._all_gone: asyncio.Event | None = None
 
     async def start(self) -> None:
@@ -150,9 +150,9 @@ class Proxy:
         rules = self._stalls.pop(name, ())
         self.rules[:] = [rule for rule in self.rules if not any(rule is one for one in rules)]
 
-    def _connect(self, node: int) -> Callable[[], Side]:
-        def connect() -> Side:
-            connection = Connection(
+    def _connect(self, node: int) -> Callable[[], ProxySide]:
+        def connect() -> ProxySide:
+            connection = ProxyConnection(
                 self._surroundings, f"broker-{node}", lambda: self._upstreams[node], self._ended
             )
             self._connections[connection] = None
@@ -160,7 +160,7 @@ class Proxy:
 
         return connect
 
-    def _ended(self, connection: Connection) -> None:
+    def _ended(self, connection: ProxyConnection) -> None:
         self._connections.pop(connection, None)
         if not self._connections and self._all_gone is not None:
             self._all_gone.set()

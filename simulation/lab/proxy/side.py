@@ -13,7 +13,7 @@ from fencepost.coordinator.codec.framing import FrameBuffer, MalformedFrame
 _NO_LINGERING = struct.pack("ii", 1, 0)
 
 
-class Side(asyncio.Protocol):
+class ProxySide(asyncio.Protocol):
     """Cuts what comes into frames.
 
     `on_garbage` hears why the bytes are none, `on_gone` whether the socket was reset, `on_flow` that the

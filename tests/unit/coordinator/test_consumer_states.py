@@ -8,26 +8,28 @@ from fencepost.coordinator.consumer.states import (
     GROUP_TABLE,
     MEMBER_TABLE,
     STATES_BY_CODE,
+    ConsumerGroupMemberState,
+    ConsumerReconciliationStep,
     GroupState,
-    MemberState,
-    ReconciliationStep,
 )
 from fencepost.coordinator.protocol.machine import IllegalTransition
 
 
-@pytest.mark.parametrize("step", ReconciliationStep)
-@pytest.mark.parametrize("state", MemberState)
-def test_each_step_of_a_reconciliation_has_one_arrow(state: MemberState, step: ReconciliationStep) -> None:
-    if (state, step) == (MemberState.UNKNOWN, ReconciliationStep.REVOKE):
+@pytest.mark.parametrize("step", ConsumerReconciliationStep)
+@pytest.mark.parametrize("state", ConsumerGroupMemberState)
+def test_each_step_of_a_reconciliation_has_one_arrow(
+    state: ConsumerGroupMemberState, step: ConsumerReconciliationStep
+) -> None:
+    if (state, step) == (ConsumerGroupMemberState.UNKNOWN, ConsumerReconciliationStep.REVOKE):
         # Such a member goes on only once it owns nothing, so there is nothing left to revoke.
         with pytest.raises(IllegalTransition):
             MEMBER_TABLE.next(state, step)
         return
     expected = {
-        ReconciliationStep.REVOKE: MemberState.UNREVOKED_PARTITIONS,
-        ReconciliationStep.WAIT: MemberState.UNRELEASED_PARTITIONS,
-        ReconciliationStep.SETTLE: MemberState.STABLE,
-        ReconciliationStep.UNREADABLE: MemberState.UNKNOWN,
+        ConsumerReconciliationStep.REVOKE: ConsumerGroupMemberState.UNREVOKED_PARTITIONS,
+        ConsumerReconciliationStep.WAIT: ConsumerGroupMemberState.UNRELEASED_PARTITIONS,
+        ConsumerReconciliationStep.SETTLE: ConsumerGroupMemberState.STABLE,
+        ConsumerReconciliationStep.UNREADABLE: ConsumerGroupMemberState.UNKNOWN,
     }
     assert MEMBER_TABLE.next(state, step) is expected[step]
 
@@ -37,12 +39,12 @@ def test_each_step_of_a_reconciliation_has_one_arrow(state: MemberState, step: R
 )
 def test_members_states_have_kafkas_numbers(code: int, name: str) -> None:
     assert STATES_BY_CODE[code].name == name
-    assert MemberState[name].code == code
+    assert ConsumerGroupMemberState[name].code == code
 
 
 @pytest.mark.parametrize("code", [3, 42, 127, -1])
 def test_other_numbers_are_unknown(code: int) -> None:
-    assert STATES_BY_CODE[code] is MemberState.UNKNOWN
+    assert STATES_BY_CODE[code] is ConsumerGroupMemberState.UNKNOWN
 
 
 def test_a_group_moves_only_along_these_arrows() -> None:

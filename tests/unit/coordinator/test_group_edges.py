@@ -8,7 +8,7 @@ import pytest
 
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.reconcile import reconcile
-from fencepost.coordinator.consumer.states import MemberState
+from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.consumer.subscription import effective_topics
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.records import Record
@@ -81,7 +81,7 @@ class TestAKnownMemberTakesOverAnInstance:
         odd.join("M", instance_id="i")
         odd.settle("M", "P")
         assert odd.target("M") == {"x": (0, 1, 2, 3)}
-        assert odd.member("M").state is MemberState.STABLE
+        assert odd.member("M").state is ConsumerGroupMemberState.STABLE
 
     def test_what_it_had_itself_is_free_for_it(self, taken_over: Any) -> None:
         assert taken_over.holds("M") == (taken_over.group.group_epoch, "STABLE", {"x": (0, 1, 2, 3)}, {})

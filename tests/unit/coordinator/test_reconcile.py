@@ -9,7 +9,7 @@ import pytest
 
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.reconcile import reconcile, releases
-from fencepost.coordinator.consumer.states import MemberState as S
+from fencepost.coordinator.consumer.states import ConsumerGroupMemberState as S
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 
 Held = Mapping[str, tuple[int, ...]]

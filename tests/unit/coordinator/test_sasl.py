@@ -15,7 +15,7 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.sasl import SaslAuthenticateRequest
 from fencepost.coordinator.sasl.client import client_tokens
 from fencepost.coordinator.sasl.credentials import Credentials
-from fencepost.coordinator.sasl.exchange import AuthenticationFailed, Exchange
+from fencepost.coordinator.sasl.exchange import AuthenticationFailed, SaslExchange
 from fencepost.coordinator.sasl.mechanisms import MECHANISMS, exchange_of
 from fencepost.coordinator.sasl.scram import ScramExchange
 
@@ -47,7 +47,7 @@ def test_the_example_of_rfc_7677() -> None:
     assert exchange.user == "user"
 
 
-def attempt(mechanism: str, credentials: Credentials, name: str, password: str) -> Exchange:
+def attempt(mechanism: str, credentials: Credentials, name: str, password: str) -> SaslExchange:
     """A login by aiokafka's half of SCRAM, which checks our half too."""
     exchange = exchange_of(mechanism, credentials, "ournonce")
     client: Any = ScramAuthenticator(
@@ -75,7 +75,7 @@ def test_a_wrong_proof_is_refused(mechanism: str, name: str, password: str, cred
     assert str(refused.value) == "", "the reason tells nothing of users"
 
 
-def logged_in(mechanism: str, exchange: Exchange, name: str, password: str) -> bool:
+def logged_in(mechanism: str, exchange: SaslExchange, name: str, password: str) -> bool:
     """Whether our client got in at our server, each of them convinced of the other."""
     client = client_tokens(mechanism, name, password, "itsnonce")
     token = next(client)

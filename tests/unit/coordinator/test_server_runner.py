@@ -25,7 +25,7 @@ from fencepost.coordinator.protocol.ids import NO_PARTITIONS
 from fencepost.coordinator.protocol.outcome import ResolveRegularExpressions, TopicsChanged
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.runtime import CoordinatorRuntime
-from fencepost.coordinator.server.clock import LoopClock
+from fencepost.coordinator.server.clock import ServerClock
 from fencepost.coordinator.server.runner import CoordinatorRunner
 
 IMAGE = TopicsImage.of(
@@ -37,7 +37,7 @@ IMAGE = TopicsImage.of(
 @pytest.fixture
 async def runner():
     runtime = CoordinatorRuntime(GroupCoordinator(GroupCoordinatorConfig()), MemoryJournal())
-    runner = CoordinatorRunner(runtime, LoopClock(asyncio.get_running_loop()))
+    runner = CoordinatorRunner(runtime, ServerClock(asyncio.get_running_loop()))
     runner.process(TopicsChanged(image=IMAGE))
     yield runner
     runner.close()

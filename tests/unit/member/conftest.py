@@ -21,12 +21,12 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.member.consumer.actions import (
     Action,
+    ConsumerMoved,
     FetchOffsets,
     FindCoordinator,
     FindLogOffsets,
     FindOffsetsByDuration,
     LeaveFinished,
-    Moved,
     RaiseToApplication,
     ResolveTopicNames,
     RunCallback,
@@ -34,7 +34,7 @@ from fencepost.member.consumer.actions import (
     SendHeartbeat,
 )
 from fencepost.member.consumer.config import ConsumerConfig
-from fencepost.member.consumer.errors import Failure
+from fencepost.member.consumer.errors import RequestFailure
 from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.states import CONSUMER_MEMBER
@@ -55,7 +55,7 @@ class Rig:
         self.member = ConsumerMember("group", "member", self.config, random.Random(7))
         self.log: list[Action] = []
         self.open: list[Action] = []
-        self.moves: list[Moved] = []
+        self.moves: list[ConsumerMoved] = []
         self.errors: list[RaiseToApplication] = []
         self.auto_names = True
         self.auto_offsets = True
@@ -66,7 +66,7 @@ class Rig:
     def take(self, actions: tuple[Action, ...]) -> tuple[Action, ...]:
         for action in actions:
             self.log.append(action)
-            if isinstance(action, Moved):
+            if isinstance(action, ConsumerMoved):
                 assert CONSUMER_MEMBER.check(action.source, action.event, action.target)
                 self.moves.append(action)
             elif isinstance(action, RaiseToApplication):
@@ -159,7 +159,9 @@ class Rig:
         self.take(self.member.heartbeat_answered(self._ended(action), response, self.now))
         return action.request
 
-    def fail(self, kind: type[Any] = SendHeartbeat, failure: Failure = Failure.DISCONNECTED) -> None:
+    def fail(
+        self, kind: type[Any] = SendHeartbeat, failure: RequestFailure = RequestFailure.DISCONNECTED
+    ) -> None:
         self.take(self.member.request_failed(self._ended(self.one(kind)), failure, self.now))
 
     def names(self, action: ResolveTopicNames, names: Mapping[str, str]) -> None:

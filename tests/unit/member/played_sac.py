@@ -8,7 +8,7 @@ from typing import Any
 
 from fencepost.member.driver.transport import Disconnected
 from fencepost.member.sac.consumer import SingleActiveConsumer
-from fencepost.member.sac.listener import SacListener, SacObserver
+from fencepost.member.sac.listener import SacListener, SacMachineObserver
 from fencepost.member.sac.offsets import FIRST, OffsetSpecification
 from fencepost.member.sac.transport import (
     ConnectionListener,
@@ -129,7 +129,7 @@ class Listener(SacListener):
 
 class Scene:
     def __init__(
-        self, subscription: SacSubscription = SUBSCRIPTION, *, observer: SacObserver | None = None
+        self, subscription: SacSubscription = SUBSCRIPTION, *, observer: SacMachineObserver | None = None
     ) -> None:
         self.node, self.clock, self.listener = Node(), Clock(), Listener()
         self.consumer = SingleActiveConsumer(

@@ -8,7 +8,7 @@ from typing import Any
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.application.engine import GlobalWork, StreamsEngine
-from fencepost.member.application.port import Batch, CommitRefused, ThreadEvents
+from fencepost.member.application.port import CommitRefused, PartitionRecords, ThreadEvents
 from fencepost.member.application.runtime import CutShort
 from fencepost.member.application.settings import check_process
 from fencepost.member.application.store import StateDirectory
@@ -41,7 +41,7 @@ class Played:
 
     async def start(self) -> None: ...
 
-    async def poll(self) -> Sequence[Batch]:
+    async def poll(self) -> Sequence[PartitionRecords]:
         item = await self.script.get()
         if isinstance(item, BaseException):
             raise item
@@ -95,7 +95,7 @@ class Played:
         self.script.put_nowait(rebalance)
 
     def give(self, partition: TopicPartition, first: int, *values: Any) -> None:
-        self.script.put_nowait([Batch(partition, values, first + len(values))])
+        self.script.put_nowait([PartitionRecords(partition, values, first + len(values))])
 
 
 class Time:

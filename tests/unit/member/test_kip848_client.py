@@ -12,7 +12,7 @@ import pytest
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.server.broker import Broker
 from fencepost.member import KIP848Consumer
-from fencepost.member.kafka.streams_member import TopicReader
+from fencepost.member.kafka.streams_member import WholeTopicReader
 from fencepost.simulation.lab.chaos.journal import GroupJournal
 
 pytestmark = pytest.mark.real
@@ -113,7 +113,7 @@ async def test_a_journal_that_is_cancelled_while_it_looks_for_its_place_is_close
 async def test_a_reader_of_topics_is_closed_with_no_broker_there() -> None:
     """aiokafka's own `stop` ends with a CancelledError of a fetch that waits to be made again."""
     async with Broker({"orders": 1}) as broker:
-        reader = TopicReader(["orders"], {"bootstrap_servers": broker.bootstrap_servers})
+        reader = WholeTopicReader(["orders"], {"bootstrap_servers": broker.bootstrap_servers})
         await reader.start()
         await reader.poll()
     await reader.poll()

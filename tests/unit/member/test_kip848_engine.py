@@ -12,8 +12,8 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import CloseReason
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaError
 
-from fencepost.member.kafka.client import Client
-from fencepost.member.kafka.engine import Call, Fetching
+from fencepost.member.kafka.client import KafkaClient
+from fencepost.member.kafka.engine import AiokafkaRequest, Fetching
 from tests.batches import batch
 
 A, B, C = ("orders", 0), ("orders", 1), ("orders", 2)
@@ -395,7 +395,7 @@ async def test_metadata_is_asked_for_once_a_while_and_at_once_for_another_topic(
         return True
 
     monkeypatch.setattr(AIOKafkaClient, "_metadata_update", told_soon)
-    client = Client(retry_backoff_ms=100)
+    client = KafkaClient(retry_backoff_ms=100)
     client.set_topics({"gone"})
     synchronizer = asyncio.create_task(client._md_synchronizer())
     start = loop.time()
@@ -473,7 +473,7 @@ def test_a_call_takes_the_newest_version_that_both_speak():
     def frame(version, correlation_id, client_id):
         return b"\0\0\0\3" + f"{version}{correlation_id}{client_id}".encode()
 
-    call = Call(68, 0, 1, frame)
+    call = AiokafkaRequest(68, 0, 1, frame)
     prepared = call.prepare({68: (0, 7)})
     assert call.version == 1
     assert prepared.build_request_header(7, "c").encode() + prepared.encode() == b"17c"

@@ -12,10 +12,10 @@ from fencepost.member.consumer.states import ConsumerMemberEvent as E
 from fencepost.member.consumer.states import ConsumerMemberState as S
 from fencepost.member.driver.listener import RebalanceListener
 from fencepost.member.kafka.listener import MemberWatch
-from fencepost.member.kafka.session import Session
+from fencepost.member.kafka.session import KafkaMemberSession
 
 
-class Restless(Session):
+class Restless(KafkaMemberSession):
     """A member that takes up each assignment, and has the next one before anything else may run."""
 
     def _make_driver(self, listener: RebalanceListener, watch: MemberWatch) -> MagicMock:

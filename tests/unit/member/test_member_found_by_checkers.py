@@ -24,7 +24,7 @@ from fencepost.member.consumer.actions import (
     SendHeartbeat,
 )
 from fencepost.member.consumer.config import ConsumerConfig
-from fencepost.member.consumer.errors import Failure
+from fencepost.member.consumer.errors import RequestFailure
 from fencepost.member.consumer.machine import ConsumerMember
 
 X = "XXXXXXXXXXXXXXXXXXXXXX"
@@ -137,7 +137,7 @@ def fail_heartbeat(script, now_ms) -> None:
     member = script.member
     while member.deadline_ms < now_ms:
         script(member.deadline_reached(member.deadline_ms))
-    script(member.request_failed(script.last(SendHeartbeat).token, Failure.TIMED_OUT, now_ms))
+    script(member.request_failed(script.last(SendHeartbeat).token, RequestFailure.TIMED_OUT, now_ms))
     script(member.coordinator_found(script.last(FindCoordinator).token, now_ms))
     script(member.deadline_reached(now_ms + 2_000))
     assert script.last(SendHeartbeat).request.rebalance_timeout_ms > 0
@@ -168,7 +168,7 @@ def test_a_commit_that_waits_for_a_coordinator_leaves_out_what_was_let_go_meanwh
     script(member.deadline_reached(5_020))
     script(member.heartbeat_answered(script.last(SendHeartbeat).token, heartbeat_answer({X: (0,)}), 5_020))
     script(member.deadline_reached(10_020))
-    script(member.request_failed(script.last(SendHeartbeat).token, Failure.DISCONNECTED, 10_030))
+    script(member.request_failed(script.last(SendHeartbeat).token, RequestFailure.DISCONNECTED, 10_030))
     script(member.poll_begin(10_040))
     while script.last(RunCallback).kind is not CallbackKind.REVOKED:  # the commit before it has expired
         script(member.deadline_reached(member.deadline_ms))

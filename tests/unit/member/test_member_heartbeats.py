@@ -15,7 +15,7 @@ from fencepost.member.consumer.actions import (
     RunCallback,
     SendHeartbeat,
 )
-from fencepost.member.consumer.errors import Failure
+from fencepost.member.consumer.errors import RequestFailure
 
 MakeRig = Callable[..., Any]
 FOO, BAR = "foo-id", "bar-id"
@@ -291,9 +291,9 @@ def test_a_pattern_removed_while_fenced_is_removed_by_the_join(rig: MakeRig) -> 
 # -- failures --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("failure", list(Failure))
+@pytest.mark.parametrize("failure", list(RequestFailure))
 def test_after_a_failure_the_next_heartbeat_is_full_and_lists_what_is_owned(
-    rig: MakeRig, failure: Failure
+    rig: MakeRig, failure: RequestFailure
 ) -> None:
     r = rig()
     r.stable({FOO: (0, 1)})

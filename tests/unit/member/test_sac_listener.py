@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fencepost.coordinator.rabbit_codec.codes import OffsetType
-from fencepost.coordinator.rabbit_codec.fields import OffsetSpecification as WireOffset
+from fencepost.coordinator.rabbit_codec.fields import WireOffsetSpecification as WireOffset
 from fencepost.member.sac.consumer import SingleActiveConsumer
 from fencepost.member.sac.offsets import FIRST, NONE, OffsetKind, OffsetSpecification
 from fencepost.member.sac.states import SacMemberState

@@ -14,10 +14,10 @@ from fencepost.member.sac.actions import (
     Connect,
     Disconnect,
     Hold,
-    Moved,
-    RunCallback,
+    RunSacCallback,
     SacCallback,
-    Subscribe,
+    SacMoved,
+    SendSubscribe,
 )
 from fencepost.member.sac.machine import SacConfig, SacMember
 from fencepost.member.sac.offsets import FIRST, NONE, OffsetKind, OffsetSpecification
@@ -28,13 +28,13 @@ S = SacMemberState
 
 def told(actions: tuple[Action, ...]) -> list[Action]:
     """What is to be done, without what is only told."""
-    return [action for action in actions if not isinstance(action, Moved)]
+    return [action for action in actions if not isinstance(action, SacMoved)]
 
 
 def waiting() -> SacMember:
     member = SacMember(SacConfig(), random.Random(1))
     assert told(member.start(0)) == [Connect(1)]
-    assert told(member.connected(1, 1)) == [Subscribe(1)]
+    assert told(member.connected(1, 1)) == [SendSubscribe(1)]
     member.subscribed(1, 2)
     assert member.state is S.WAITING
     return member
@@ -42,7 +42,7 @@ def waiting() -> SacMember:
 
 def active(offset: OffsetSpecification = FIRST) -> SacMember:
     member = waiting()
-    assert told(member.consumer_update(1, 7, True, 10)) == [RunCallback(SacCallback.ACTIVATED)]
+    assert told(member.consumer_update(1, 7, True, 10)) == [RunSacCallback(SacCallback.ACTIVATED)]
     assert member.state is S.ACTIVATING
     assert told(member.callback_finished(offset, 20)) == [AnswerUpdate(7, offset)]
     assert member.state is S.ACTIVE
@@ -51,7 +51,10 @@ def active(offset: OffsetSpecification = FIRST) -> SacMember:
 
 def test_the_answer_to_a_step_down_comes_when_the_application_has_let_go() -> None:
     member = active()
-    assert told(member.consumer_update(1, 8, False, 30)) == [Hold(), RunCallback(SacCallback.STEPPING_DOWN)]
+    assert told(member.consumer_update(1, 8, False, 30)) == [
+        Hold(),
+        RunSacCallback(SacCallback.STEPPING_DOWN),
+    ]
     assert member.delivered(1, 0, 10) is None
     assert told(member.callback_finished(None, 40)) == [AnswerUpdate(8, NONE)]
     assert member.state is S.WAITING
@@ -99,11 +102,11 @@ def test_updates_wait_for_the_one_before_and_keep_their_order() -> None:
     assert told(member.consumer_update(1, 10, False, 32)) == [Hold()]
     assert told(member.callback_finished(None, 40)) == [
         AnswerUpdate(8, NONE),
-        RunCallback(SacCallback.ACTIVATED),
+        RunSacCallback(SacCallback.ACTIVATED),
     ]
     assert told(member.callback_finished(FIRST, 50)) == [
         AnswerUpdate(9, FIRST),
-        RunCallback(SacCallback.STEPPING_DOWN),
+        RunSacCallback(SacCallback.STEPPING_DOWN),
     ]
     assert told(member.callback_finished(None, 60)) == [AnswerUpdate(10, NONE)]
 
@@ -113,12 +116,12 @@ def test_an_update_may_come_before_the_answer_to_the_subscription() -> None:
     member.start(0)
     member.connected(1, 1)
     assert told(member.consumer_update(1, 7, True, 2)) == []
-    assert told(member.subscribed(1, 3)) == [RunCallback(SacCallback.ACTIVATED)]
+    assert told(member.subscribed(1, 3)) == [RunSacCallback(SacCallback.ACTIVATED)]
 
 
 def test_an_active_consumer_that_loses_its_connection_is_told_and_comes_back() -> None:
     member = active()
-    assert told(member.disconnected(1, 30)) == [Hold(), Disconnect(), RunCallback(SacCallback.LOST)]
+    assert told(member.disconnected(1, 30)) == [Hold(), Disconnect(), RunSacCallback(SacCallback.LOST)]
     assert member.state is S.LOST
     member.callback_finished(None, 40)
     assert member.state is S.BACKING_OFF
@@ -134,7 +137,7 @@ def test_a_loss_while_the_application_chooses_is_told_behind() -> None:
     member = waiting()
     member.consumer_update(1, 7, True, 10)
     assert told(member.disconnected(1, 11)) == [Hold(), Disconnect()]
-    assert told(member.callback_finished(FIRST, 12)) == [RunCallback(SacCallback.LOST)]
+    assert told(member.callback_finished(FIRST, 12)) == [RunSacCallback(SacCallback.LOST)]
 
 
 def test_an_activation_that_fails_gives_the_connection_up() -> None:
@@ -143,7 +146,7 @@ def test_an_activation_that_fails_gives_the_connection_up() -> None:
     assert told(member.callback_finished(None, 12)) == [
         Hold(),
         Disconnect(),
-        RunCallback(SacCallback.LOST),
+        RunSacCallback(SacCallback.LOST),
     ]
 
 
@@ -190,7 +193,7 @@ def test_a_refused_subscription_is_the_end() -> None:
 
 def test_an_active_consumer_steps_down_before_it_closes() -> None:
     member = active()
-    assert told(member.close(30)) == [Hold(), RunCallback(SacCallback.STEPPING_DOWN)]
+    assert told(member.close(30)) == [Hold(), RunSacCallback(SacCallback.STEPPING_DOWN)]
     assert told(member.close(31)) == []
     assert told(member.callback_finished(None, 40)) == [Disconnect()]
     assert member.state is S.CLOSED
@@ -200,7 +203,7 @@ def test_closing_while_the_application_chooses_steps_down_behind() -> None:
     member = waiting()
     member.consumer_update(1, 7, True, 10)
     assert told(member.close(11)) == []
-    assert told(member.callback_finished(FIRST, 12)) == [Hold(), RunCallback(SacCallback.STEPPING_DOWN)]
+    assert told(member.callback_finished(FIRST, 12)) == [Hold(), RunSacCallback(SacCallback.STEPPING_DOWN)]
     member.callback_finished(None, 13)
     assert member.state is S.CLOSED
 
@@ -226,14 +229,14 @@ def test_any_sequence_keeps_the_promises(inputs: list[str]) -> None:  # noqa: C9
     for each in (*inputs, "end"):
         for action in actions:
             match action:
-                case RunCallback():
+                case RunSacCallback():
                     assert running is None
                     running = action.kind
                 case AnswerUpdate():
                     assert asked.pop(0) == action.correlation_id
                 case Connect() | Disconnect():
                     asked.clear()
-                case Moved():
+                case SacMoved():
                     assert SAC_MEMBER.allows(action.source, action.target)
         now_ms += 10
         number = member.connection
@@ -265,5 +268,5 @@ def test_any_sequence_keeps_the_promises(inputs: list[str]) -> None:  # noqa: C9
                 actions = ()
         if member.state in (S.WAITING, S.ACTIVE) and running is None:
             left = len(asked) - sum(isinstance(action, AnswerUpdate) for action in actions)
-            under_way = any(isinstance(action, RunCallback) for action in actions)
+            under_way = any(isinstance(action, RunSacCallback) for action in actions)
             assert left == 0 or under_way or any(isinstance(a, Disconnect) for a in actions)

@@ -9,7 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.coordinator.protocol.consumer_protocol import Assignment, Subscription
+from fencepost.coordinator.protocol.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.assignors.assignment_info import (
     NO_REBALANCE_MS,
@@ -53,12 +56,14 @@ class Group:
             Subscriber(
                 name,
                 None,
-                Subscription(topics=("t",), user_data=thread.user_data(), owned=self.owned[name]),
+                ConsumerProtocolSubscription(
+                    topics=("t",), user_data=thread.user_data(), owned=self.owned[name]
+                ),
             )
             for name, thread in self.threads.items()
         ]
 
-    def round(self, sizes: Mapping[str, int], *more: Subscriber) -> dict[str, Assignment]:
+    def round(self, sizes: Mapping[str, int], *more: Subscriber) -> dict[str, ConsumerProtocolAssignment]:
         """One generation: everybody joins, the first assigns, everybody takes what it is given."""
         leader = next(iter(self.threads.values()))
         given = dict(leader.assign(sizes, [*self.subscribers(), *more]))
@@ -154,7 +159,7 @@ def test_a_task_goes_back_to_where_its_state_is() -> None:
     def joins(number: int, sums: Mapping[TaskId, int]) -> Subscriber:
         info = SubscriptionInfo(process_id=process(number), task_offset_sums=sums)
         data = write_subscription_info(info)
-        return Subscriber(f"m{number}", None, Subscription(topics=("t",), user_data=data))
+        return Subscriber(f"m{number}", None, ConsumerProtocolSubscription(topics=("t",), user_data=data))
 
     given_ = leader.assign({"t": 2}, [joins(1, further), joins(2, far)])
     assert {name: dict(each.partitions) for name, each in given_.items()} == {
@@ -222,7 +227,7 @@ def test_members_that_can_not_say_it_keep_nobody_from_ending() -> None:
 def test_what_a_leader_of_kafka_streams_says_of_a_shutdown_is_repeated_once() -> None:
     """It says the same in every round, whoever knows."""
     info = AssignmentInfo(error_code=AssignorError.SHUTDOWN_REQUESTED)
-    told = Assignment(partitions={}, user_data=write_assignment_info(info))
+    told = ConsumerProtocolAssignment(partitions={}, user_data=write_assignment_info(info))
     one = thread(1)
     one.request_shutdown()
     assert (one.on_assignment(told), one.all_know) == (0, False)
@@ -248,7 +253,7 @@ def test_who_asks_and_is_not_answered_asks_again_after_a_while() -> None:
     one = thread(1)
     one.request_shutdown()
     info = AssignmentInfo(active_tasks=(TaskId(0, 0),))
-    given_ = Assignment(partitions={"t": (0,)}, user_data=write_assignment_info(info))
+    given_ = ConsumerProtocolAssignment(partitions={"t": (0,)}, user_data=write_assignment_info(info))
     assert one.on_assignment(given_) == ASK_AGAIN_MS
 
 
@@ -294,7 +299,9 @@ def test_an_old_leader_works_with_members_from_the_future() -> None:
 
 def test_of_a_version_that_nobody_knows_yet_the_versions_are_enough() -> None:
     data = (12).to_bytes(4, "big") + (13).to_bytes(4, "big") + b"and what else it may be"
-    future = Subscriber("future", None, Subscription(topics=("t",), user_data=data, owned={"t": (3,)}))
+    future = Subscriber(
+        "future", None, ConsumerProtocolSubscription(topics=("t",), user_data=data, owned={"t": (3,)})
+    )
     given_ = Group(a=thread(1)).round({"t": 4}, future)
     info = read_assignment_info(given_["future"].user_data)
     assert (info.version, info.commonly_supported_version) == (11, 11)
@@ -305,7 +312,7 @@ def test_a_request_in_a_version_that_nobody_knows_yet_is_not_seen() -> None:
     known = thread(2)
     known.request_shutdown()
     data = (12).to_bytes(4, "big") * 2 + (known.user_data() or b"")[8:]
-    future = Subscriber("future", None, Subscription(topics=("t",), user_data=data))
+    future = Subscriber("future", None, ConsumerProtocolSubscription(topics=("t",), user_data=data))
     given_ = Group(a=thread(1)).round({"t": 4}, future)
     assert read_assignment_info(given_["a"].user_data).error_code == AssignorError.NONE
 
@@ -313,7 +320,7 @@ def test_a_request_in_a_version_that_nobody_knows_yet_is_not_seen() -> None:
 @pytest.mark.parametrize("data", [None, b"", b"\0\1 any assignor's own", b"\0\0\0\6\0\0\0\6" + bytes(40)])
 def test_a_stranger_is_given_nothing_and_the_leader_lives(data: bytes | None) -> None:
     strangers = (
-        Subscriber("s1", None, Subscription(topics=("t",), user_data=data)),
+        Subscriber("s1", None, ConsumerProtocolSubscription(topics=("t",), user_data=data)),
         Subscriber("s2", None, None),
     )
     group = Group(a=thread(1))
@@ -327,20 +334,24 @@ def test_a_stranger_is_given_nothing_and_the_leader_lives(data: bytes | None) ->
 
 def takes(info: AssignmentInfo, partitions: Owned, **more: object) -> tuple[int | None, StreamsAssignor]:
     one = thread(1, **more)
-    return one.on_assignment(Assignment(partitions=partitions, user_data=write_assignment_info(info))), one
+    return one.on_assignment(
+        ConsumerProtocolAssignment(partitions=partitions, user_data=write_assignment_info(info))
+    ), one
 
 
 @pytest.mark.parametrize(
     ("assignment", "text"),
     [
-        (Assignment(partitions={}, user_data=None), "can't be read"),
-        (Assignment(partitions={}, user_data=b"\0\0\0\x0c"), "version 12, expected 7 to 11"),
+        (ConsumerProtocolAssignment(partitions={}, user_data=None), "can't be read"),
+        (ConsumerProtocolAssignment(partitions={}, user_data=b"\0\0\0\x0c"), "version 12, expected 7 to 11"),
         (
-            Assignment(partitions={"t": (0,)}, user_data=write_assignment_info(AssignmentInfo())),
+            ConsumerProtocolAssignment(
+                partitions={"t": (0,)}, user_data=write_assignment_info(AssignmentInfo())
+            ),
             "0 tasks for 1 partitions",
         ),
         (
-            Assignment(
+            ConsumerProtocolAssignment(
                 partitions={},
                 user_data=write_assignment_info(AssignmentInfo(commonly_supported_version=12)),
             ),
@@ -349,7 +360,7 @@ def takes(info: AssignmentInfo, partitions: Owned, **more: object) -> tuple[int 
     ],
 )
 def test_an_assignment_that_makes_no_sense_is_an_error_of_the_assignment(
-    assignment: Assignment, text: str
+    assignment: ConsumerProtocolAssignment, text: str
 ) -> None:
     one = thread(1)
     assert one.on_assignment(assignment) is None

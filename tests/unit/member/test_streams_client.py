@@ -13,16 +13,16 @@ from fencepost.member.streams.actions import (
     EndServices,
     EndThread,
     Level,
-    Moved,
-    Refused,
+    MoveRefused,
     StartGlobalThread,
     StartServices,
     StartThread,
+    StreamsMoved,
 )
 from fencepost.member.streams.client import StreamsClient
 from fencepost.member.streams.client_states import StreamClientState as S
 from fencepost.member.streams.errors import IllegalStreamsState
-from fencepost.member.streams.handler import Answer
+from fencepost.member.streams.handler import HandlerDecision
 from fencepost.member.streams.handler import StreamThreadExceptionResponse as Response
 from fencepost.member.streams.thread_states import StreamThreadState as T
 
@@ -50,11 +50,11 @@ def running(threads: int = 2) -> StreamsClient:
 
 
 def moves(actions: tuple[Action, ...], level: Level = Level.CLIENT) -> list[str]:
-    return [action.target for action in actions if isinstance(action, Moved) and action.level is level]
+    return [action.target for action in actions if isinstance(action, StreamsMoved) and action.level is level]
 
 
 def kinds(actions: tuple[Action, ...]) -> list[type]:
-    return [type(action) for action in actions if not isinstance(action, Moved)]
+    return [type(action) for action in actions if not isinstance(action, StreamsMoved)]
 
 
 # -- start -----------------------------------------------------------------------------------------------
@@ -102,7 +102,10 @@ def test_a_client_runs_when_all_threads_do() -> None:
 def test_one_thread_that_rebalances_makes_the_client_rebalance() -> None:
     client = running()
     actions = client.partitions_revoked(B)
-    assert [action.level for action in actions if isinstance(action, Moved)] == [Level.THREAD, Level.CLIENT]
+    assert [action.level for action in actions if isinstance(action, StreamsMoved)] == [
+        Level.THREAD,
+        Level.CLIENT,
+    ]
     assert client.state is S.REBALANCING
 
 
@@ -125,10 +128,10 @@ def test_a_client_that_is_told_to_shut_down_says_so_once() -> None:
 
 def test_what_is_wrong_with_an_answer_is_complained_of() -> None:
     client = running()
-    answer = Answer(Response.REPLACE_THREAD, complaint="it says nothing")
+    answer = HandlerDecision(Response.REPLACE_THREAD, complaint="it says nothing")
     assert Complain("it says nothing", error=True) in client.thread_failed(A, answer)
     assert client.failures == 1
-    assert Complain not in kinds(client.thread_failed(B, Answer(Response.REPLACE_THREAD)))
+    assert Complain not in kinds(client.thread_failed(B, HandlerDecision(Response.REPLACE_THREAD)))
     assert client.failures == 2
 
 
@@ -142,7 +145,7 @@ def test_a_second_revocation_is_refused_without_an_error() -> None:
     client.partitions_revoked(A)
     actions = client.partitions_revoked(A)
     assert actions == (
-        Refused(Level.THREAD, A, "partitions revoked", "PARTITIONS_REVOKED", "PARTITIONS_REVOKED"),
+        MoveRefused(Level.THREAD, A, "partitions revoked", "PARTITIONS_REVOKED", "PARTITIONS_REVOKED"),
     )
     assert client.threads[A].refusals == 1
     assert client.threads[A].state is T.PARTITIONS_REVOKED
@@ -152,7 +155,10 @@ def test_threads_that_start_do_not_stop_a_client_from_running() -> None:
     client = running()
     client.add_thread()
     assert client.state is S.RUNNING
-    assert client.thread_started(C) == (True, (Moved(Level.THREAD, C, "started", "CREATED", "STARTING"),))
+    assert client.thread_started(C) == (
+        True,
+        (StreamsMoved(Level.THREAD, C, "started", "CREATED", "STARTING"),),
+    )
 
 
 def test_a_thread_that_ends_does_not_hold_a_client_back() -> None:
@@ -169,7 +175,7 @@ def test_a_thread_that_ends_does_not_hold_a_client_back() -> None:
 def test_the_death_of_all_threads_is_no_error() -> None:
     client = running()
     for name in (A, B):
-        client.thread_failed(name, Answer(None))
+        client.thread_failed(name, HandlerDecision(None))
         client.thread_ended(name)
     assert set(client.thread_states().values()) == {T.DEAD}
     assert client.state is S.RUNNING
@@ -236,14 +242,14 @@ def test_threads_may_be_added_and_replaced_while_disconnected() -> None:
     client.connection(A, connected=False)
     assert client.add_thread()[0] == B
     assert client.state is S.RUNNING
-    client.thread_failed(A, Answer(Response.REPLACE_THREAD))
+    client.thread_failed(A, HandlerDecision(Response.REPLACE_THREAD))
     assert set(client.threads) == {A, B, C}
 
 
 def test_a_thread_has_the_number_of_the_one_that_it_replaces() -> None:
     client = running(2)
-    client.thread_failed(A, Answer(Response.REPLACE_THREAD))
-    client.thread_failed(C, Answer(Response.REPLACE_THREAD))
+    client.thread_failed(A, HandlerDecision(Response.REPLACE_THREAD))
+    client.thread_failed(C, HandlerDecision(Response.REPLACE_THREAD))
     added, _ = client.add_thread()
     numbers = {name: thread.number for name, thread in client.threads.items()}
     assert numbers == {A: 1, B: 2, C: 1, "app-StreamThread-4": 1, added: 3}
@@ -305,11 +311,11 @@ def test_closing_again_changes_nothing() -> None:
 
 def test_close_does_nothing_in_pending_error_and_error_and_says_so() -> None:
     client = running(1)
-    client.thread_failed(A, Answer(Response.SHUTDOWN_CLIENT))
+    client.thread_failed(A, HandlerDecision(Response.SHUTDOWN_CLIENT))
     for state in (S.PENDING_ERROR, S.ERROR):
         assert client.state is state
         refused, warning = client.close()
-        assert isinstance(refused, Refused)
+        assert isinstance(refused, MoveRefused)
         assert warning == Complain(f"close has no effect: the client is in {state}")
         assert client.state is state
         if state is S.PENDING_ERROR:
@@ -323,7 +329,7 @@ def test_a_rebalance_while_a_thread_ends_is_refused_without_an_error(input_: str
     client = running(1)
     client.close()
     actions = getattr(client, input_)(A)
-    assert [type(action) for action in actions] == [Refused]
+    assert [type(action) for action in actions] == [MoveRefused]
     assert client.threads[A].state is T.PENDING_SHUTDOWN
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member.application.port import Batch
+from fencepost.member.application.port import PartitionRecords
 from fencepost.member.streams.client_states import StreamClientState as S
 from fencepost.member.streams.errors import IllegalStreamsState
 from fencepost.member.streams.handler import StreamThreadExceptionResponse as Response
@@ -317,12 +317,12 @@ class Reader:
 
     async def start(self) -> None: ...
 
-    async def poll(self) -> Sequence[Batch]:
+    async def poll(self) -> Sequence[PartitionRecords]:
         item = await self.script.get()
         if isinstance(item, BaseException):
             raise item
         self.caught_up = item is True or self.caught_up
-        return [] if item is True else [Batch(P0, [item], 1)]
+        return [] if item is True else [PartitionRecords(P0, [item], 1)]
 
     async def close(self) -> None:
         self.closed = True

@@ -12,7 +12,7 @@ import pytest
 from fencepost.member.streams.actions import AskForShutdown, Complain, EndServices, StartThread
 from fencepost.member.streams.client import StreamsClient
 from fencepost.member.streams.client_states import StreamClientState as S
-from fencepost.member.streams.handler import Answer, Handlers
+from fencepost.member.streams.handler import HandlerDecision, Handlers
 from fencepost.member.streams.handler import StreamThreadExceptionResponse as Response
 from fencepost.member.streams.thread_states import GlobalThreadState as G
 from fencepost.member.streams.thread_states import StreamThreadState as T
@@ -26,7 +26,7 @@ ERRORS = (ValueError("x"), MemoryError(), KeyboardInterrupt(), SystemExit(3), as
 
 @pytest.mark.parametrize("error", ERRORS, ids=repr)
 def test_without_a_handler_the_client_is_shut_down(error: BaseException) -> None:
-    assert Handlers().ask(A, error) == Answer(Response.SHUTDOWN_CLIENT)
+    assert Handlers().ask(A, error) == HandlerDecision(Response.SHUTDOWN_CLIENT)
 
 
 @pytest.mark.parametrize(("response", "error"), list(itertools.product(Response, ERRORS)))
@@ -39,7 +39,7 @@ def test_the_handlers_answer_counts(response: Response, error: BaseException) ->
 
     handlers = Handlers()
     assert handlers.add(handler) is False
-    assert handlers.ask(A, error) == Answer(response)
+    assert handlers.ask(A, error) == HandlerDecision(response)
     assert seen == [error]
 
 
@@ -100,7 +100,7 @@ def test_what_can_be_no_handler_is_refused(handler: Any) -> None:
     handlers = Handlers()
     with pytest.raises(TypeError, match="handler should"):
         handlers.add(handler)
-    assert handlers.ask(A, ValueError()) == Answer(Response.SHUTDOWN_CLIENT)
+    assert handlers.ask(A, ValueError()) == HandlerDecision(Response.SHUTDOWN_CLIENT)
 
 
 def _of_thread_and_error(thread: str, error: BaseException) -> None:
@@ -115,7 +115,7 @@ def _of_error(error: BaseException) -> None:
 def test_an_old_handler_alone_lets_the_thread_die_and_nothing_else(old: Callable[..., None]) -> None:
     handlers = Handlers()
     assert handlers.add(old) is True
-    assert handlers.ask(A, ValueError("x")) == Answer(None)
+    assert handlers.ask(A, ValueError("x")) == HandlerDecision(None)
     assert "raised" in (handlers.ask(A, ValueError("y")).complaint or "")
     assert handlers.ask(A, ValueError("y")).response is None
 
@@ -134,10 +134,10 @@ def test_the_new_handler_wins_over_an_old_one(new_first: bool) -> None:
     handlers = Handlers()
     for handler in (new, old) if new_first else (old, new):
         handlers.add(handler)
-    assert handlers.ask(A, ValueError()) == Answer(Response.REPLACE_THREAD)
+    assert handlers.ask(A, ValueError()) == HandlerDecision(Response.REPLACE_THREAD)
     assert called == ["new"]
     handlers.clear()
-    assert handlers.ask(A, ValueError()) == Answer(Response.SHUTDOWN_CLIENT)
+    assert handlers.ask(A, ValueError()) == HandlerDecision(Response.SHUTDOWN_CLIENT)
 
 
 # -- each answer in each situation ---------------------------------------------------------------------------
@@ -160,7 +160,7 @@ def client_in(situation: str, *, escalates: bool = True) -> StreamsClient:
     if situation == "closing":
         client.close()
     if situation == "failing":
-        client.thread_failed(B, Answer(Response.SHUTDOWN_CLIENT))
+        client.thread_failed(B, HandlerDecision(Response.SHUTDOWN_CLIENT))
     if situation == "removed":
         assert client.remove_thread(B)[0] == A
     if situation == "disconnected":
@@ -187,7 +187,7 @@ def end_all(client: StreamsClient) -> S:
 def test_replace_thread_keeps_the_number_of_live_threads(situation: str) -> None:
     client = client_in(situation)
     before = client.state
-    actions = client.thread_failed(A, Answer(Response.REPLACE_THREAD))
+    actions = client.thread_failed(A, HandlerDecision(Response.REPLACE_THREAD))
     assert client.threads[A].state is T.PENDING_SHUTDOWN
     assert [action.thread for action in actions if isinstance(action, StartThread)] == [C]
     assert len(client.live) == 2
@@ -201,7 +201,7 @@ def test_replace_thread_keeps_the_number_of_live_threads(situation: str) -> None
 @pytest.mark.parametrize("situation", LIVELY)
 def test_shutdown_client_ends_in_error_for_ever(situation: str) -> None:
     client = client_in(situation)
-    actions = client.thread_failed(A, Answer(Response.SHUTDOWN_CLIENT))
+    actions = client.thread_failed(A, HandlerDecision(Response.SHUTDOWN_CLIENT))
     assert any(isinstance(action, EndServices) for action in actions)
     assert client.state is S.PENDING_ERROR
     client.thread_ended(A)
@@ -214,7 +214,7 @@ def test_shutdown_client_ends_in_error_for_ever(situation: str) -> None:
 @pytest.mark.parametrize("situation", LIVELY)
 def test_shutdown_application_asks_through_every_thread_and_goes_on(situation: str) -> None:
     client = client_in(situation)
-    actions = client.thread_failed(A, Answer(Response.SHUTDOWN_APPLICATION))
+    actions = client.thread_failed(A, HandlerDecision(Response.SHUTDOWN_APPLICATION))
     assert [action.thread for action in actions if isinstance(action, AskForShutdown)] == [A, B]
     assert client.is_running
     assert [thread.name for thread in client.live] == [B]
@@ -230,7 +230,7 @@ def test_where_the_group_cannot_be_told_only_the_client_is_shut_down(
     situation: str, response: Response | None
 ) -> None:
     client = client_in(situation, escalates=False)
-    actions = client.thread_failed(A, Answer(response))
+    actions = client.thread_failed(A, HandlerDecision(response))
     ends = response in (Response.SHUTDOWN_CLIENT, Response.SHUTDOWN_APPLICATION)
     assert (client.state is S.PENDING_ERROR) is ends
     said = [action.error for action in actions if isinstance(action, Complain)]
@@ -244,7 +244,7 @@ def test_a_client_that_ends_already_ends_as_it_was_going_to(
     situation: str, response: Response | None
 ) -> None:
     client = client_in(situation)
-    actions = client.thread_failed(A, Answer(response))
+    actions = client.thread_failed(A, HandlerDecision(response))
     assert client.state is ENDING[situation]
     assert not any(isinstance(action, StartThread) for action in actions)
     asked = [action.thread for action in actions if isinstance(action, AskForShutdown)]
@@ -255,7 +255,7 @@ def test_a_client_that_ends_already_ends_as_it_was_going_to(
 @pytest.mark.parametrize("response", [None, *Response])
 def test_a_thread_that_fails_while_it_is_removed_is_not_replaced(response: Response | None) -> None:
     client = client_in("removed")
-    actions = client.thread_failed(A, Answer(response))
+    actions = client.thread_failed(A, HandlerDecision(response))
     assert not any(isinstance(action, StartThread) for action in actions)
     assert (client.state is S.PENDING_ERROR) is (response is Response.SHUTDOWN_CLIENT)
 
@@ -263,8 +263,8 @@ def test_a_thread_that_fails_while_it_is_removed_is_not_replaced(response: Respo
 @pytest.mark.parametrize(("first", "second"), list(itertools.product([None, *Response], repeat=2)))
 def test_two_threads_fail_at_once(first: Response | None, second: Response | None) -> None:
     client = client_in("running")
-    client.thread_failed(A, Answer(first))
-    actions = client.thread_failed(B, Answer(second))
+    client.thread_failed(A, HandlerDecision(first))
+    actions = client.thread_failed(B, HandlerDecision(second))
     if Response.SHUTDOWN_CLIENT in (first, second):
         assert end_all(client) is S.ERROR
         return
@@ -285,7 +285,7 @@ def test_the_only_thread_gets_a_carrier_for_its_request() -> None:
     client = StreamsClient("app", 1)
     client.start()
     client.thread_started(A)
-    actions = client.thread_failed(A, Answer(Response.SHUTDOWN_APPLICATION))
+    actions = client.thread_failed(A, HandlerDecision(Response.SHUTDOWN_APPLICATION))
     assert [a for a in actions if isinstance(a, StartThread)] == [StartThread(B, asks_for_shutdown=True)]
     client.thread_ended(A)
     assert client.is_running
@@ -295,8 +295,8 @@ def test_the_only_thread_gets_a_carrier_for_its_request() -> None:
 
 def test_a_client_that_asked_and_has_nobody_left_to_hear_the_answer_ends_in_error() -> None:
     client = client_in("running")
-    client.thread_failed(A, Answer(Response.SHUTDOWN_APPLICATION))
-    client.thread_failed(B, Answer(None))
+    client.thread_failed(A, HandlerDecision(Response.SHUTDOWN_APPLICATION))
+    client.thread_failed(B, HandlerDecision(None))
     client.thread_ended(A)
     assert client.state is S.PENDING_ERROR
     assert end_all(client) is S.ERROR
@@ -304,7 +304,7 @@ def test_a_client_that_asked_and_has_nobody_left_to_hear_the_answer_ends_in_erro
 
 def test_threads_that_come_later_ask_too() -> None:
     client = client_in("running")
-    client.thread_failed(A, Answer(Response.SHUTDOWN_APPLICATION))
+    client.thread_failed(A, HandlerDecision(Response.SHUTDOWN_APPLICATION))
     _, actions = client.add_thread()
     assert actions == (StartThread(C, asks_for_shutdown=True),)
 
@@ -332,7 +332,7 @@ def with_global(*, running: bool, threads: int = 2) -> StreamsClient:
 @pytest.mark.parametrize(("running", "response"), list(itertools.product([False, True], [None, *Response])))
 def test_without_its_global_thread_a_client_ends_in_error(running: bool, response: Response | None) -> None:
     client = with_global(running=running)
-    actions = client.global_failed(Answer(response))
+    actions = client.global_failed(HandlerDecision(response))
     assert client.state is S.PENDING_ERROR
     assert not any(isinstance(action, StartThread) for action in actions)
     asked = [action.thread for action in actions if isinstance(action, AskForShutdown)]
@@ -354,7 +354,7 @@ def test_a_shutdown_that_threads_before_their_start_cannot_tell_is_complained_of
     client = StreamsClient("app", 1, global_thread=True)
     client.start()
     client.global_ready()
-    actions = client.global_failed(Answer(Response.SHUTDOWN_APPLICATION))
+    actions = client.global_failed(HandlerDecision(Response.SHUTDOWN_APPLICATION))
     assert not any(isinstance(action, AskForShutdown) for action in actions)
     (complaint,) = (action.text for action in actions if isinstance(action, Complain))
     assert complaint == "no thread can tell the group to shut down: only this client is shut down"
@@ -364,6 +364,6 @@ def test_a_shutdown_that_threads_before_their_start_cannot_tell_is_complained_of
 def test_a_global_thread_that_fails_while_the_client_closes_makes_no_error() -> None:
     client = with_global(running=True)
     client.close()
-    client.global_failed(Answer(Response.SHUTDOWN_CLIENT))
+    client.global_failed(HandlerDecision(Response.SHUTDOWN_CLIENT))
     client.global_ended()
     assert end_all(client) is S.NOT_RUNNING

@@ -10,7 +10,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fencepost.simulation.cli import main
-from fencepost.simulation.faults.plan import Kind
+from fencepost.simulation.faults.plan import FaultKind
 from fencepost.simulation.lab.bridge.compare import compare, counterpart, translated
 from fencepost.simulation.lab.bridge.shifts import Shifts
 from fencepost.simulation.run import plan_of, run
@@ -67,14 +67,14 @@ def test_the_same_disturbances_come_at_the_same_moments() -> None:
     plan = plan_of(msgspec.structs.replace(scenario("sac-stale-nodes"), duration=scenario().duration), 3)
     other = translated(plan)
     assert [entry.at_us for entry in other.entries] == [entry.at_us for entry in plan.entries]
-    assert Kind.NODE_LEAVE in {entry.kind for entry in plan.entries}
+    assert FaultKind.NODE_LEAVE in {entry.kind for entry in plan.entries}
     assert {entry.kind for entry in other.entries} <= {
-        Kind.BROKER_CRASH,
-        Kind.BROKER_PAUSE,
-        Kind.CONNECTION_LOSS,
+        FaultKind.BROKER_CRASH,
+        FaultKind.BROKER_PAUSE,
+        FaultKind.CONNECTION_LOSS,
     }
     for mine, theirs in zip(plan.entries, other.entries, strict=True):
-        if mine.kind is Kind.NODE_LEAVE:
+        if mine.kind is FaultKind.NODE_LEAVE:
             assert theirs.at_us + theirs.lasts_us == plan.end_us
 
 

@@ -14,13 +14,13 @@ from fencepost.simulation.failures.failure import read_failure, replay
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.pipeline.failed import keep_failures
 from fencepost.simulation.pipeline.output import CampaignDirectory, run_schema
-from fencepost.simulation.pipeline.plan import Cell, cells_of
+from fencepost.simulation.pipeline.plan import CampaignCell, cells_of
 from fencepost.simulation.pipeline.progress import Silent
 
 RAISED = "Traceback (most recent call last):\n  File …\nZeroDivisionError: division by zero\n"
 
 
-def finished(cell: Cell, seed: int, **more: Any) -> dict[str, Any]:
+def finished(cell: CampaignCell, seed: int, **more: Any) -> dict[str, Any]:
     row = dict.fromkeys(run_schema().names) | {
         "run_id": cell.run_id(seed),
         "scenario": cell.name,
@@ -34,7 +34,7 @@ def finished(cell: Cell, seed: int, **more: Any) -> dict[str, Any]:
     return row | more
 
 
-def campaign_of(root: Path, cells: tuple[Cell, ...], rows: list[dict[str, Any]]) -> CampaignDirectory:
+def campaign_of(root: Path, cells: tuple[CampaignCell, ...], rows: list[dict[str, Any]]) -> CampaignDirectory:
     directory = CampaignDirectory(root)
     directory.prepare(cells, resume=False)
     parquet.write_table(pa.Table.from_pylist(rows, schema=run_schema()), root / "runs" / "part-0-0-0.parquet")

@@ -12,7 +12,7 @@ import pytest
 from aiokafka.structs import TopicPartition
 
 from fencepost.simulation.lab.chaos import messages as m
-from fencepost.simulation.lab.chaos.member import Member
+from fencepost.simulation.lab.chaos.member import RealMember
 from fencepost.simulation.lab.chaos.telling import Telling
 
 ORDERS = [TopicPartition("orders", number) for number in range(3)]
@@ -58,7 +58,7 @@ async def member(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
     monkeypatch.setattr(asyncio.get_running_loop(), "add_reader", lambda *_: None)  # nobody orders anything
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        made: Any = Member(TERMS, Telling(theirs, 0), theirs)
+        made: Any = RealMember(TERMS, Telling(theirs, 0), theirs)
         made._consumer = Consumer()
         yield made
 

@@ -80,11 +80,13 @@ class TestTempo:
 
 EVENTS: list[m.Event] = [
     m.Up(1, "id"),
-    m.Moved(2, "subscribed", "UNSUBSCRIBED", "JOINING", 0, tuple(ORDERS)),
-    m.Sent(3, 1, ConsumerGroupHeartbeatRequest(group_id="g", member_id="id", member_epoch=0), None),
-    m.Sent(4, 2, None, OffsetCommitRequest(group_id="g", offsets={ORDERS[0]: OffsetAndMetadata(offset=5)})),
-    m.Sent(5, 1, None, None),
-    m.Answered(6, 1, None, "Disconnected"),
+    m.MemberMoved(2, "subscribed", "UNSUBSCRIBED", "JOINING", 0, tuple(ORDERS)),
+    m.RequestSent(3, 1, ConsumerGroupHeartbeatRequest(group_id="g", member_id="id", member_epoch=0), None),
+    m.RequestSent(
+        4, 2, None, OffsetCommitRequest(group_id="g", offsets={ORDERS[0]: OffsetAndMetadata(offset=5)})
+    ),
+    m.RequestSent(5, 1, None, None),
+    m.HeartbeatAnswered(6, 1, None, "Disconnected"),
     m.CalledBack(7, "assigned", "begin", tuple(ORDERS)),
     m.Committed(8, 2, None, OffsetCommitResponse(errors={ORDERS[0]: ErrorCode.STALE_MEMBER_EPOCH}), ""),
     m.Delivered(9, ORDERS[1], 0, 3),

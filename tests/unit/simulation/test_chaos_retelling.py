@@ -25,7 +25,13 @@ from fencepost.simulation.checkers.claims import OneClaimant
 from fencepost.simulation.kernel.observers import Observer, RecordsObserved
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.chronicle import RealChronicle
-from fencepost.simulation.lab.chaos.happenings import Happening, Happenings, HostNoted, Told, TopicsChanged
+from fencepost.simulation.lab.chaos.happenings import (
+    Happening,
+    Happenings,
+    HostNoted,
+    Told,
+    TopicImageChanged,
+)
 from fencepost.simulation.lab.chaos.retelling import Retelling
 from fencepost.simulation.scenarios.load import loads
 from fencepost.simulation.trace.recorder import Recorder
@@ -50,7 +56,7 @@ def retell(
         sequence=lambda: 0,
     )
     happenings = Happenings()
-    happenings.add(0, "", TopicsChanged(IMAGE, "orders", "created", 2))
+    happenings.add(0, "", TopicImageChanged(IMAGE, "orders", "created", 2))
     for t_us, host, happening in told:
         happenings.add(t_us, host, happening)
     retelling.tell_all(happenings, (), END_US)
@@ -100,12 +106,12 @@ def test_an_honest_member_breaks_nothing():
         ),
         ([m.CalledBack(4, "assigned", "begin", ORDERS[:1])], "callbacks-balanced"),
         (
-            [m.Moved(4, "subscribed", "UNSUBSCRIBED", "STABLE", 3, ORDERS)],
+            [m.MemberMoved(4, "subscribed", "UNSUBSCRIBED", "STABLE", 3, ORDERS)],
             "transitions",
         ),
         (
             [
-                m.Sent(
+                m.RequestSent(
                     4,
                     1,
                     None,
@@ -138,7 +144,7 @@ def test_views_follow_what_members_say():
         *on(
             "member-1",
             m.Up(1, "id"),
-            m.Moved(2, "subscribed", "UNSUBSCRIBED", "JOINING", 0, ()),
+            m.MemberMoved(2, "subscribed", "UNSUBSCRIBED", "JOINING", 0, ()),
             m.CalledBack(3, "assigned", "begin", ORDERS),
             m.CalledBack(4, "revoked", "end", ORDERS[:1]),
         ),
@@ -154,7 +160,9 @@ def test_views_follow_what_members_say():
 
 def test_a_group_is_settled_at_one_epoch_with_nothing_shared():
     def stable(host: str, epoch: int, owned: tuple[TopicPartition, ...]) -> list:
-        return on(host, m.Up(1, host), m.Moved(2, "acknowledged", "ACKNOWLEDGING", "STABLE", epoch, owned))
+        return on(
+            host, m.Up(1, host), m.MemberMoved(2, "acknowledged", "ACKNOWLEDGING", "STABLE", epoch, owned)
+        )
 
     assert retell([*stable("member-1", 3, ORDERS[:1]), *stable("member-2", 3, ORDERS[1:])], []).settled
     assert not retell([*stable("member-1", 3, ORDERS[:1]), *stable("member-2", 4, ORDERS[1:])], []).settled
@@ -181,9 +189,14 @@ def test_heartbeats_are_rows_where_members_are_answered():
 
     recorder = Recorder(world="real", group="g", sink=Sink())
     chronicle = RealChronicle(recorder)
-    told = on("member-1", m.Up(1, "id"), m.Sent(2, 1, join, None), m.Answered(3, 1, answer, ""))
+    told = on(
+        "member-1", m.Up(1, "id"), m.RequestSent(2, 1, join, None), m.HeartbeatAnswered(3, 1, answer, "")
+    )
     retell(
-        [*told, *on("member-1", m.Sent(4, 1, None, None), m.Answered(5, 1, None, "Disconnected"))],
+        [
+            *told,
+            *on("member-1", m.RequestSent(4, 1, None, None), m.HeartbeatAnswered(5, 1, None, "Disconnected")),
+        ],
         [chronicle],
     )
     recorder.flush()
@@ -212,9 +225,9 @@ def test_a_topic_of_the_same_name_is_another_topic_to_claim(comes_back: bool, ex
         stored("id-member-1"),
         stored("id-member-2"),
         *on("member-1", m.Up(2, "id-member-1"), m.CalledBack(3, "assigned", "begin", ORDERS)),
-        *([(4, "", TopicsChanged(TopicsImage(), "orders", "deleted", 0))] if comes_back else []),
+        *([(4, "", TopicImageChanged(TopicsImage(), "orders", "deleted", 0))] if comes_back else []),
         *on("member-1", m.CalledBack(5, "assigned", "end", ORDERS)),  # of the topic that is gone
-        *([(6, "", TopicsChanged(again, "orders", "created", 2))] if comes_back else []),
+        *([(6, "", TopicImageChanged(again, "orders", "created", 2))] if comes_back else []),
         *on("member-2", m.Up(7, "id-member-2"), m.CalledBack(8, "assigned", "begin", ORDERS)),
         *on("member-2", m.CalledBack(9, "assigned", "end", ORDERS)),
     ]

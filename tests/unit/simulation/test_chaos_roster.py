@@ -9,8 +9,8 @@ import pytest
 from fencepost.coordinator.protocol.classic import DescribedClassicGroup, DescribedClassicMember
 from fencepost.coordinator.protocol.consumer import DescribedGroup, DescribedMember, DescribedPartitions
 from fencepost.coordinator.protocol.consumer_protocol import (
-    Assignment,
-    Subscription,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
     write_assignment,
     write_subscription,
 )
@@ -63,7 +63,7 @@ def streams(client_id: str, *topics: str) -> DescribedStreamsGroup:
     return DescribedStreamsGroup(group_id="g", subtopologies=(subtopology,), members=(member,))
 
 
-SUBSCRIBED = write_subscription(Subscription(topics=("orders",)))
+SUBSCRIBED = write_subscription(ConsumerProtocolSubscription(topics=("orders",)))
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,9 @@ SUBSCRIBED = write_subscription(Subscription(topics=("orders",)))
         DescribedGroup(group_id="g"),
         consumers("member-1", "orders"),
         consumers("member-2", "orders", "refunds", has="refunds"),
-        classic("member-1", SUBSCRIBED, write_assignment(Assignment(partitions={"orders": (0,)}))),
+        classic(
+            "member-1", SUBSCRIBED, write_assignment(ConsumerProtocolAssignment(partitions={"orders": (0,)}))
+        ),
         classic("member-1", b"\x00", b"\x00"),
         streams("member-1", "orders"),
     ],
@@ -93,11 +95,17 @@ def test_who_is_on_it_is_no_stranger(group: Any) -> None:
         (consumers("member-1", has="payments"), "client member-1 at /10.0.0.7, which reads payments"),
         (classic("billing"), "client billing at /10.0.0.7"),
         (
-            classic("member-1", write_subscription(Subscription(topics=("z", "a", "orders")))),
+            classic(
+                "member-1", write_subscription(ConsumerProtocolSubscription(topics=("z", "a", "orders")))
+            ),
             "client member-1 at /10.0.0.7, which reads a, z",
         ),
         (
-            classic("member-1", SUBSCRIBED, write_assignment(Assignment(partitions={"payments": (0,)}))),
+            classic(
+                "member-1",
+                SUBSCRIBED,
+                write_assignment(ConsumerProtocolAssignment(partitions={"payments": (0,)})),
+            ),
             "client member-1 at /10.0.0.7, which reads payments",
         ),
         (streams("member-1", "payments"), "client member-1 at /10.0.0.7, which reads payments"),

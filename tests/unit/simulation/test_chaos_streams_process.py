@@ -35,11 +35,11 @@ async def test_a_change_of_threads_is_expected_when_it_happens(
     app, looks = App(), []
     monkeypatch.setattr(asyncio.get_running_loop(), "add_reader", lambda *_: None)
     monkeypatch.setattr(program, "Behaviour", lambda terms: None)
-    monkeypatch.setattr(program.Process, "_make", lambda self, terms: app)
+    monkeypatch.setattr(program.StreamsProcess, "_make", lambda self, terms: app)
     ours, theirs = socket.socketpair()
     with ours, theirs:
         terms = cast("Any", SimpleNamespace(name="client-1", threads=3))
-        process = program.Process(terms, Telling(ours, 0), ours)
+        process = program.StreamsProcess(terms, Telling(ours, 0), ours)
         checker = process.checker
         monkeypatch.setattr(checker, "look", lambda: looks.append((checker.live, len(app.client.live))))
         theirs.sendall(m.frame(m.ChangeThreads(adds=adds)))

@@ -7,7 +7,7 @@ import pytest
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.streams.actions import Level
 from fencepost.simulation.lab.chaos import messages as m
-from fencepost.simulation.lab.chaos.happenings import Happenings, HostNoted, MemberHeard, Told
+from fencepost.simulation.lab.chaos.happenings import Happenings, HostNoted, StreamsMemberHeard, Told
 from fencepost.simulation.lab.chaos.streams.retelling import ApplicationRetelling
 from fencepost.simulation.trace.recorder import Recorder
 
@@ -41,7 +41,7 @@ class Run:
         self._happenings.add(t_us, "client-1", HostNoted(what))
 
     def heard(self, t_us: int, epoch: int) -> None:
-        self._happenings.add(t_us, "client-1", MemberHeard(epoch, heartbeat=True))
+        self._happenings.add(t_us, "client-1", StreamsMemberHeard(epoch, heartbeat=True))
 
     def tell(self, *members: str, request_timeout_us: int | None = None) -> ApplicationRetelling:
         self.world(60 * SECOND, "on_look", members)
@@ -182,6 +182,6 @@ def test_a_record_that_was_skipped_or_committed_too_early_is_seen() -> None:
 
 def test_what_a_process_found_is_reported_at_its_time() -> None:
     run = Run()
-    run.add(m.Found(9, "streams-derived", "client-1: RUNNING, and its threads are not"))
+    run.add(m.CheckFound(9, "streams-derived", "client-1: RUNNING, and its threads are not"))
     (violation,) = run.tell(THREAD).application.violations
     assert (violation.invariant, violation.t_us) == ("streams-derived", 9)

@@ -21,10 +21,10 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.simulation.checkers.commits import Commits, expected_commit_error
+from fencepost.simulation.checkers.commits import CommittedOffsets, expected_commit_error
 from fencepost.simulation.checkers.heartbeats import check_answer, check_reply, expected_error
 from fencepost.simulation.checkers.ownership import Ownership
-from fencepost.simulation.checkers.step import Known
+from fencepost.simulation.checkers.step import KnownGroup
 
 X = "XXXXXXXXXXXXXXXXXXXXXX"
 IMAGE = TopicsImage.of([Topic(topic_id=X, name="x", partitions=4)])
@@ -32,9 +32,9 @@ X0, X1 = TopicPartition("x", 0), TopicPartition("x", 1)
 NONE = ErrorCode.NONE
 
 
-def known_group() -> Known:
+def known_group() -> KnownGroup:
     """D: dynamic at epoch 5 after 4, holds x 0 since 3, x 1 since 5. S: static i at 5. T: static j, away."""
-    known = Known()
+    known = KnownGroup()
     held = {X: {0: 3, 1: 5}}
     known.members["D"] = ConsumerGroupMember(
         member_id="D", member_epoch=5, previous_member_epoch=4, assigned={X: (0, 1)}, assignment_epochs=held
@@ -200,7 +200,7 @@ def test_commits_are_fenced_by_member_and_epoch(request_, expected):
     assert expected_commit_error(request_, known, IMAGE) == expected
     if expected is None:
         return
-    commits = Commits()
+    commits = CommittedOffsets()
     answer = OffsetCommitResponse(errors=dict.fromkeys(request_.offsets, expected))
     assert not list(commits.check(request_, Outcome(reply=answer), known, IMAGE))
     other = NONE if expected != NONE else ErrorCode.STALE_MEMBER_EPOCH
@@ -216,12 +216,12 @@ def test_commits_without_members():
     unknown = expected_commit_error(commit("D", 1), None, IMAGE, has_offsets=True)
     assert unknown == ErrorCode.UNKNOWN_MEMBER_ID
     assert expected_commit_error(commit("", -1), None, IMAGE, has_offsets=True) == NONE
-    assert expected_commit_error(commit("", -1), Known(), IMAGE) == NONE
+    assert expected_commit_error(commit("", -1), KnownGroup(), IMAGE) == NONE
 
 
 def test_an_unknown_partition_is_refused_on_its_own():
     answer = OffsetCommitResponse(errors={X0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-    assert not list(Commits().check(commit("D", 5), Outcome(reply=answer), known_group(), IMAGE))
+    assert not list(CommittedOffsets().check(commit("D", 5), Outcome(reply=answer), known_group(), IMAGE))
 
 
 def offset_record(offset):
@@ -239,7 +239,7 @@ def answered(offset=-1, error=NONE):
 
 
 def test_a_fetch_answers_what_was_committed():
-    commits = Commits()
+    commits = CommittedOffsets()
     assert not list(commits.check(fetch(), answered(-1), known_group(), IMAGE))
     assert not list(commits.take_all((offset_record(7),), None, IMAGE))
     assert not list(commits.check(fetch(), answered(7), known_group(), IMAGE))
@@ -257,21 +257,21 @@ def test_a_fetch_answers_what_was_committed():
     ],
 )
 def test_fetches_are_fenced_by_member_and_epoch(request_, expected):
-    assert not list(Commits().check(request_, answered(error=expected), known_group(), IMAGE))
+    assert not list(CommittedOffsets().check(request_, answered(error=expected), known_group(), IMAGE))
     other = NONE if expected != NONE else ErrorCode.STALE_MEMBER_EPOCH
-    found = list(Commits().check(request_, answered(error=other), known_group(), IMAGE))
+    found = list(CommittedOffsets().check(request_, answered(error=other), known_group(), IMAGE))
     assert [name for name, _ in found] == ["commit-fenced"]
 
 
 def test_offsets_of_subscribed_topics_do_not_disappear():
-    known = Known()
+    known = KnownGroup()
     known.members["D"] = ConsumerGroupMember(member_id="D", subscribed_topic_names=("x",))
     for group, image, broken in (
         (known, IMAGE, True),
         (known, TopicsImage(), False),
-        (Known(), IMAGE, False),
+        (KnownGroup(), IMAGE, False),
     ):
-        commits = Commits()
+        commits = CommittedOffsets()
         assert not list(commits.take_all((offset_record(7),), group, image))
         found = [name for name, _ in commits.take_all((offset_record(None),), group, image)]
         assert found == (["offsets-kept"] if broken else [])

@@ -13,7 +13,7 @@ from fencepost.coordinator.protocol.classic import JoinGroupResponse
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
 )
-from fencepost.coordinator.protocol.consumer_protocol import Assignment, write_assignment
+from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolAssignment, write_assignment
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.outcome import DeadlineReached, Outcome
 from fencepost.coordinator.protocol.records import (
@@ -140,7 +140,7 @@ class OneGroup:
                 rebalance_timeout_ms=1,
                 session_timeout_ms=1,
                 protocols=(),
-                assignment=write_assignment(Assignment(partitions=given.get(host, {}))),
+                assignment=write_assignment(ConsumerProtocolAssignment(partitions=given.get(host, {}))),
             )
             group.add(member, "consumer")
         return group

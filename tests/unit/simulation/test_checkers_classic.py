@@ -19,15 +19,15 @@ from fencepost.coordinator.protocol.classic import (
     SyncGroupRequest,
 )
 from fencepost.coordinator.protocol.consumer_protocol import (
-    Assignment,
-    Subscription,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
     write_assignment,
     write_subscription,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
-from fencepost.coordinator.protocol.outcome import Answer, Outcome
+from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse
 from fencepost.coordinator.protocol.records import GroupMetadataMember, GroupMetadataValue
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.member.classic.states import ClassicMemberState as S
@@ -41,11 +41,11 @@ E = ErrorCode
 
 
 def said(topics=("t",), owned=None):
-    return write_subscription(Subscription(topics=topics, owned=owned or {}))
+    return write_subscription(ConsumerProtocolSubscription(topics=topics, owned=owned or {}))
 
 
 def given(**topics):
-    return write_assignment(Assignment(partitions=topics))
+    return write_assignment(ConsumerProtocolAssignment(partitions=topics))
 
 
 def group(state=ClassicGroupState.STABLE, generation=3):
@@ -264,7 +264,7 @@ def test_partitions_may_be_nobody_s_that_came_while_a_static_leader_was_away(siz
     join = JoinGroupRequest(
         group_id="g", protocol_type="consumer", protocols=(), session_timeout_ms=1, rebalance_timeout_ms=1
     )
-    checker.on_coordinator_step("b", join, Outcome(effects=(Answer(token=1, response=back),)), 1)
+    checker.on_coordinator_step("b", join, Outcome(effects=(ParkedResponse(token=1, response=back),)), 1)
     world.active = SimpleNamespace(image=topic_of(6), classic=SimpleNamespace(groups={"g": made}))
     checker.on_end(2)
     assert ("progress" in found) == broken

@@ -16,15 +16,15 @@ from fencepost.coordinator.protocol.classic import (
     SyncGroupRequest,
 )
 from fencepost.coordinator.protocol.consumer_protocol import (
-    Assignment,
-    Subscription,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
     write_assignment,
     write_subscription,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import DeadlineReached
 from fencepost.coordinator.protocol.records import GroupMetadataValue, Record
-from fencepost.simulation.checkers.classic import ClassicGroups
+from fencepost.simulation.checkers.classic import ClassicGroupsChecker
 
 E = ErrorCode
 
@@ -34,7 +34,7 @@ def same(outcome):
 
 
 def given(*numbers, topic="x"):
-    return write_assignment(Assignment(partitions={topic: numbers} if numbers else {}))
+    return write_assignment(ConsumerProtocolAssignment(partitions={topic: numbers} if numbers else {}))
 
 
 class Scene:
@@ -45,13 +45,13 @@ class Scene:
         self.live = GroupCoordinator(GroupCoordinatorConfig())
         self.found = []
         self.now_ms = 0
-        self.checker = ClassicGroups()
+        self.checker = ClassicGroupsChecker()
         self.checker.attach(
             SimpleNamespace(active=self.live, coordinators={"b": SimpleNamespace(coordinator=self.live)}),
             lambda invariant, message: self.found.append(invariant),
         )
         for number, has in ((1, ()), (2, owned)):
-            subscription = write_subscription(Subscription(topics=("x",), owned=dict(has)))
+            subscription = write_subscription(ConsumerProtocolSubscription(topics=("x",), owned=dict(has)))
             for member_id in ("", f"c-{number}"):
                 self.join(member_id, number, subscription)
         for _ in range(2):  # the second one prolongs the wait for the first

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from fencepost.coordinator.consumer.group import ConsumerGroup
-from fencepost.coordinator.consumer.states import MemberState
+from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.outcome import NOTHING, DeadlineReached, Event, Outcome
@@ -50,7 +50,7 @@ def current(
     member_epoch,
     assigned=None,
     pending=None,
-    state=MemberState.STABLE,
+    state=ConsumerGroupMemberState.STABLE,
     *,
     previous=None,
     since=None,
@@ -167,13 +167,13 @@ def b_joins(history):
         target("A", x=(0, 1)),
         target("B", x=(2, 3)),
         target_epoch(3),
-        current("B", 3, {}, state=MemberState.UNRELEASED_PARTITIONS),
+        current("B", 3, {}, state=ConsumerGroupMemberState.UNRELEASED_PARTITIONS),
     )
 
 
 def a_revokes(history, now_ms=0):
     return history.write(
-        current("A", 2, {"x": (0, 1)}, {"x": (2, 3)}, MemberState.UNREVOKED_PARTITIONS),
+        current("A", 2, {"x": (0, 1)}, {"x": (2, 3)}, ConsumerGroupMemberState.UNREVOKED_PARTITIONS),
         event=heartbeat("A", 2),
         now_ms=now_ms,
     )
@@ -210,7 +210,9 @@ def test_a_partition_with_two_holders_is_flagged(history):
 def test_a_partition_that_is_still_to_be_revoked_is_held(history):
     b_joins(history)
     a_revokes(history)
-    assert "one-owner" in history.write(current("B", 3, {"x": (2,)}, state=MemberState.UNRELEASED_PARTITIONS))
+    assert "one-owner" in history.write(
+        current("B", 3, {"x": (2,)}, state=ConsumerGroupMemberState.UNRELEASED_PARTITIONS)
+    )
 
 
 def test_a_partition_assigned_and_to_be_revoked_at_once_is_flagged(history):
@@ -280,14 +282,16 @@ def test_a_static_member_whose_instance_names_another_is_flagged():
 def test_revoking_without_pending_partitions_is_flagged(history):
     b_joins(history)
     assert "revocation-state" in history.write(
-        current("A", 2, {"x": (0, 1)}, state=MemberState.UNREVOKED_PARTITIONS)
+        current("A", 2, {"x": (0, 1)}, state=ConsumerGroupMemberState.UNREVOKED_PARTITIONS)
     )
 
 
 def test_a_revocation_is_frozen_until_it_is_acknowledged(history):
     b_joins(history)
     a_revokes(history)
-    moved = current("A", 3, {"x": (0, 1)}, {"x": (2, 3)}, MemberState.UNREVOKED_PARTITIONS, since=2)
+    moved = current(
+        "A", 3, {"x": (0, 1)}, {"x": (2, 3)}, ConsumerGroupMemberState.UNREVOKED_PARTITIONS, since=2
+    )
     assert history.write(moved, event=heartbeat("A", 2)) == {"revocation-frozen"}
 
 
@@ -348,7 +352,7 @@ def test_unreleased_with_nobody_to_wait_for_is_flagged(history):
     b_joins(history)
     a_revokes(history)
     a_acknowledges(history)
-    waits = current("B", 3, {"x": (2,)}, state=MemberState.UNRELEASED_PARTITIONS)
+    waits = current("B", 3, {"x": (2,)}, state=ConsumerGroupMemberState.UNRELEASED_PARTITIONS)
     assert history.write(waits, event=heartbeat("B", 3)) == {"unreleased-waits"}
 
 
@@ -375,7 +379,7 @@ def test_an_assignment_epoch_beyond_the_member_is_flagged(history, since):
 def test_two_targets_with_one_partition_are_flagged(history):
     found = history.write(
         subscribes("B", "x"), epoch(3), target("B", x=(2, 3)), target_epoch(3),
-        current("B", 3, {}, state=MemberState.UNRELEASED_PARTITIONS),
+        current("B", 3, {}, state=ConsumerGroupMemberState.UNRELEASED_PARTITIONS),
     )  # fmt: skip
     assert "target-exclusive" in found
 
@@ -401,7 +405,7 @@ def test_a_target_for_a_static_replacement_alone_is_not_judged(history):
 def test_an_uneven_uniform_target_is_flagged(history):
     found = history.write(
         subscribes("B", "x"), epoch(3), target("A", x=(0, 1, 2)), target("B", x=(3,)), target_epoch(3),
-        current("B", 3, {}, state=MemberState.UNRELEASED_PARTITIONS),
+        current("B", 3, {}, state=ConsumerGroupMemberState.UNRELEASED_PARTITIONS),
     )  # fmt: skip
     assert found == {"target-balanced"}
 

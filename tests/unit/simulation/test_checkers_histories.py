@@ -22,8 +22,8 @@ from fencepost.coordinator.protocol.consumer import (
     LeaveGroupRequest,
 )
 from fencepost.coordinator.protocol.consumer_protocol import (
-    Assignment,
-    Subscription,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
     write_assignment,
     write_subscription,
 )
@@ -42,13 +42,13 @@ from fencepost.coordinator.protocol.outcome import (
 )
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.protocol.transactions import TransactionEnded
-from fencepost.simulation.checkers.classic import ClassicGroups, KnownClassic, WrittenGenerations
+from fencepost.simulation.checkers.classic import ClassicGroupsChecker, KnownClassic, WrittenGenerations
 from fencepost.simulation.checkers.coordination import Coordination
 
 E = ErrorCode
 X0, X9, GONE = TopicPartition("x", 0), TopicPartition("x", 9), TopicPartition("gone", 0)
 IMAGE = TopicsImage.of([Topic(topic_id="X" * 22, name="x", partitions=2)])
-RANGE = (JoinGroupProtocol("range", write_subscription(Subscription(topics=("x",)))),)
+RANGE = (JoinGroupProtocol("range", write_subscription(ConsumerProtocolSubscription(topics=("x",)))),)
 EMPTY = r.GroupMetadataValue(protocol_type="", generation=0)
 
 
@@ -69,7 +69,7 @@ class Scene:
         )
         self.found = []
         self.now_ms = 0
-        self.checkers = (Coordination(), ClassicGroups())
+        self.checkers = (Coordination(), ClassicGroupsChecker())
         for checker in self.checkers:
             checker.attach(world, lambda invariant, message: self.found.append(invariant))
         self.step(TopicsChanged(image=IMAGE))
@@ -326,7 +326,7 @@ def test_a_classic_group_that_replaces_an_emptied_one_begins_anew(scene):
     assert scene.join() is E.MEMBER_ID_REQUIRED
     assert scene.join(member_id="c-1") is None, "it waits for others"
     scene.step(DeadlineReached())
-    assignment = write_assignment(Assignment(partitions={"x": (0, 1)}))
+    assignment = write_assignment(ConsumerProtocolAssignment(partitions={"x": (0, 1)}))
     sync = SyncGroupRequest(group_id="g", generation=1, member_id="c-1", assignments={"c-1": assignment})
     assert scene.step(sync).error_code is E.NONE
     assert scene.live.classic.stored["g"].generation == 1

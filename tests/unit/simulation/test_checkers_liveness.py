@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from fencepost.coordinator.consumer.group import ConsumerGroup
-from fencepost.coordinator.consumer.states import MemberState
+from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import DeadlineReached, Outcome
@@ -44,7 +44,7 @@ def group(members, *, epoch=3, target_epoch=3):
     return it
 
 
-STABLE, UNRELEASED = MemberState.STABLE, MemberState.UNRELEASED_PARTITIONS
+STABLE, UNRELEASED = ConsumerGroupMemberState.STABLE, ConsumerGroupMemberState.UNRELEASED_PARTITIONS
 A = (3, STABLE, (0, 1), (0, 1))
 B = (3, STABLE, (2, 3), (2, 3))
 

@@ -15,7 +15,7 @@ from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.member.driver.transport import RequestTimedOut
 from fencepost.simulation.checkers.callbacks import CallbackWatch
-from fencepost.simulation.checkers.records import Application, Progress, Records
+from fencepost.simulation.checkers.records import ProcessedProgress, ProcessedRecords, Records
 from fencepost.simulation.checkers.requests import Requests, Sender
 from fencepost.simulation.checkers.transitions import MachineWatch
 from fencepost.simulation.kernel.observers import WorldView
@@ -315,14 +315,14 @@ def test_an_answer_that_comes_while_the_coordinator_is_looked_for_starts_no_cloc
 
 
 def test_gapless_processing_over_several_owners_is_fine():
-    progress = Progress()
+    progress = ProcessedProgress()
     assert not names(progress.processed("a", P0, 0, 10))
     assert not names(progress.processed("b", P0, 5, 20))
     assert not names(progress.processed("a", P0, 20, 21))
 
 
 def test_a_gap_between_two_owners_is_flagged():
-    progress = Progress()
+    progress = ProcessedProgress()
     assert not names(progress.processed("a", P0, 0, 10))
     found = list(progress.processed("b", P0, 11, 20))
     assert names(found) == ["at-least-once"]
@@ -330,7 +330,7 @@ def test_a_gap_between_two_owners_is_flagged():
 
 
 def test_a_gap_within_one_ownership_is_flagged():
-    application = Application("a")
+    application = ProcessedRecords("a")
     assert not names(application.delivered(P0, 5, 10))
     assert names(application.delivered(P0, 11, 12)) == ["at-least-once"]
     application.assigned([P0])
@@ -338,7 +338,7 @@ def test_a_gap_within_one_ownership_is_flagged():
 
 
 def test_commits_cover_what_was_processed_and_no_more():
-    application = Application("a")
+    application = ProcessedRecords("a")
     application.processed[P0] = 10
     assert not names(application.commits({P0: 10}, {P0}, {}))
     assert names(application.commits({P0: 11}, {P0}, {})) == ["commit-within-processed"]
@@ -347,13 +347,13 @@ def test_commits_cover_what_was_processed_and_no_more():
 
 
 def test_a_commit_of_a_partition_that_was_let_go_is_flagged():
-    application = Application("a")
+    application = ProcessedRecords("a")
     application.processed[P0] = 10
     assert names(application.commits({P0: 10}, set(), {})) == ["commit-while-owned"]
 
 
 def test_a_release_without_a_commit_is_flagged():
-    application = Application("a")
+    application = ProcessedRecords("a")
     application.processed[P0] = 10
     assert names(application.released([P0, P1])) == ["commit-before-release"]
     list(application.commits({P0: 10}, {P0}, {}))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.member.streams.actions import Level, Moved, Refused
+from fencepost.member.streams.actions import Level, MoveRefused, StreamsMoved
 from fencepost.member.streams.client_states import StreamClientEvent as E
 from fencepost.member.streams.client_states import StreamClientState as S
 from fencepost.member.streams.thread_states import StreamThreadEvent
@@ -54,7 +54,7 @@ class Scene:
         source, event, target = step
         self.client.state = target
         self.client.is_running = target in (S.REBALANCING, S.RUNNING, S.DISCONNECTED)
-        self.checker.on_step(Moved(Level.CLIENT, self.name, event, source, target))
+        self.checker.on_step(StreamsMoved(Level.CLIENT, self.name, event, source, target))
 
     def hear(self, step: Step) -> None:
         """The application's listener is called."""
@@ -74,7 +74,7 @@ class Scene:
                 self.thread.underneath = target
             self.thread.is_live = target not in (T.PENDING_SHUTDOWN, T.DEAD)
             self.client.live = [self.thread] if self.thread.is_live else []
-            self.checker.on_step(Moved(Level.THREAD, THREAD, event, source, target))
+            self.checker.on_step(StreamsMoved(Level.THREAD, THREAD, event, source, target))
 
     def run(self) -> None:
         """All is well, and the client runs."""
@@ -125,7 +125,7 @@ def test_a_client_that_does_everything_right(scene: Scene) -> None:
     scene.client_does((S.DISCONNECTED, E.RUNNING, S.RUNNING))
     scene.checker.look()
     scene.client_does(CLOSES)
-    refused = Refused(Level.CLIENT, scene.name, E.FAILED, S.PENDING_SHUTDOWN, S.PENDING_ERROR)
+    refused = MoveRefused(Level.CLIENT, scene.name, E.FAILED, S.PENDING_SHUTDOWN, S.PENDING_ERROR)
     scene.checker.on_step(refused)
     scene.end_thread()
     scene.client_does(CLOSED)
@@ -171,7 +171,7 @@ def heard_before_it_is_taken(scene: Scene) -> None:
 def heard_of_what_was_refused(scene: Scene) -> None:
     scene.client_does(CLOSES)
     refused = S.PENDING_SHUTDOWN, E.FAILED, S.PENDING_ERROR
-    scene.checker.on_step(Refused(Level.CLIENT, scene.name, refused[1], refused[0], refused[2]))
+    scene.checker.on_step(MoveRefused(Level.CLIENT, scene.name, refused[1], refused[0], refused[2]))
     scene.hear(refused)
 
 
@@ -231,7 +231,7 @@ def arrow_from_elsewhere(scene: Scene) -> None:
 
 
 def refused_what_is_no_mistake(scene: Scene) -> None:
-    scene.checker.on_step(Refused(Level.CLIENT, scene.name, E.CLOSE, S.RUNNING, S.PENDING_SHUTDOWN))
+    scene.checker.on_step(MoveRefused(Level.CLIENT, scene.name, E.CLOSE, S.RUNNING, S.PENDING_SHUTDOWN))
 
 
 def error_is_left(scene: Scene) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.cli import main
-from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, NEWEST_KAFKA
 
 COMMANDS = ["chaos steady", "compare steady", "conform --cluster jvm"]
@@ -20,11 +20,11 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> dict[str, Any]:
     """What a cluster was asked to be, before the machine turned out to lack it."""
     given: dict[str, Any] = {}
 
-    async def lacking(self: Cluster) -> None:
+    async def lacking(self: RealCluster) -> None:
         raise EnvironmentLacks("no Java")
 
-    monkeypatch.setattr(Cluster, "__init__", lambda self, **settings: given.update(settings))
-    monkeypatch.setattr(Cluster, "__aenter__", lacking)
+    monkeypatch.setattr(RealCluster, "__init__", lambda self, **settings: given.update(settings))
+    monkeypatch.setattr(RealCluster, "__aenter__", lacking)
     monkeypatch.chdir(tmp_path)
     return given
 

@@ -16,7 +16,7 @@ from fencepost.simulation.cli import main
 from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.lab.chaos import run as chaos_run
 from fencepost.simulation.lab.chaos.result import ChaosResult, Skipped
-from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.cluster import RealCluster
 
 RESULT = ChaosResult(
     scenario="steady",
@@ -94,7 +94,7 @@ def test_the_command_for_another_time_has_all_of_a_cluster_that_is_started(answe
     async def started(self):
         return self
 
-    monkeypatch.setattr(Cluster, "__aenter__", started)
+    monkeypatch.setattr(RealCluster, "__aenter__", started)
     assert main(["chaos", "steady", "--kafka", "4.4.0"]) == 0
     told = "fencepost chaos steady --cluster jvm --nodes 3 --profile fast --kafka 4.4.0 --client fencepost"
     assert told in " ".join(capsys.readouterr().out.split())

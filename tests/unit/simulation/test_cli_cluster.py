@@ -17,7 +17,7 @@ import pytest
 
 from fencepost.simulation.cli import main
 from fencepost.simulation.lab.clusters import state
-from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.clusters.processes import sight_of
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION
 
@@ -44,7 +44,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.delenv("FAKE_KAFKA", raising=False)
     yield
     if (folder := state.find(state.UP)) is not None:
-        Cluster.attached(folder).stop()
+        RealCluster.attached(folder).stop()
 
 
 def run(*words: str) -> subprocess.CompletedProcess[str]:

@@ -13,7 +13,13 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.cli import main
 from fencepost.simulation.cli.compare import _print
 from fencepost.simulation.lab.fidelity import compare
-from fencepost.simulation.lab.fidelity.compare import Comparison, Distribution, Ratio, Side, Violated
+from fencepost.simulation.lab.fidelity.compare import (
+    ComparedWorld,
+    Distribution,
+    FidelityComparison,
+    Ratio,
+    Violated,
+)
 from fencepost.simulation.scenarios.load import load
 
 
@@ -83,7 +89,7 @@ def test_a_comparison_of_nothing_leaves_its_folder_to_the_next(
 
 
 def test_people_see_both_worlds(capsys: pytest.CaptureFixture[str]) -> None:
-    side = Side(
+    side = ComparedWorld(
         runs=2,
         rebalances=Distribution(count=21, median=0.42, p90=1.5, p99=3.0, max=150.0),
         downtime=Distribution(),
@@ -94,7 +100,7 @@ def test_people_see_both_worlds(capsys: pytest.CaptureFixture[str]) -> None:
         Violated(run="real-1", invariant=invariant, seq=3, t_us=4, message="seen")
         for invariant in ("epochs-monotone", "one-owner", "one-owner")
     ]
-    comparison = Comparison(
+    comparison = FidelityComparison(
         scenario="steady",
         members=3,
         partitions=18,

@@ -19,16 +19,16 @@ from fencepost.simulation.cli.entry import main
 from fencepost.simulation.cli.failures import ShrinkResult
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.cli.plan import ComparedPlans, PlanResult
-from fencepost.simulation.cli.serve import Ready
+from fencepost.simulation.cli.serve import ServeReady
 from fencepost.simulation.lab.bridge.compare import Bridge
 from fencepost.simulation.lab.chaos.result import ChaosResult
 from fencepost.simulation.lab.conform.suite import Report
 from fencepost.simulation.lab.conform.vectors import VectorReport
 from fencepost.simulation.lab.explorer.explore import Exploration
-from fencepost.simulation.lab.fidelity.compare import Comparison
+from fencepost.simulation.lab.fidelity.compare import FidelityComparison
 from fencepost.simulation.lab.hunt import MutantResult
 from fencepost.simulation.live.follow import Followed
-from fencepost.simulation.machines import Machine
+from fencepost.simulation.machines import MachineDocument
 from fencepost.simulation.pipeline.campaign import CampaignResult
 from fencepost.simulation.run import RunResult
 
@@ -37,16 +37,16 @@ DOCUMENTS: dict[str, Any] = {
     "simulate": RunResult,
     "replay": RunResult,
     "shrink": ShrinkResult,
-    "states": dict[str, Machine],
+    "states": dict[str, MachineDocument],
     "campaign": CampaignResult,
     "plan": PlanResult,
     "plan --compare": ComparedPlans,
     "analyze": Analyzed,
     "analyze --kafka": Followed,
-    "serve": Ready,
+    "serve": ServeReady,
     "cluster": ClusterReport,
     "chaos": ChaosResult,
-    "compare": Comparison,
+    "compare": FidelityComparison,
     "bridge": Bridge,
     "conform --cluster": Report,
     "conform --vectors": VectorReport,

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.pipeline.progress import Bars, Lines, Silent, progress_for
+from fencepost.simulation.pipeline.progress import Bars, ProgressLines, Silent, progress_for
 
 
 class Terminal(io.StringIO):
@@ -19,10 +19,10 @@ def test_who_gets_which(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("FENCEPOST_PROGRESS", raising=False)
     assert isinstance(progress_for(stream=Terminal()), Bars)
     assert isinstance(progress_for(stream=io.StringIO()), Silent)
-    assert isinstance(progress_for(stream=io.StringIO(), lines=True), Lines)
+    assert isinstance(progress_for(stream=io.StringIO(), lines=True), ProgressLines)
     monkeypatch.setenv("FENCEPOST_PROGRESS", "lines")
     assert isinstance(progress_for(stream=Terminal()), Bars)
-    assert isinstance(progress_for(stream=io.StringIO()), Lines)
+    assert isinstance(progress_for(stream=io.StringIO()), ProgressLines)
     for stream in (Terminal(), io.StringIO()):
         assert isinstance(progress_for(json=True, stream=stream), Silent)
     monkeypatch.setenv("FENCEPOST_PROGRESS", "line")
@@ -32,7 +32,7 @@ def test_who_gets_which(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_lines_come_each_tenth() -> None:
     stream = io.StringIO()
-    with Lines(stream).step("running", 45) as advance:
+    with ProgressLines(stream).step("running", 45) as advance:
         for _ in range(45):
             advance(1)
     lines = stream.getvalue().splitlines()
@@ -43,6 +43,6 @@ def test_lines_come_each_tenth() -> None:
 
 def test_lines_of_an_empty_step_are_none() -> None:
     stream = io.StringIO()
-    with Lines(stream).step("running", 0) as advance:
+    with ProgressLines(stream).step("running", 0) as advance:
         advance(0)
     assert stream.getvalue() == ""

@@ -250,9 +250,9 @@ def test_an_exception_that_ends_a_run_is_its_last_violation(
 @pytest.mark.parametrize(
     ("scenario", "part"),
     [
-        ("steady", "world.network.Network.deliver"),
+        ("steady", "kernel.network.Network.deliver"),
         ("sac-churn", "sac.world.SacWorld.latency"),
-        ("streams-failures", "world.network.Network.deliver"),
+        ("streams-failures", "kernel.network.Network.deliver"),
     ],
 )
 def test_an_exception_of_the_simulated_is_told_in_all_worlds(

@@ -7,7 +7,7 @@ import pytest
 from fencepost.simulation.cli import plan
 from fencepost.simulation.cli.analyze import print_tables
 from fencepost.simulation.cli.terminal import Terminal
-from fencepost.simulation.pipeline.answer import Answer, OptionAnswer, Spread
+from fencepost.simulation.pipeline.answer import OptionAnswer, PlanAnswer, Spread
 
 INVARIANTS = [
     ("steady", "world=embedded", "assignment-epochs", "assignment written", "26", "0"),
@@ -113,7 +113,7 @@ def test_a_plan_on_a_narrow_terminal_is_told_in_two_tables(
         downtime_s=spread,
         command="",
     )
-    plan._print_table(Answer(options=[option], samples={}, wall_seconds=1.0))
+    plan._print_table(PlanAnswer(options=[option], samples={}, wall_seconds=1.0))
     rebalances, downtime = capsys.readouterr().out.rstrip().split("\n\n")
     assert "rebalances a run" in rebalances
     assert "partitions down a run" in downtime

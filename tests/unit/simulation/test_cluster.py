@@ -10,7 +10,7 @@ from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
 from fencepost.member.driver.transport import Disconnected
 from fencepost.simulation.kafka.transport import SimulatedTransport
-from fencepost.simulation.kafka.world import World
+from fencepost.simulation.kafka.world import KafkaWorld
 from fencepost.simulation.kernel.host import Host
 from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.scenarios.load import loads
@@ -30,17 +30,17 @@ load = "1s"
 
 
 @pytest.fixture
-async def world() -> World:
+async def world() -> KafkaWorld:
     loop = asyncio.get_running_loop()
     assert isinstance(loop, VirtualLoop)
-    world = World(loads(SCENARIO), 1, loop, members=1)
+    world = KafkaWorld(loads(SCENARIO), 1, loop, members=1)
     world.begin()
     await asyncio.sleep(2)
     return world
 
 
 @pytest.fixture
-async def transport(world: World) -> SimulatedTransport:
+async def transport(world: KafkaWorld) -> SimulatedTransport:
     host = Host("tester", world.loop)
     transport = SimulatedTransport(host, world.network, world.cluster.brokers, first=0, timeout_us=30_000_000)
     await transport.find_coordinator("orders-service")
@@ -111,7 +111,7 @@ async def test_a_crash_breaks_connections_and_another_host_takes_over(world, tra
 
 async def test_a_lone_broker_recovers_from_the_journal():
     loop = asyncio.get_running_loop()
-    world = World(loads(SCENARIO, overrides=["cluster.brokers=1"]), 1, loop, members=1)
+    world = KafkaWorld(loads(SCENARIO, overrides=["cluster.brokers=1"]), 1, loop, members=1)
     world.begin()
     await asyncio.sleep(2)
     broker = world.cluster.leader

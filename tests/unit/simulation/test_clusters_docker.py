@@ -11,7 +11,7 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.lab.clusters import docker, state
-from fencepost.simulation.lab.clusters.cluster import Cluster, tidy_up
+from fencepost.simulation.lab.clusters.cluster import RealCluster, tidy_up
 from fencepost.simulation.lab.clusters.processes import ProcessIdentity
 from fencepost.simulation.lab.clusters.runner import Condition
 
@@ -50,7 +50,7 @@ def projects_that_are_up(containers: Path) -> list[str]:
 
 
 async def test_three_nodes_are_killed_paused_and_restarted(containers: Path) -> None:
-    async with Cluster(nodes=3, runner="docker") as cluster:
+    async with RealCluster(nodes=3, runner="docker") as cluster:
         assert len(set(cluster.bootstrap_servers.split(","))) == 3
         (project,) = projects_that_are_up(containers)
         assert project == cluster.state.project
@@ -70,7 +70,7 @@ async def test_a_container_that_ends_is_told_with_its_reason(
 ) -> None:
     monkeypatch.setenv("FAKE_KAFKA", "dies")
     with pytest.raises(EnvironmentLacks, match=r"node 1 ended .*IllegalStateException: no mood"):
-        await Cluster(runner="docker").start()
+        await RealCluster(runner="docker").start()
     assert projects_that_are_up(containers) == []
     assert folders() == []
 
@@ -87,7 +87,7 @@ async def test_a_container_that_ends_is_told_with_its_reason(
 async def test_what_docker_refuses_is_told(broken: str, told: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_DOCKER", broken)
     with pytest.raises(EnvironmentLacks, match=told) as raised:
-        await Cluster(runner="docker").start()
+        await RealCluster(runner="docker").start()
     assert raised.value.exit_code == 3
     assert folders() == []
 
@@ -98,14 +98,14 @@ async def test_no_docker_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         EnvironmentLacks,
         match="docker is not installed: install it, or run nodes without docker: jvm in place of docker",
     ):
-        await Cluster(runner="docker").start()
+        await RealCluster(runner="docker").start()
     assert folders() == []
 
 
 async def test_what_docker_does_not_take_down_now_is_taken_down_later(
     containers: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cluster = Cluster(runner="docker")
+    cluster = RealCluster(runner="docker")
     await cluster.start()
     folder = cluster.leave_up()
     owner = ProcessIdentity(1, "in another life")

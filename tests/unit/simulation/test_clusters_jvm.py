@@ -21,7 +21,7 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.lab.clusters import artifacts, checksums, classes, jvm, ports, state
-from fencepost.simulation.lab.clusters.cluster import Cluster, tidy_up
+from fencepost.simulation.lab.clusters.cluster import RealCluster, tidy_up
 from fencepost.simulation.lab.clusters.ports import PortTaken
 from fencepost.simulation.lab.clusters.processes import ProcessIdentity, sight_of
 from fencepost.simulation.lab.clusters.runner import Condition
@@ -79,7 +79,7 @@ def nothing_is_left(machine: Path) -> bool:
 
 
 async def test_three_nodes_are_killed_paused_and_restarted(machine: Path) -> None:
-    async with Cluster(nodes=3) as cluster:
+    async with RealCluster(nodes=3) as cluster:
         addresses = cluster.bootstrap_servers
         assert len(set(addresses.split(","))) == 3
         assert cluster.node_ids == (1, 2, 3)
@@ -99,7 +99,7 @@ async def test_three_nodes_are_killed_paused_and_restarted(machine: Path) -> Non
 
 
 async def test_clusters_are_strangers_to_each_other(machine: Path) -> None:
-    async with Cluster() as one, Cluster() as other:
+    async with RealCluster() as one, RealCluster() as other:
         assert one.cluster_id != other.cluster_id
         assert one.bootstrap_servers != other.bootstrap_servers
         assert len(left()) == 2
@@ -107,7 +107,7 @@ async def test_clusters_are_strangers_to_each_other(machine: Path) -> None:
 
 
 async def test_a_node_keeps_its_data(machine: Path) -> None:
-    async with Cluster() as cluster:
+    async with RealCluster() as cluster:
         (meta,) = state.clusters_directory().glob("*/node-1/data/meta.properties")
         before = meta.read_text()
         await cluster.restart(1)
@@ -117,7 +117,7 @@ async def test_a_node_keeps_its_data(machine: Path) -> None:
 
 async def test_an_exception_leaves_nothing(machine: Path) -> None:
     async def use() -> None:
-        async with Cluster() as cluster:
+        async with RealCluster() as cluster:
             await cluster.pause(1)
             raise ZeroDivisionError
 
@@ -131,7 +131,7 @@ async def test_a_node_that_ends_is_told_with_its_reason(
 ) -> None:
     monkeypatch.setenv("FAKE_KAFKA", "dies")
     with pytest.raises(EnvironmentLacks, match=r"node 1 ended .*java\.lang\.IllegalStateException: no mood"):
-        await Cluster().start()
+        await RealCluster().start()
     assert nothing_is_left(machine)
 
 
@@ -140,13 +140,13 @@ async def test_a_node_that_refuses_its_settings_is_told_with_the_exception_and_n
 ) -> None:
     monkeypatch.setenv("FAKE_KAFKA", "refuses")
     with pytest.raises(EnvironmentLacks, match=r"node 1 ended .*: org\.ConfigException: Invalid value 3$"):
-        await Cluster().start()
+        await RealCluster().start()
 
 
 async def test_a_node_that_does_not_come_up_is_told(machine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FAKE_KAFKA", "silent")
     with pytest.raises(EnvironmentLacks, match=r"node 1 did not come up within 0 s"):
-        await Cluster(start_seconds=0.3).start()
+        await RealCluster(start_seconds=0.3).start()
     assert nothing_is_left(machine)
 
 
@@ -154,7 +154,7 @@ async def test_other_ports_are_tried_when_somebody_was_faster(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_KAFKA", f"taken {machine / 'first'}")
-    async with Cluster():
+    async with RealCluster():
         assert (machine / "first").exists()
     assert nothing_is_left(machine)
 
@@ -165,7 +165,7 @@ async def test_the_port_that_was_asked_for_is_not_replaced(
     monkeypatch.setenv("FAKE_KAFKA", f"taken {machine / 'first'}")
     (port,) = ports.free_ports(1)
     with pytest.raises(PortTaken, match=f"port {port} on 127.0.0.1 is taken"):
-        await Cluster(port=port).start()
+        await RealCluster(port=port).start()
     assert nothing_is_left(machine)
 
 
@@ -174,13 +174,13 @@ async def test_a_broker_with_another_cluster_id_is_not_ours(
 ) -> None:
     monkeypatch.setenv("FAKE_KAFKA", "stranger")
     with pytest.raises(PortTaken):
-        await Cluster().start()
+        await RealCluster().start()
     assert nothing_is_left(machine)
 
 
 async def test_ports_that_were_asked_for_follow_each_other(machine: Path) -> None:
     first = next(port for port in range(11_000, 32_000, 7) if not _taken(port, 3))
-    async with Cluster(nodes=3, port=first) as cluster:
+    async with RealCluster(nodes=3, port=first) as cluster:
         assert cluster.bootstrap_servers == ",".join(f"127.0.0.1:{first + index}" for index in range(3))
 
 
@@ -196,7 +196,7 @@ async def test_a_start_that_is_cancelled_leaves_nothing(
     machine: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("FAKE_KAFKA", "silent")
-    task = asyncio.ensure_future(Cluster().start())
+    task = asyncio.ensure_future(RealCluster().start())
     while not processes_of(machine):  # noqa: ASYNC110
         await asyncio.sleep(0.02)
     task.cancel()
@@ -264,7 +264,7 @@ def stranger() -> Iterator[subprocess.Popen[bytes]]:
 async def test_a_process_that_only_has_the_same_number_is_left_alone(
     machine: Path, stranger: subprocess.Popen[bytes]
 ) -> None:
-    async with Cluster() as cluster:
+    async with RealCluster() as cluster:
         known = cluster.state
     node = msgspec.structs.replace(known.nodes[0], process=ProcessIdentity(stranger.pid, "long ago"))
     owner = ProcessIdentity(os.getpid(), "in another life")
@@ -285,7 +285,7 @@ async def test_what_is_no_state_is_deleted_after_an_hour(machine: Path) -> None:
 
 
 async def test_whoever_has_the_state_file_can_go_on(machine: Path) -> None:
-    cluster = Cluster(name="kept")
+    cluster = RealCluster(name="kept")
     await cluster.start()
     cluster.leave_up()
     with pytest.raises(RuntimeError, match="not up"):
@@ -295,7 +295,7 @@ async def test_whoever_has_the_state_file_can_go_on(machine: Path) -> None:
     process = folder.state.nodes[0].process
     assert process is not None
     assert sight_of(process) is not None
-    again = Cluster.attached(folder)
+    again = RealCluster.attached(folder)
     await again.restart(1)
     assert sight_of(process) is None
     again.stop()
@@ -304,9 +304,9 @@ async def test_whoever_has_the_state_file_can_go_on(machine: Path) -> None:
 
 
 async def test_two_clusters_do_not_share_a_name(machine: Path) -> None:
-    async with Cluster(name="one"):
+    async with RealCluster(name="one"):
         with pytest.raises(FileExistsError):
-            await Cluster(name="one").start()
+            await RealCluster(name="one").start()
         assert left() == ["one"]
     assert nothing_is_left(machine)
 
@@ -314,7 +314,7 @@ async def test_two_clusters_do_not_share_a_name(machine: Path) -> None:
 @pytest.mark.parametrize("count", [0, 2, 4])
 def test_clusters_have_one_node_or_three(count: int) -> None:
     with pytest.raises(FencepostError, match="expected 1 or 3"):
-        Cluster(nodes=count)
+        RealCluster(nodes=count)
 
 
 WRONG = [
@@ -329,18 +329,18 @@ WRONG = [
 @pytest.mark.parametrize(("settings", "told"), WRONG, ids=range(len(WRONG)))
 def test_wrong_settings_are_refused(settings: dict[str, Any], told: str) -> None:
     with pytest.raises(FencepostError, match=told):
-        Cluster(**settings)
+        RealCluster(**settings)
 
 
 async def test_properties_may_be_numbers_and_truth_values(machine: Path) -> None:
     properties = {"num.partitions": 3, "auto.create.topics.enable": True}
     assert property_texts(properties) == {"num.partitions": "3", "auto.create.topics.enable": "true"}
-    async with Cluster(properties=properties) as cluster:
+    async with RealCluster(properties=properties) as cluster:
         assert cluster.node_ids == (1,)
 
 
 async def test_nodes_that_do_not_exist_are_refused(machine: Path) -> None:
-    async with Cluster() as cluster:
+    async with RealCluster() as cluster:
         with pytest.raises(FencepostError, match="node 2: the cluster has 1"):
             await cluster.kill(2)
 
@@ -349,7 +349,7 @@ async def test_a_disk_without_room_is_told(machine: Path, monkeypatch: pytest.Mo
     usage = namedtuple("usage", "total used free")
     monkeypatch.setattr(jvm.shutil, "disk_usage", lambda _: usage(1, 1, 3 << 20))
     with pytest.raises(EnvironmentLacks, match="has 3 MB left, and the cluster needs 128 MB"):
-        await Cluster().start()
+        await RealCluster().start()
     assert nothing_is_left(machine)
 
 
@@ -362,7 +362,7 @@ async def test_a_cache_that_cannot_be_written_is_told(
     (cache / "fencepost" / name).touch()
     monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
     with pytest.raises(EnvironmentLacks, match="XDG_CACHE_HOME"):
-        await Cluster().start()
+        await RealCluster().start()
 
 
 async def test_no_java_is_told_before_anything_is_fetched(
@@ -370,7 +370,7 @@ async def test_no_java_is_told_before_anything_is_fetched(
 ) -> None:
     monkeypatch.setenv("JAVA_HOME", str(machine / "nowhere"))
     with pytest.raises(EnvironmentLacks, match="nowhere is not a Java installation"):
-        await Cluster().start()
+        await RealCluster().start()
     assert nothing_is_left(machine)
 
 
@@ -438,7 +438,7 @@ async def test_a_java_without_classes_is_asked_again_after_an_hour(
     second = await artifacts.prepare()
     assert second.classes.read_text() == ""
     assert not any("SharedArchive" in word for word in second.command("kafka.Kafka"))
-    async with Cluster():
+    async with RealCluster():
         pass
     assert nothing_is_left(machine)
     an_hour_ago = time.time() - classes.RETRY_SECONDS - 1

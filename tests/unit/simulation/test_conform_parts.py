@@ -20,12 +20,12 @@ from fencepost.simulation.lab.conform.deviations import DEVIATIONS
 from fencepost.simulation.lab.conform.generate import generate
 from fencepost.simulation.lab.conform.lockstep import Lockstep
 from fencepost.simulation.lab.conform.probe import neighbour, offsets_partition
-from fencepost.simulation.lab.conform.resolve import UNKNOWN_TOPIC_ID, Situation
+from fencepost.simulation.lab.conform.resolve import UNKNOWN_TOPIC_ID, ResolveContext
 from fencepost.simulation.lab.conform.rules import NAMES
 from fencepost.simulation.lab.conform.schedule import (
     Beat,
-    Commit,
-    Create,
+    CommitStep,
+    CreateTopicStep,
     Describe,
     Epoch,
     Fetch,
@@ -64,7 +64,9 @@ class TestSchedules:
     def test_only_steps_that_change_topics_need_their_own(self) -> None:
         still = Schedule(name="s", topics={"x": 1}, steps=(Describe(), Wait(ms=1)))
         assert not still.changes_topics
-        assert msgspec.structs.replace(still, steps=(Create(topic="y", partitions=1),)).changes_topics
+        assert msgspec.structs.replace(
+            still, steps=(CreateTopicStep(topic="y", partitions=1),)
+        ).changes_topics
 
     def test_short_sessions_are_waited_for_only_where_a_broker_allows_them(self) -> None:
         quick = GroupCoordinatorConfig(group_consumer_min_session_timeout_ms=100)
@@ -87,8 +89,8 @@ class TestSymbols:
     """What a member was told decides what its symbols mean."""
 
     @pytest.fixture
-    def situation(self) -> Situation:
-        situation = Situation("g", "p-")
+    def situation(self) -> ResolveContext:
+        situation = ResolveContext("g", "p-")
         situation.topic_ids["x"] = "X"
         for epoch, assigned in ((2, {"X": (0, 1, 2)}), (3, {"X": (0, 1)}), (5, None)):
             answer = consumer.ConsumerGroupHeartbeatResponse(
@@ -105,10 +107,10 @@ class TestSymbols:
         ("epoch", "expected"),
         [(Epoch.LAST, 5), (Epoch.PREVIOUS, 3), (Epoch.OLDER, 2), (Epoch.AHEAD, 6), (0, 0), (-2, -2)],
     )
-    def test_epochs(self, situation: Situation, epoch: Epoch | int, expected: int) -> None:
+    def test_epochs(self, situation: ResolveContext, epoch: Epoch | int, expected: int) -> None:
         assert situation.call(Beat(member="A", epoch=epoch)).message.member_epoch == expected
 
-    def test_a_member_that_was_told_nothing_is_new(self, situation: Situation) -> None:
+    def test_a_member_that_was_told_nothing_is_new(self, situation: ResolveContext) -> None:
         for epoch, expected in ((Epoch.LAST, 0), (Epoch.OLDER, 0), (Epoch.AHEAD, 1)):
             assert situation.call(Beat(member="Z", epoch=epoch)).message.member_epoch == expected
 
@@ -124,22 +126,22 @@ class TestSymbols:
             (Owned.UNKNOWN, {"X": (0, 1), UNKNOWN_TOPIC_ID: (0,)}),
         ],
     )
-    def test_owned(self, situation: Situation, owned: Owned, expected: Any) -> None:
+    def test_owned(self, situation: ResolveContext, owned: Owned, expected: Any) -> None:
         assert situation.call(Beat(member="A", owned=owned)).message.topic_partitions == expected
 
-    def test_an_id_that_a_coordinator_made_is_kept(self, situation: Situation) -> None:
+    def test_an_id_that_a_coordinator_made_is_kept(self, situation: ResolveContext) -> None:
         assert situation.call(Beat(member="B")).message.member_id == "b-id"
         assert situation.call(Beat(member="B", member_id="")).message.member_id == ""
-        assert situation.call(Commit(member="B", topics={"x": (0,)})).message.member_id == "b-id"
+        assert situation.call(CommitStep(member="B", topics={"x": (0,)})).message.member_id == "b-id"
         removed = situation.call(Remove(members=(Removed(member="B"),))).message
         assert removed.members[0].member_id == "b-id"
 
-    def test_a_lost_answer_teaches_nothing(self, situation: Situation) -> None:
+    def test_a_lost_answer_teaches_nothing(self, situation: ResolveContext) -> None:
         answer = consumer.ConsumerGroupHeartbeatResponse(member_id="A", member_epoch=9)
         situation.hear(Beat(member="A", lost=True), answer)
         assert situation.call(Beat(member="A")).message.member_epoch == 5
 
-    def test_an_error_teaches_nothing_and_a_leave_forgets(self, situation: Situation) -> None:
+    def test_an_error_teaches_nothing_and_a_leave_forgets(self, situation: ResolveContext) -> None:
         fenced = consumer.ConsumerGroupHeartbeatResponse(error_code=ErrorCode.FENCED_MEMBER_EPOCH)
         situation.hear(Beat(member="A"), fenced)
         assert situation.call(Beat(member="A")).message.member_epoch == 5
@@ -148,7 +150,7 @@ class TestSymbols:
         request = situation.call(Beat(member="A", owned=Owned.ASSIGNED)).message
         assert (request.member_epoch, request.topic_partitions) == (0, {})
 
-    def test_topics_and_expressions_get_the_prefix(self, situation: Situation) -> None:
+    def test_topics_and_expressions_get_the_prefix(self, situation: ResolveContext) -> None:
         request = situation.call(Beat(member="A", names=("x",), regex="x|y")).message
         assert request.subscribed_topic_names == ("p-x",)
         assert re.fullmatch(request.subscribed_topic_regex, "p-y")
@@ -156,14 +158,14 @@ class TestSymbols:
         assert situation.call(Beat(member="A", regex="")).message.subscribed_topic_regex == ""
         assert situation.call(Beat(member="A", regex="x", version=0)).message.subscribed_topic_regex is None
 
-    def test_topics_go_by_id_from_version_10_on(self, situation: Situation) -> None:
+    def test_topics_go_by_id_from_version_10_on(self, situation: ResolveContext) -> None:
         topics = {"x": (0,), "gone": (1,)}
         by_id = situation.call(Fetch(topics=topics, version=10)).message.groups[0].topics
         assert [(topic.name, topic.topic_id) for topic in by_id] == [(None, "X"), (None, UNKNOWN_TOPIC_ID)]
         by_name = situation.call(Fetch(topics=topics, version=9)).message.groups[0].topics
         assert [(topic.name, topic.topic_id) for topic in by_name] == [("p-x", None), ("p-gone", None)]
 
-    def test_all_groups_are_taken_away_in_the_end(self, situation: Situation) -> None:
+    def test_all_groups_are_taken_away_in_the_end(self, situation: ResolveContext) -> None:
         situation.call(Describe(group="other"))
         situation.call(Beat(member="A", group=" "))
         assert [call.group_id for call in situation.farewell(())] == ["g", "g-other"]

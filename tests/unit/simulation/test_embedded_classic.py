@@ -10,8 +10,8 @@ import pytest
 
 from fencepost.coordinator.protocol.classic import JoinGroupProtocol, JoinGroupRequest, SyncGroupRequest
 from fencepost.coordinator.protocol.consumer_protocol import (
-    Assignment,
-    Subscription,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
     write_assignment,
     write_subscription,
 )
@@ -24,7 +24,9 @@ def joins(member_id: str, token: int) -> JoinGroupRequest:
         group_id="g",
         member_id=member_id,
         protocol_type="consumer",
-        protocols=(JoinGroupProtocol("range", write_subscription(Subscription(topics=("orders",)))),),
+        protocols=(
+            JoinGroupProtocol("range", write_subscription(ConsumerProtocolSubscription(topics=("orders",)))),
+        ),
         session_timeout_ms=45_000,
         rebalance_timeout_ms=60_000,
         api_version=5,  # a new member is told its id, and joins again with it
@@ -60,8 +62,8 @@ def test_a_follower_that_was_not_told_what_it_got_keeps_its_group_from_being_sta
         generation = answer(ask(joins(leader, 5))).generation
         assert answer(waiting).generation == generation
         parts = {
-            leader: write_assignment(Assignment(partitions={"orders": (0,)})),
-            follower: write_assignment(Assignment(partitions={"orders": (1,)})),
+            leader: write_assignment(ConsumerProtocolAssignment(partitions={"orders": (0,)})),
+            follower: write_assignment(ConsumerProtocolAssignment(partitions={"orders": (1,)})),
         }
         sync = SyncGroupRequest(group_id="g", generation=generation, member_id=leader, token=6)
         ask(msgspec.structs.replace(sync, assignments=parts))

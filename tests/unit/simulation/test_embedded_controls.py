@@ -20,7 +20,7 @@ from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
 from fencepost.simulation.embedded import EmbeddedKafka, GroupMember, watch
-from fencepost.simulation.trace.schema import Kind
+from fencepost.simulation.trace.schema import RowKind
 from tests.unit.simulation.wire_member import WireMember, kinds
 
 ORDERS = [TopicPartition("orders", number) for number in range(4)]
@@ -110,15 +110,15 @@ def test_a_fenced_member_is_refused_by_its_epoch_and_may_join_anew(
     assert member.join("orders").error_code is ErrorCode.NONE
     member.confirm()
     assert group.wait_stable(timeout=0)
-    assert [row.detail for row in kinds(kafka, Kind.MEMBER_REMOVED)] == ["left"]
-    assert [row.actor for row in kinds(kafka, Kind.FAULT)] == ["fence", "fail"]
+    assert [row.detail for row in kinds(kafka, RowKind.MEMBER_REMOVED)] == ["left"]
+    assert [row.actor for row in kinds(kafka, RowKind.FAULT)] == ["fence", "fail"]
     assert kafka.check() == []
 
 
 def test_an_expired_member_is_unknown(kafka: EmbeddedKafka, member: WireMember) -> None:
     kafka.group("g").expire(kafka.group("g").members()[0])
     assert member.heartbeat().error_code is ErrorCode.UNKNOWN_MEMBER_ID
-    assert [row.detail for row in kinds(kafka, Kind.MEMBER_REMOVED)] == ["session"]
+    assert [row.detail for row in kinds(kafka, RowKind.MEMBER_REMOVED)] == ["session"]
     assert kafka.check() == []
 
 
@@ -173,7 +173,7 @@ def test_a_revocation_that_takes_too_long_ends_even_for_the_living(
     member.heartbeat()  # told to let two go, and does not
     kafka.clock.advance(61)
     assert [each.member_id for each in kafka.group("g").members()] == ["second"]
-    assert [row.detail for row in kinds(kafka, Kind.MEMBER_REMOVED)] == ["rebalance"]
+    assert [row.detail for row in kinds(kafka, RowKind.MEMBER_REMOVED)] == ["rebalance"]
     assert kafka.check() == []
 
 
@@ -207,7 +207,7 @@ def test_a_coordinator_that_moves_refuses_then_loads_then_knows() -> None:
             kafka.group(group_id).wait_stable(timeout=0)  # nobody was heard since
         assert there.heartbeat().error_code is ErrorCode.NONE
         assert kafka.group(group_id).wait_stable(timeout=0)
-        what = [(row.actor, row.detail) for row in kinds(kafka, Kind.COORDINATOR)]
+        what = [(row.actor, row.detail) for row in kinds(kafka, RowKind.COORDINATOR)]
         assert (f"broker-{old}", "resign") in what
         assert (f"broker-{new}", "load") in what
         assert kafka.check() == []
@@ -337,7 +337,7 @@ def test_a_client_that_claims_too_much_is_seen(kafka: EmbeddedKafka, member: Wir
     found = {violation.invariant for violation in kafka.check()}
     assert "owned-honest" in found
     assert "one-claimant" in found
-    assert [row.error for row in kinds(kafka, Kind.VIOLATION)]
+    assert [row.error for row in kinds(kafka, RowKind.VIOLATION)]
 
 
 def test_a_coordinator_that_errs_is_seen(kafka: EmbeddedKafka, member: WireMember, monkeypatch) -> None:
@@ -359,7 +359,7 @@ def test_a_checker_that_fails_fails_the_check_and_not_the_server(
 
 def test_topics_are_in_the_trace(kafka: EmbeddedKafka) -> None:
     kafka.create_topic("more", 2)
-    assert [(row.actor, row.detail) for row in kinds(kafka, Kind.TOPIC)] == [
+    assert [(row.actor, row.detail) for row in kinds(kafka, RowKind.TOPIC)] == [
         ("orders", "created 4"),
         ("more", "created 2"),
     ]

@@ -10,7 +10,7 @@ from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol.cluster import FindCoordinatorRequest, MetadataRequest
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.simulation.embedded import EmbeddedKafka
-from fencepost.simulation.trace.schema import Kind
+from fencepost.simulation.trace.schema import RowKind
 from tests.unit.simulation.wire_member import WireMember, kinds
 
 
@@ -23,7 +23,7 @@ def test_a_lost_response_was_carried_out(kafka: EmbeddedKafka) -> None:
     one.connect()
     assert one.join("orders").error_code is ErrorCode.NONE
     one.confirm()
-    assert [row.actor for row in kinds(kafka, Kind.RESPONSE_LOST)] == ["m"]
+    assert [row.actor for row in kinds(kafka, RowKind.RESPONSE_LOST)] == ["m"]
     assert kafka.check() == []
 
 
@@ -80,7 +80,7 @@ def test_a_delay_of_nobody_in_particular_ends_for_all(kafka: EmbeddedKafka, memb
     kafka.delay("ConsumerGroupHeartbeat", 60.0)
     kafka.delay("ConsumerGroupHeartbeat", 0)
     assert member.heartbeat().error_code is ErrorCode.NONE
-    assert not [row for row in kinds(kafka, Kind.FAULT) if row.actor == "delay"]
+    assert not [row for row in kinds(kafka, RowKind.FAULT) if row.actor == "delay"]
 
 
 def test_what_met_no_request_is_told(kafka: EmbeddedKafka, member: WireMember) -> None:
@@ -123,7 +123,7 @@ def test_who_is_disconnected_is_known_by_any_of_its_names(kafka: EmbeddedKafka, 
     kafka.disconnect("cashier")
     with pytest.raises((EOFError, OSError)):
         static.heartbeat(instance_id="desk")
-    assert [row.detail for row in kinds(kafka, Kind.FAULT)] == ["s", "s"]
+    assert [row.detail for row in kinds(kafka, RowKind.FAULT)] == ["s", "s"]
     assert member.heartbeat().error_code is ErrorCode.NONE, "the other one stays"
 
 
@@ -135,7 +135,7 @@ def test_who_is_no_member_is_disconnected_by_its_client_id(kafka: EmbeddedKafka,
     kafka.disconnect("stranger")
     with pytest.raises((EOFError, OSError)):
         stranger.heartbeat()
-    assert [row.detail for row in kinds(kafka, Kind.FAULT)] == ["stranger"]
+    assert [row.detail for row in kinds(kafka, RowKind.FAULT)] == ["stranger"]
     assert member.heartbeat().error_code is ErrorCode.NONE, "the other one stays"
     with pytest.raises(FencepostError, match="'stranger' is open"):
         kafka.disconnect("stranger")

@@ -13,7 +13,7 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.coordinator.rabbit_codec import frames
-from fencepost.coordinator.rabbit_codec.base import Entry
+from fencepost.coordinator.rabbit_codec.base import ChunkEntry
 from fencepost.coordinator.rabbit_codec.codec import decode, encode
 from fencepost.coordinator.rabbit_codec.fields import FIRST
 from fencepost.coordinator.rabbit_codec.frames import ConsumerUpdate, Deliver
@@ -107,7 +107,7 @@ def test_a_batch_that_no_client_can_read_is_told(rabbit: EmbeddedRabbitStream) -
     rabbit.publish("s", "fine")
     stream = rabbit.endpoint.catalogue.stream("s")
     broken = struct.pack(">BHII", 0x80, 1, 9, 9) + struct.pack(">I", 100) + b"short"
-    stream.append([Entry(0, broken)], "", 0)
+    stream.append([ChunkEntry(0, broken)], "", 0)
     with pytest.raises(FencepostError, match="stream 's', from offset 1 on: a publisher sent what no client"):
         rabbit.messages("s")
 

@@ -21,7 +21,7 @@ from fencepost.coordinator.protocol.streams import (
     Topology,
 )
 from fencepost.simulation.embedded import EmbeddedKafka
-from fencepost.simulation.trace.schema import Kind
+from fencepost.simulation.trace.schema import RowKind
 
 TOPOLOGY = Topology(0, (Subtopology("0", ("orders",)), Subtopology("1", ("payments",))))
 PARTITIONS = {TopicPartition("orders", 0), TopicPartition("orders", 1), TopicPartition("payments", 0)}
@@ -117,7 +117,7 @@ def test_a_thread_that_is_gone_claims_nothing(kafka: EmbeddedKafka, threads: lis
     two.confirm()
     (member,) = kafka.group("app").wait_stable(1, timeout=0)
     assert set(member.owned) == PARTITIONS
-    removed = [row for row in kafka.events() if row.kind == Kind.MEMBER_REMOVED]
+    removed = [row for row in kafka.events() if row.kind == RowKind.MEMBER_REMOVED]
     assert [(row.actor, row.detail) for row in removed] == [("one", "session")]
     assert kafka.check() == []
 

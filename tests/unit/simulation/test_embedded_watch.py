@@ -18,11 +18,11 @@ from fencepost.coordinator.protocol.classic import (
     SyncGroupRequest,
 )
 from fencepost.coordinator.protocol.consumer import LeaveGroupRequest
-from fencepost.coordinator.protocol.consumer_protocol import Subscription, write_subscription
+from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolSubscription, write_subscription
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.simulation.checkers.coordination import Coordination
 from fencepost.simulation.embedded import EmbeddedKafka, watch
-from fencepost.simulation.trace.schema import Kind
+from fencepost.simulation.trace.schema import RowKind
 from tests.unit.simulation.wire_member import WireMember
 
 
@@ -84,7 +84,7 @@ def test_who_never_rests_is_told_of_all_the_same(kafka: EmbeddedKafka, told: lis
 @pytest.mark.parametrize(
     "look",
     [
-        lambda kafka: [row for row in kafka.events() if row.kind == Kind.HEARTBEAT],
+        lambda kafka: [row for row in kafka.events() if row.kind == RowKind.HEARTBEAT],
         lambda kafka: kafka.last_event > 2,
         lambda kafka: kafka.member_names(),
         lambda kafka: kafka.check() == [],
@@ -131,7 +131,7 @@ def test_who_left_is_forgotten(kafka: EmbeddedKafka) -> None:
 
 def join_classic(member: WireMember, **fields: Any) -> str:
     """Join with an id that the coordinator gives; answers the id."""
-    subscription = write_subscription(Subscription(topics=("orders",)))
+    subscription = write_subscription(ConsumerProtocolSubscription(topics=("orders",)))
     request = JoinGroupRequest(
         group_id="g",
         protocol_type="consumer",

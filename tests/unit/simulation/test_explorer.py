@@ -10,16 +10,16 @@ import pytest
 
 import fencepost.simulation.lab.explorer.roles as roles_module
 from fencepost.coordinator.consumer.group import ConsumerGroup
-from fencepost.coordinator.consumer.soft import GroupSoftState, SoftState
+from fencepost.coordinator.consumer.soft import ConsumerGroupSoftState, ConsumerSoftState
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.membership import Membership
 from fencepost.member.consumer.participant import Actions
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.cli import main
-from fencepost.simulation.lab.explorer.frozen import Freezer, Tokens
+from fencepost.simulation.lab.explorer.frozen import Freezer, FrozenTokens
 from fencepost.simulation.lab.explorer.group import GroupWorld
-from fencepost.simulation.lab.explorer.process import Process
+from fencepost.simulation.lab.explorer.process import ExploredProcess
 from fencepost.simulation.lab.explorer.roles import FAULTS, USUAL_FAULTS, Roles
 from fencepost.simulation.lab.explorer.space import Search, Walk
 from fencepost.simulation.mutants.registry import MUTANTS
@@ -169,22 +169,22 @@ def test_known_bugs_are_found_by_what_is_meant_to_find_them(name: str) -> None:
 def test_what_a_coordinator_keeps_in_memory_is_looked_at(monkeypatch: pytest.MonkeyPatch) -> None:
     """Its steps are worked out after a load, and must be the same in one that went on."""
     with monkeypatch.context() as patched:
-        patched.setattr(GroupSoftState, "request_metadata_refresh", lambda self: None)
+        patched.setattr(ConsumerGroupSoftState, "request_metadata_refresh", lambda self: None)
         (found,) = walk(members=1, faults=1, kinds=("grows",)).violations
         assert found.invariant == "journal-replay"
         assert "makes it answer with member_epoch 2, not 3" in found.message
         assert found.steps[-1] == "the coordinator takes the heartbeat of a1: epoch 2"
 
-    follow = SoftState.follow
+    follow = ConsumerSoftState.follow
 
-    def answers_stay(self: SoftState, key: Any, value: Any, group: ConsumerGroup | None) -> None:
+    def answers_stay(self: ConsumerSoftState, key: Any, value: Any, group: ConsumerGroup | None) -> None:
         soft = self.groups.get(key.group_id)
         version = 0 if soft is None else soft.version
         follow(self, key, value, group)
         if soft is not None:
             soft.version = version
 
-    monkeypatch.setattr(SoftState, "follow", answers_stay)
+    monkeypatch.setattr(ConsumerSoftState, "follow", answers_stay)
     assert "journal-replay" in {each.invariant for each in walk().violations}
 
 
@@ -199,7 +199,7 @@ def test_a_member_that_is_stuck_is_found_by_going_back_from_the_end() -> None:
 
 
 def test_what_cores_raise_is_a_finding(monkeypatch: pytest.MonkeyPatch) -> None:
-    def raises(self: Process, image: object) -> list[object]:
+    def raises(self: ExploredProcess, image: object) -> list[object]:
         raise ZeroDivisionError("by nought")
 
     monkeypatch.setitem(roles_module._STEPS, "answer", raises)  # type: ignore[index]
@@ -285,7 +285,7 @@ class Whole:
     def __init__(self, one: Part, other: Part) -> None:
         self.one = one
         self.other = other
-        self.tokens = Tokens()
+        self.tokens = FrozenTokens()
 
 
 def test_times_are_distances_and_tokens_are_renumbered() -> None:

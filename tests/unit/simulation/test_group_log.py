@@ -9,22 +9,26 @@ from pathlib import Path
 import pytest
 
 from fencepost.coordinator.codec.group_record_encoder import encode_record
-from fencepost.coordinator.consumer.states import MemberState
+from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol import streams_records as s
-from fencepost.coordinator.protocol.consumer_protocol import Assignment, write_assignment
+from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolAssignment, write_assignment
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.streams import Tasks
 from fencepost.simulation.live.group_log import GroupLog, LogRecord
-from fencepost.simulation.trace.schema import Kind, Row
+from fencepost.simulation.trace.schema import Row, RowKind
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "group_records.jsonl"
 ORDERS = "AAAAAAAAAAAAAAAAAAAAAQ"
 NAMES = {ORDERS: "orders"}
 STABLE, REVOKING, WAITING = (
     each.code
-    for each in (MemberState.STABLE, MemberState.UNREVOKED_PARTITIONS, MemberState.UNRELEASED_PARTITIONS)
+    for each in (
+        ConsumerGroupMemberState.STABLE,
+        ConsumerGroupMemberState.UNREVOKED_PARTITIONS,
+        ConsumerGroupMemberState.UNRELEASED_PARTITIONS,
+    )
 )
 
 
@@ -127,22 +131,22 @@ def test_a_group_is_told_as_it_moves() -> None:
         (4_100, "group.target", "", ""),
         (4_100, "group.state", "", "Assigning>Stable"),
     ]
-    assert [row.detail for row in rows if row.kind == Kind.GROUP_EPOCH] == ["join", "join", "gone"]
-    assert [row.group_epoch for row in rows if row.kind == Kind.TARGET] == [1, 2, 3]
+    assert [row.detail for row in rows if row.kind == RowKind.GROUP_EPOCH] == ["join", "join", "gone"]
+    assert [row.group_epoch for row in rows if row.kind == RowKind.TARGET] == [1, 2, 3]
     assert [row.seq for row in rows] == list(range(1, len(rows) + 1))
     assert {(row.world, row.group) for row in rows} == {("kafka", "g")}
 
 
 def test_members_are_told_by_what_they_are_given() -> None:
     rows = GroupLog("g", name_of).take(story())
-    held = [(row.state_to, parts(row)) for row in rows if row.kind == Kind.ASSIGNMENT and row.actor == "A"]
+    held = [(row.state_to, parts(row)) for row in rows if row.kind == RowKind.ASSIGNMENT and row.actor == "A"]
     assert held == [
         ("STABLE", [0, 1]),
         ("UNREVOKED_PARTITIONS", [0, 1]),
         ("STABLE", [0]),
         ("", []),
     ]
-    rows = [row for row in rows if row.kind != Kind.ASSIGNMENT]
+    rows = [row for row in rows if row.kind != RowKind.ASSIGNMENT]
     assert [(row.kind, row.detail, parts(row)) for row in rows if row.actor == "A" and row.partitions] == [
         ("callback.begin", "assigned", [0, 1]),
         ("callback.end", "assigned", [0, 1]),
@@ -152,7 +156,7 @@ def test_members_are_told_by_what_they_are_given() -> None:
         ("callback.end", "revoked", [1]),
         ("member.state", "STABLE", [0]),
     ]
-    states = [row.state_to for row in rows if row.actor == "B" and row.kind == Kind.MEMBER_STATE]
+    states = [row.state_to for row in rows if row.actor == "B" and row.kind == RowKind.MEMBER_STATE]
     assert states == ["JOINING", "RECONCILING", "STABLE"]
     gone = [(row.t_us, row.kind, row.detail) for row in rows if row.actor == "A"][-2:]
     assert gone == [(4_000_000, "member.removed", "gone"), (4_000_000, "host", "stopped")]
@@ -174,19 +178,19 @@ def test_the_log_of_a_real_broker() -> None:
     log = GroupLog("group-a", lambda topic_id: "orders")
     rows = log.take(vectors("group-a"))
     assert log.unreadable <= 1
-    states = [row.state_to for row in rows if row.kind == Kind.GROUP_STATE]
+    states = [row.state_to for row in rows if row.kind == RowKind.GROUP_STATE]
     assert states[:4] == ["Assigning", "Reconciling", "Stable", "Reconciling"]
-    epochs = [row.group_epoch for row in rows if row.kind == Kind.GROUP_EPOCH]
+    epochs = [row.group_epoch for row in rows if row.kind == RowKind.GROUP_EPOCH]
     assert epochs == sorted(set(epochs))
     owners: dict[int, str] = {}
-    for row in (row for row in rows if row.kind != Kind.ASSIGNMENT):
+    for row in (row for row in rows if row.kind != RowKind.ASSIGNMENT):
         for part in parts(row):
-            if row.kind == Kind.CALLBACK_END and row.detail == "assigned":
+            if row.kind == RowKind.CALLBACK_END and row.detail == "assigned":
                 assert part not in owners, "a coordinator gives no partition twice"
                 owners[part] = row.actor
-            elif row.kind == Kind.CALLBACK_END:
+            elif row.kind == RowKind.CALLBACK_END:
                 assert owners.pop(part) == row.actor
-        if row.kind == Kind.MEMBER_REMOVED:
+        if row.kind == RowKind.MEMBER_REMOVED:
             owners = {part: actor for part, actor in owners.items() if actor != row.actor}
 
 
@@ -200,7 +204,7 @@ def test_offsets_of_one_time_are_one_commit() -> None:
         *logged(2_000, committed(0, 6)),
         *logged(3_000, expired),
     ]
-    rows = [row for row in GroupLog("g", name_of).take(records) if row.kind == Kind.COMMIT]
+    rows = [row for row in GroupLog("g", name_of).take(records) if row.kind == RowKind.COMMIT]
     assert [(row.t_us, row.detail, parts(row)) for row in rows] == [
         (0, "orders-0:5 orders-1:8", [0, 1]),
         (1_000_000, "orders-0:6", [0]),
@@ -210,7 +214,14 @@ def test_offsets_of_one_time_are_one_commit() -> None:
 def generation(number: int, **held: list[int]) -> Record:
     members = tuple(
         r.GroupMetadataMember(
-            name, None, name, "/h", 1, 1, b"", write_assignment(Assignment(partitions={"orders": numbers}))
+            name,
+            None,
+            name,
+            "/h",
+            1,
+            1,
+            b"",
+            write_assignment(ConsumerProtocolAssignment(partitions={"orders": numbers})),
         )
         for name, numbers in held.items()
     )
@@ -237,13 +248,15 @@ def test_a_classic_group_is_told_by_its_generations() -> None:
         (2_000, "group.state", "", "Stable>Empty"),
         (3_000, "group.state", "", "Empty>Dead"),
     ]
-    moved = [(row.t_us, row.actor, row.detail, parts(row)) for row in rows if row.kind == Kind.CALLBACK_END]
+    moved = [
+        (row.t_us, row.actor, row.detail, parts(row)) for row in rows if row.kind == RowKind.CALLBACK_END
+    ]
     assert moved == [
         (0, "A", "assigned", [0, 1]),
         (1_000_000, "A", "revoked", [1]),
         (1_000_000, "B", "assigned", [1]),
     ]
-    assert [row.actor for row in rows if row.kind == Kind.MEMBER_REMOVED] == ["A", "B"]
+    assert [row.actor for row in rows if row.kind == RowKind.MEMBER_REMOVED] == ["A", "B"]
 
 
 def test_a_streams_group_is_told_by_its_tasks() -> None:
@@ -259,9 +272,9 @@ def test_a_streams_group_is_told_by_its_tasks() -> None:
         Record(s.StreamsGroupCurrentMemberAssignmentKey("g", "A"), held),
     )
     rows = GroupLog("g", name_of).take(records)
-    (given,) = (row for row in rows if row.kind == Kind.CALLBACK_END)
+    (given,) = (row for row in rows if row.kind == RowKind.CALLBACK_END)
     assert given.partitions == (TopicPartition("0", 0), TopicPartition("0", 1))
-    assert [row.state_to for row in rows if row.kind == Kind.GROUP_STATE] == ["Stable"]
+    assert [row.state_to for row in rows if row.kind == RowKind.GROUP_STATE] == ["Stable"]
 
 
 def test_what_compaction_left_is_told_as_far_as_it_goes() -> None:
@@ -273,9 +286,9 @@ def test_what_compaction_left_is_told_as_far_as_it_goes() -> None:
         *logged(500, target(4), epoch(4)),
     ]
     rows = GroupLog("g", lambda topic_id: topic_id).take(records)
-    assert [row.state_to for row in rows if row.kind == Kind.GROUP_STATE] == ["Stable"]
+    assert [row.state_to for row in rows if row.kind == RowKind.GROUP_STATE] == ["Stable"]
     assert rows[-1].t_us == 100_000, "time does not go back, whatever a broker's clock does"
-    (given,) = (row for row in rows if row.kind == Kind.CALLBACK_END)
+    (given,) = (row for row in rows if row.kind == RowKind.CALLBACK_END)
     assert given.partitions == (TopicPartition(ORDERS, 0),), "the topic is gone: its id is all there is"
 
 

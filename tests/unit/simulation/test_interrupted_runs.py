@@ -11,22 +11,22 @@ import pytest
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load_any
-from fencepost.simulation.streams.client import ClientHost
+from fencepost.simulation.streams.client import StreamsClientHost
 from fencepost.simulation.streams.world import StreamsWorld
 
 SCENARIO = load_any("streams-failures")
 
 
 def interrupt_in_a_stream_thread(monkeypatch: pytest.MonkeyPatch, times: int = 1) -> list[int]:
-    process, sent = ClientHost._process, list[int]()
+    process, sent = StreamsClientHost._process, list[int]()
 
-    async def interrupted(self: ClientHost, partition: TopicPartition, records: Sequence[int]) -> None:
+    async def interrupted(self: StreamsClientHost, partition: TopicPartition, records: Sequence[int]) -> None:
         if len(sent) < times:
             sent.append(self.loop.now_us)
             os.kill(os.getpid(), signal.SIGINT)
         await process(self, partition, records)
 
-    monkeypatch.setattr(ClientHost, "_process", interrupted)
+    monkeypatch.setattr(StreamsClientHost, "_process", interrupted)
     return sent
 
 
@@ -66,12 +66,12 @@ def test_who_hears_interrupts_and_goes_on_has_the_same_run(monkeypatch: pytest.M
 
 
 def test_a_step_that_does_not_end_is_interrupted_at_the_second_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    def endless(self: ClientHost) -> None:
+    def endless(self: StreamsClientHost) -> None:
         for _ in range(2):
             os.kill(os.getpid(), signal.SIGINT)
         pytest.fail("the second one was held back, too")
 
-    monkeypatch.setattr(ClientHost, "start", endless)
+    monkeypatch.setattr(StreamsClientHost, "start", endless)
     with pytest.raises(KeyboardInterrupt):
         run(SCENARIO, 1)
 

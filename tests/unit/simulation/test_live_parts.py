@@ -21,7 +21,7 @@ from rich.console import Console
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli.entry import main
-from fencepost.simulation.cli.live import Lines, table_of
+from fencepost.simulation.cli.live import WindowLines, table_of
 from fencepost.simulation.cli.terminal import Terminal
 from fencepost.simulation.live import source
 from fencepost.simulation.live.connector import Connector, find_connector
@@ -243,7 +243,7 @@ def snapshot(*windows: Window, **tables: list[dict[str, object]]) -> Snapshot:
 
 
 def test_lines_tell_each_window_once_it_is_over(capsys: pytest.CaptureFixture[str]) -> None:
-    lines = Lines(Terminal())
+    lines = WindowLines(Terminal())
     first, second = window("10:00:00", heartbeats=5), window("10:00:10", rebalances=1_000)
     lines.tell(snapshot(first))
     assert capsys.readouterr().out == ""

@@ -23,7 +23,7 @@ from fencepost.simulation.pipeline import hand as hand_module
 from fencepost.simulation.pipeline.hand import hand_for
 from fencepost.simulation.pipeline.parts import Parts, recover
 from fencepost.simulation.pipeline.plan import Task, cells_of, parse_grid
-from fencepost.simulation.pipeline.runs import Limit, Orders, TimeLimitReached, run_one
+from fencepost.simulation.pipeline.runs import JobSpec, Limit, TimeLimitReached, run_one
 from fencepost.simulation.run import RunResult
 from fencepost.simulation.trace.parquet import SCHEMA
 from fencepost.simulation.trace.schema import Row
@@ -31,8 +31,8 @@ from fencepost.simulation.trace.schema import Row
 ROW = Row(1, 0, "simulated", "g", "", "run.start", "", "", -1, -1, (), "", "steady 7")
 
 
-def orders(*, trace_violations: bool = True, limit: float = 60.0) -> Orders:
-    return Orders(
+def orders(*, trace_violations: bool = True, limit: float = 60.0) -> JobSpec:
+    return JobSpec(
         cells=cells_of(["steady"], {"members": ["2"], "duration": ["150s"]}),
         tasks=(),
         root="",
@@ -42,7 +42,7 @@ def orders(*, trace_violations: bool = True, limit: float = 60.0) -> Orders:
     )
 
 
-def one(told: Orders, *, traced: bool, seed: int = 7) -> tuple[dict[str, Any], list[pa.RecordBatch]]:
+def one(told: JobSpec, *, traced: bool, seed: int = 7) -> tuple[dict[str, Any], list[pa.RecordBatch]]:
     return run_one(told, told.cells[0], Task(0, seed, traced))
 
 

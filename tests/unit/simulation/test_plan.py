@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fencepost.simulation.faults.plan import Kind, Plan, draw
+from fencepost.simulation.faults.plan import Draw, FaultKind, draw
 from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.scenarios.load import loads
 
@@ -11,7 +11,7 @@ MINUTE = 60_000_000
 BASE = 'duration = "10m"\n[group]\nmembers = 8\n[[topics]]\nname = "orders"\n'
 
 
-def plan_of(text: str, seed: int = 1) -> Plan:
+def plan_of(text: str, seed: int = 1) -> Draw:
     return draw(loads(BASE + text), Streams(seed), 2 * MINUTE)
 
 
@@ -24,7 +24,7 @@ def test_a_seed_draws_the_same_plan_again_and_another_seed_another():
 def test_a_plan_goes_to_json_and_back():
     text = '[[faults]]\nkind = "slow-link"\nevery = "20s"\n[[steps]]\nkind = "rolling-restart"\nat = "1m"\n'
     plan = plan_of(text)
-    assert msgspec.json.decode(msgspec.json.encode(plan), type=Plan) == plan
+    assert msgspec.json.decode(msgspec.json.encode(plan), type=Draw) == plan
 
 
 def test_faults_come_about_as_often_as_they_say_and_end_before_the_quiet_phase():
@@ -40,7 +40,7 @@ def test_faults_come_about_as_often_as_they_say_and_end_before_the_quiet_phase()
 def test_one_more_fault_leaves_the_others_as_they_are():
     one = '[[faults]]\nkind = "member-freeze"\nevery = "20s"\n'
     both = plan_of(one + '[[faults]]\nkind = "loss"\nevery = "30s"\n')
-    assert [e for e in both.entries if e.kind is Kind.MEMBER_FREEZE] == list(plan_of(one).entries)
+    assert [e for e in both.entries if e.kind is FaultKind.MEMBER_FREEZE] == list(plan_of(one).entries)
 
 
 def test_a_run_shorter_than_its_quiet_phase_grows():
@@ -68,9 +68,9 @@ def test_scaling_starts_and_stops_the_difference():
     steps = '[[steps]]\nkind = "scale"\nat = "{}"\n{}\nover = "0s"\n'
     plan = plan_of(steps.format("1m", "members = 10") + steps.format("2m", "factor = 0.5"))
     assert [(e.kind, e.member) for e in plan.entries] == [
-        (Kind.START, 8),
-        (Kind.START, 9),
-        *[(Kind.STOP, n) for n in range(9, 3, -1)],
+        (FaultKind.START, 8),
+        (FaultKind.START, 9),
+        *[(FaultKind.STOP, n) for n in range(9, 3, -1)],
     ]
     assert plan.members == 10
 
@@ -107,12 +107,12 @@ def test_a_fault_happens_at_its_moment_while_a_late_step_is_under_way():
     step = '[[steps]]\nkind = "rolling-restart"\nat = "90%"\nover = "40s"\n'
     frozen = '[[faults]]\nkind = "member-freeze"\nat = "{}"\nlasts = "20s"\n'
     plan = plan_of(step + frozen.format("551s"))
-    assert [e.at_us for e in plan.entries if e.kind is Kind.MEMBER_FREEZE] == [551 * MINUTE // 60]
+    assert [e.at_us for e in plan.entries if e.kind is FaultKind.MEMBER_FREEZE] == [551 * MINUTE // 60]
     assert plan.faults_end_us == 575 * MINUTE // 60, "when the last restarts"
     longer = plan_of(step + frozen.format("570s"))
     assert longer.faults_end_us == 590 * MINUTE // 60, "when it has thawed"
     again = plan_of(step + '[[faults]]\nkind = "member-freeze"\nevery = "1s"\nfrom = "9m"\n')
-    times = [e.at_us for e in again.entries if e.kind is Kind.MEMBER_FREEZE]
+    times = [e.at_us for e in again.entries if e.kind is FaultKind.MEMBER_FREEZE]
     assert 9 * MINUTE < min(times) < max(times) < 580 * MINUTE // 60, "when the deploy's time is over"
     assert max(times) > 578 * MINUTE // 60
 

@@ -27,7 +27,7 @@ from fencepost.simulation.kernel.rules import (
     stalling,
 )
 from fencepost.simulation.lab.proxy import exchange
-from fencepost.simulation.lab.proxy.exchange import Frame
+from fencepost.simulation.lab.proxy.exchange import UnreadFrame
 from fencepost.simulation.lab.proxy.proxy import Proxy
 
 pytestmark = pytest.mark.real
@@ -44,7 +44,11 @@ async def test_without_rules_everything_crosses_in_order(stage):
     big = b"|" + bytes(3_000_000)
     assert await client.ask(big) == big
     requests = [what for what in stage.ledger.told if what[0] == "request"]
-    assert requests[-1][1:4] == ("payments", "broker-1", Frame(LIST_OFFSETS, 1, "client-7", len(big) + 18))
+    assert requests[-1][1:4] == (
+        "payments",
+        "broker-1",
+        UnreadFrame(LIST_OFFSETS, 1, "client-7", len(big) + 18),
+    )
     assert len(requests) == 51
     assert stage.ledger.kinds.count("response") == 51
     times = [what[-1] for what in stage.ledger.told]

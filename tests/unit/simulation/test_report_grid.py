@@ -13,7 +13,7 @@ import pytest
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.catalogue import TABLES
 from fencepost.simulation.cli import main
-from fencepost.simulation.pipeline.analyze import Analysis
+from fencepost.simulation.pipeline.analyze import AnalysisResults
 from fencepost.simulation.pipeline.output import run_schema
 from fencepost.simulation.pipeline.reporting import interesting_runs, listed_runs, report_runs
 from fencepost.simulation.report.figures import charts_of
@@ -144,7 +144,7 @@ def test_runs_worth_a_look_are_of_all_scenarios() -> None:
         for scenario in "abc"
         for number in range(5)
     ]
-    assert interesting_runs(Analysis(tables), summaries) == [
+    assert interesting_runs(AnalysisResults(tables), summaries) == [
         ("a-1", "violates one-owner"),
         ("a-2", "the longest rebalance, 3.00 s"),
         ("b-3", "the most events of b"),

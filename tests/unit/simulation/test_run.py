@@ -9,8 +9,8 @@ import pytest
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.faults.plan import Kind as PlanKind
-from fencepost.simulation.faults.plan import Plan, draw
+from fencepost.simulation.faults.plan import Draw, draw
+from fencepost.simulation.faults.plan import FaultKind as PlanKind
 from fencepost.simulation.kernel.loop import TooManyEvents
 from fencepost.simulation.kernel.observers import Observer
 from fencepost.simulation.kernel.rng import Streams
@@ -18,7 +18,7 @@ from fencepost.simulation.run import plan_of, run
 from fencepost.simulation.scenarios.load import library, load, load_any, loads
 from fencepost.simulation.scenarios.timing import quiet_us
 from fencepost.simulation.trace.groups import GroupChronicle
-from fencepost.simulation.trace.schema import Kind, Row
+from fencepost.simulation.trace.schema import Row, RowKind
 
 NAMES = [entry.name for entry in library() if entry.protocol == "consumer"]
 SMALL = 'duration = "2m"\nquiet = "1m"\n[group]\nmembers = 3\n[[topics]]\nname = "orders"\npartitions = 6\n'
@@ -93,7 +93,7 @@ def test_the_trace_tells_all_kinds_of_events():
         run(load(name), seed, trace=kept)
     run(load_any("sac-node-failures"), 0, trace=kept)
     of_streams = {"client.state", "thread.state", "thread.failed"}
-    assert {kind.value for kind in Kind} - kept.kinds() <= {Kind.VIOLATION.value, *of_streams}
+    assert {kind.value for kind in RowKind} - kept.kinds() <= {RowKind.VIOLATION.value, *of_streams}
 
 
 def test_the_trace_has_what_analyses_need():
@@ -125,7 +125,7 @@ def test_a_plan_takes_the_place_of_what_the_seed_draws():
 
 def test_leaving_a_fault_out_leaves_the_run_before_it_as_it_was():
     scenario = loads(SMALL + '[[faults]]\nkind = "member-crash"\nevery = "10s"\n')
-    drawn: Plan = draw(scenario, Streams(1), 60_000_000)
+    drawn: Draw = draw(scenario, Streams(1), 60_000_000)
     shorter = msgspec.structs.replace(drawn, entries=drawn.entries[:-1])
     kept = [Kept(), Kept()]
     for plan, sink in zip((drawn, shorter), kept, strict=True):
@@ -144,7 +144,7 @@ def test_a_topic_whose_deletion_was_left_out_is_not_created_again():
     kept = Kept()
     result = run(scenario, 3, plan=msgspec.structs.replace(plan, entries=entries), trace=kept)
     assert result.violations == []
-    told = [Row(*row) for row in kept.rows if row[5] == Kind.TOPIC]
+    told = [Row(*row) for row in kept.rows if row[5] == RowKind.TOPIC]
     created = [row.actor for row in told if row.detail.startswith("created")]
     assert sorted(created) == ["orders", "payments", "refunds"]
 

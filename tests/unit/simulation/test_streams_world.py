@@ -13,12 +13,12 @@ import structlog
 
 from fencepost.member.application.engine import StreamsEngine
 from fencepost.member.application.worker import Worker
-from fencepost.member.streams.actions import Moved
-from fencepost.simulation.kafka.cluster import Cluster
+from fencepost.member.streams.actions import StreamsMoved
+from fencepost.simulation.kafka.cluster import SimulatedCluster
 from fencepost.simulation.run import RunResult, run
 from fencepost.simulation.scenarios.load import library, load_any, loads_any
-from fencepost.simulation.streams.members import ClassicGroupMember
-from fencepost.simulation.trace.schema import Kind, Row
+from fencepost.simulation.streams.members import SimulatedClassicStreamsMember
+from fencepost.simulation.trace.schema import Row, RowKind
 
 NAMES = [entry.name for entry in library() if entry.protocol == "streams"]
 
@@ -30,7 +30,7 @@ class Kept:
     def write(self, rows: Sequence[Row]) -> None:
         self.rows += [Row(*row) for row in rows]
 
-    def of(self, kind: Kind) -> list[Row]:
+    def of(self, kind: RowKind) -> list[Row]:
         return [row for row in self.rows if row.kind == kind]
 
 
@@ -45,8 +45,8 @@ def test_nothing_breaks_and_all_settles(name: str, seed: int) -> None:
     result, kept = played(name, seed, duration="6m")
     assert result.violations == []
     assert result.converged
-    assert kept.of(Kind.THREAD_FAILED)
-    assert kept.of(Kind.THREAD_STATE)
+    assert kept.of(RowKind.THREAD_FAILED)
+    assert kept.of(RowKind.THREAD_STATE)
     again, _ = played(name, seed, duration="6m")
     assert again.digest == result.digest
 
@@ -55,7 +55,7 @@ def test_failures_come_with_every_answer_and_in_every_place() -> None:
     said = set()
     for seed in range(2):
         _, kept = played("streams-failures", seed)
-        said |= {word for row in kept.of(Kind.THREAD_FAILED) for word in row.detail.split()}
+        said |= {word for row in kept.of(RowKind.THREAD_FAILED) for word in row.detail.split()}
     assert said >= {"REPLACE_THREAD", "SHUTDOWN_CLIENT", "raises", "nonsense"}
     assert said >= {"processing", "poll", "callback"}
 
@@ -66,7 +66,7 @@ def test_a_shutdown_brings_every_client_to_error_for_ever(name: str) -> None:
     clients = load_any(name).group.members
     assert result.figures["clients_shut_down"] == clients
     assert result.figures["shutdown_s"] < 60
-    last = {row.actor: row.state_to for row in kept.of(Kind.CLIENT_STATE)}
+    last = {row.actor: row.state_to for row in kept.of(RowKind.CLIENT_STATE)}
     assert last == {f"client-{number}": "ERROR" for number in range(1, clients + 1)}
 
 
@@ -91,7 +91,7 @@ name = "orders"
     kept = Kept()
     result = run(loads_any(text), 1, trace=kept)
     assert result.violations == []
-    found = [(row.detail, row.t_us // 1_000_000) for row in kept.of(Kind.HOST)]
+    found = [(row.detail, row.t_us // 1_000_000) for row in kept.of(RowKind.HOST)]
     expected = [("freeze", 40), ("crash", 50), ("start", 54), ("freeze", 60), ("thaw", 160)]
     assert [each for each in found if 40 <= each[1] <= 160] == expected
 
@@ -126,7 +126,7 @@ def test_a_step_that_the_listener_does_not_hear_is_seen(monkeypatch: pytest.Monk
     """The last one, too: when it was taken nothing follows in that process."""
     tell = StreamsEngine._tell_listener
 
-    def tells_of_others(self: StreamsEngine, step: Moved) -> None:
+    def tells_of_others(self: StreamsEngine, step: StreamsMoved) -> None:
         if step.target != state:
             tell(self, step)
 
@@ -179,11 +179,11 @@ where = "processing"
 """
     kept = Kept()
     result = run(loads_any(text), 1, trace=kept, max_events=200_000)
-    organic = [row for row in kept.of(Kind.THREAD_FAILED) if row.detail == "organic"]
+    organic = [row for row in kept.of(RowKind.THREAD_FAILED) if row.detail == "organic"]
     assert len(organic) == 2
-    last = Counter({row.actor: row.state_to for row in kept.of(Kind.CLIENT_STATE)}.values())
+    last = Counter({row.actor: row.state_to for row in kept.of(RowKind.CLIENT_STATE)}.values())
     assert last == {"RUNNING": 3, "ERROR": 2}
-    assert Counter(row.detail for row in kept.of(Kind.HOST)) == {"start": 5, "stopped": 2}
+    assert Counter(row.detail for row in kept.of(RowKind.HOST)) == {"start": 5, "stopped": 2}
     assert result.violations == []
     assert result.converged
 
@@ -203,14 +203,16 @@ def test_what_is_simulated_logs_nothing(caplog: pytest.LogCaptureFixture) -> Non
 
 def test_brokers_create_the_changelogs_that_a_group_waits_for(monkeypatch: pytest.MonkeyPatch) -> None:
     made: list[str] = []
-    create = Cluster.create_topic
+    create = SimulatedCluster.create_topic
     monkeypatch.setattr(
-        Cluster, "create_topic", lambda self, name, *rest: (made.append(name), create(self, name, *rest))
+        SimulatedCluster,
+        "create_topic",
+        lambda self, name, *rest: (made.append(name), create(self, name, *rest)),
     )
     result, _ = played("streams-frozen-clients", 0, duration="5m")
     assert made == ["orders", "billing-orders-changelog"]
     assert result.converged
-    monkeypatch.setattr(Cluster, "create_internal_topics", lambda self, effect: None)
+    monkeypatch.setattr(SimulatedCluster, "create_internal_topics", lambda self, effect: None)
     result, _ = played("streams-frozen-clients", 0, duration="5m")
     assert {violation.invariant for violation in result.violations} == {"streams-settles"}
     assert result.figures["records"] == 0
@@ -218,13 +220,13 @@ def test_brokers_create_the_changelogs_that_a_group_waits_for(monkeypatch: pytes
 
 def test_a_global_thread_takes_its_client_along_whatever_the_handler_says() -> None:
     _, kept = played("streams-global-thread", 3)
-    failed = [row for row in kept.of(Kind.THREAD_FAILED) if row.actor.endswith("GlobalStreamThread")]
+    failed = [row for row in kept.of(RowKind.THREAD_FAILED) if row.actor.endswith("GlobalStreamThread")]
     assert failed
     for row in failed:
         client = row.actor.partition("-Global")[0]
         after = [
             each.state_to
-            for each in kept.of(Kind.CLIENT_STATE)
+            for each in kept.of(RowKind.CLIENT_STATE)
             if each.actor == client and each.seq > row.seq
         ]
         assert after[:2] == ["PENDING_ERROR", "ERROR"]
@@ -232,13 +234,13 @@ def test_a_global_thread_takes_its_client_along_whatever_the_handler_says() -> N
 
 def test_a_client_stands_still_and_goes_on() -> None:
     _, kept = played("streams-frozen-clients", 1)
-    hosts = [row for row in kept.of(Kind.HOST) if row.detail in ("freeze", "thaw")]
+    hosts = [row for row in kept.of(RowKind.HOST) if row.detail in ("freeze", "thaw")]
     assert {row.detail for row in hosts} == {"freeze", "thaw"}
     asleep = [(frozen, thawed) for frozen, thawed in pairwise(hosts) if frozen.actor == thawed.actor]
     assert asleep
     for frozen, thawed in asleep:
         if (frozen.detail, thawed.detail) == ("freeze", "thaw"):
-            moved = [row for row in kept.of(Kind.THREAD_STATE) if row.actor.startswith(f"{frozen.actor}-")]
+            moved = [row for row in kept.of(RowKind.THREAD_STATE) if row.actor.startswith(f"{frozen.actor}-")]
             assert not any(frozen.t_us < row.t_us < thawed.t_us for row in moved)
 
 
@@ -282,7 +284,7 @@ def test_classic_threads_without_partitions_run_when_their_round_is_over() -> No
 
 def test_a_shutdown_that_does_not_reach_a_classic_member_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     """The leader spreads the request, and a client takes no notice of it."""
-    monkeypatch.setattr(ClassicGroupMember, "_shutdown_requested", told_and_forgotten)
+    monkeypatch.setattr(SimulatedClassicStreamsMember, "_shutdown_requested", told_and_forgotten)
     result, _ = played("streams-shutdown", 5, "group.protocol=classic")
     assert "streams-shutdown-reaches" in {violation.invariant for violation in result.violations}
 

@@ -18,8 +18,8 @@ from fencepost.simulation.pipeline.answer import (
     DOWNTIME,
     DOWNTIME_OF_RUN,
     REBALANCE,
-    Answer,
     OptionAnswer,
+    PlanAnswer,
     Spread,
     best,
     differences,
@@ -187,7 +187,7 @@ def found(runs="123456", **totals):
         for key, value in totals.items()
     }
     answers = [option(names[key], value) for key, value in totals.items()]
-    return Answer(options=answers, samples=samples, wall_seconds=1.0)
+    return PlanAnswer(options=answers, samples=samples, wall_seconds=1.0)
 
 
 def test_the_option_with_the_least_downtime_is_recommended_and_why():

@@ -14,7 +14,7 @@ from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatResponse,
 )
 from fencepost.simulation.embedded import EmbeddedKafka
-from fencepost.simulation.trace.schema import Kind, Row
+from fencepost.simulation.trace.schema import Row, RowKind
 
 VERSIONS = {ApiKey.CONSUMER_GROUP_HEARTBEAT: 1, ApiKey.OFFSET_COMMIT: 9, ApiKey.FIND_COORDINATOR: 4}
 
@@ -87,6 +87,6 @@ class WireMember:
         return self.heartbeat(topic_partitions=self.assignment)
 
 
-def kinds(kafka: EmbeddedKafka, kind: Kind) -> list[Row]:
+def kinds(kafka: EmbeddedKafka, kind: RowKind) -> list[Row]:
     """The rows of the trace that are of that kind."""
     return [row for row in kafka.events() if row.kind == kind]

@@ -16,10 +16,10 @@ from aiokafka.structs import ConsumerRecord
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.application.engine import StreamsEngine
-from fencepost.member.application.port import Batch, GroupMember, ThreadEvents
+from fencepost.member.application.port import PartitionRecords, StreamThreadMember, ThreadEvents
 from fencepost.member.application.settings import GlobalThread
 from fencepost.member.kafka.streams import StreamsApp
-from fencepost.member.streams.actions import Moved, Refused
+from fencepost.member.streams.actions import MoveRefused, StreamsMoved
 from fencepost.member.streams.client_states import STREAM_CLIENT, StreamClientState
 from fencepost.member.streams.handler import StreamThreadExceptionResponse
 from fencepost.simulation.lab.chaos import messages as m
@@ -33,7 +33,7 @@ from fencepost.simulation.streams.failures import GLOBAL_FAILURES, Injected, ans
 class DisturbedApp(StreamsApp):
     """An application whose members pass through the hands of its process."""
 
-    def __init__(self, process: Process, *, stores: bool, **settings: Any) -> None:
+    def __init__(self, process: StreamsProcess, *, stores: bool, **settings: Any) -> None:
         self._process_of_mine = process
         super().__init__(process.count if stores else process.work, **settings)
         self._engine.observer = process.observe
@@ -43,19 +43,19 @@ class DisturbedApp(StreamsApp):
         """What runs the threads."""
         return self._engine
 
-    def _make_member(self, thread: str, events: ThreadEvents) -> GroupMember:
+    def _make_member(self, thread: str, events: ThreadEvents) -> StreamThreadMember:
         process = self._process_of_mine
         inner = super()._make_member(thread, DisturbedEvents(events, process))
-        member = process.members[thread] = DisturbedMember(thread, inner, process)
+        member = process.members[thread] = FaultyThreadMember(thread, inner, process)
         return member
 
 
-class Process:
+class StreamsProcess:
     """The one client of this process, on the running loop."""
 
     def __init__(self, terms: m.ClientTerms, telling: Telling, channel: socket.socket) -> None:
         self.name = terms.name
-        self.members: dict[str, DisturbedMember] = {}
+        self.members: dict[str, FaultyThreadMember] = {}
         self.say = telling.say
         self._behaviour = Behaviour(terms)
         self._injected: list[Injected] = []
@@ -149,12 +149,12 @@ class Process:
     # -- what is checked ----------------------------------------------------------------------------------
 
     def _found(self, invariant: str, message: str) -> None:
-        self.say(m.Found, invariant, message)
+        self.say(m.CheckFound, invariant, message)
 
     def _look_later(self) -> None:
         self._loop.call_soon(self.checker.look)
 
-    def observe(self, step: Moved | Refused) -> None:
+    def observe(self, step: StreamsMoved | MoveRefused) -> None:
         """A machine moved, or refused to."""
         self.say(
             m.Stepped,
@@ -163,7 +163,7 @@ class Process:
             str(step.event),
             str(step.source),
             str(step.target),
-            isinstance(step, Refused),
+            isinstance(step, MoveRefused),
         )
         self.checker.on_step(step)
         self._look_later()
@@ -225,7 +225,7 @@ class Process:
 class DisturbedEvents:
     """What a member tells its thread: callbacks take their time, and fail."""
 
-    def __init__(self, events: ThreadEvents, process: Process) -> None:
+    def __init__(self, events: ThreadEvents, process: StreamsProcess) -> None:
         self._events = events
         self._process = process
 
@@ -258,10 +258,10 @@ class DisturbedEvents:
         self._events.on_shutdown_requested()
 
 
-class DisturbedMember:
+class FaultyThreadMember:
     """A thread's member that fails when it is told to, and tells what it commits."""
 
-    def __init__(self, thread: str, inner: GroupMember, process: Process) -> None:
+    def __init__(self, thread: str, inner: StreamThreadMember, process: StreamsProcess) -> None:
         self.member_id = thread
         self.closed = False
         self._inner = inner
@@ -272,7 +272,7 @@ class DisturbedMember:
         self.ask_for_shutdown = inner.ask_for_shutdown
         self.wake = inner.wake
 
-    async def poll(self) -> Sequence[Batch]:
+    async def poll(self) -> Sequence[PartitionRecords]:
         """Records of several partitions."""
         self._process.raise_injected("poll")
         return await self._inner.poll()
@@ -309,6 +309,6 @@ def main(terms: m.ClientTerms, channel: socket.socket) -> None:
     """Be that client until it ends. Orders come over the channel, and events go back."""
 
     async def live() -> None:
-        await Process(terms, Telling(channel, terms.began_us), channel).live()
+        await StreamsProcess(terms, Telling(channel, terms.began_us), channel).live()
 
     asyncio.run(live())

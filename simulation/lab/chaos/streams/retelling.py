@@ -8,12 +8,18 @@ from itertools import count
 from typing import Any
 
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member.streams.actions import Level, Moved, Refused
+from fencepost.member.streams.actions import Level, MoveRefused, StreamsMoved
 from fencepost.member.streams.client_states import RUNNING, StreamClientState
 from fencepost.member.streams.thread_states import StreamThreadState
 from fencepost.simulation.lab.chaos import messages as m
-from fencepost.simulation.lab.chaos.happenings import Happening, Happenings, HostNoted, MemberHeard, Told
-from fencepost.simulation.streams.application import Application
+from fencepost.simulation.lab.chaos.happenings import (
+    Happening,
+    Happenings,
+    HostNoted,
+    StreamsMemberHeard,
+    Told,
+)
+from fencepost.simulation.streams.application import ApplicationOutcomes
 from fencepost.simulation.trace.recorder import Recorder
 
 _NOT_LIVE = frozenset({StreamThreadState.CREATED, StreamThreadState.PENDING_SHUTDOWN, StreamThreadState.DEAD})
@@ -87,7 +93,7 @@ class ApplicationRetelling:
     ) -> None:
         self._time = ToldTime()
         self.clients = {name: RetoldClient(name) for name in names}
-        self.application = Application(
+        self.application = ApplicationOutcomes(
             self.clients, self._time, recorder, bound_us, request_timeout_us=request_timeout_us
         )
         self.heartbeats = 0
@@ -125,7 +131,7 @@ class ApplicationRetelling:
                 if what == "crash":
                     self.clients[host].end()
                 self.application.on_host(host, what)
-            case MemberHeard(epoch, heartbeat):
+            case StreamsMemberHeard(epoch, heartbeat):
                 self.heartbeats += heartbeat
                 self._epochs.add(epoch)
             case _ if host:
@@ -141,7 +147,9 @@ class ApplicationRetelling:
                 client.end()
                 application.on_end(client, StreamClientState(state))
             case m.Stepped(_, level, name, arrow, source, target, refused):
-                self._stepped(client, (Refused if refused else Moved)(level, name, arrow, source, target))
+                self._stepped(
+                    client, (MoveRefused if refused else StreamsMoved)(level, name, arrow, source, target)
+                )
             case m.HandlerAsked(_, thread, answer, where):
                 application.on_failure(client, thread, answer, where)
             case m.ShutdownTold():
@@ -151,11 +159,11 @@ class ApplicationRetelling:
                 application.processed(partition, first, end)
             case m.OffsetsCommitted(_, offsets):
                 application.committed({TopicPartition(*place): offset for place, offset in offsets})
-            case m.Found(_, invariant, message):
+            case m.CheckFound(_, invariant, message):
                 application.report(invariant, message)
 
-    def _stepped(self, client: RetoldClient, step: Moved | Refused) -> None:
-        if isinstance(step, Moved):
+    def _stepped(self, client: RetoldClient, step: StreamsMoved | MoveRefused) -> None:
+        if isinstance(step, StreamsMoved):
             if step.level is Level.CLIENT:
                 client.state = StreamClientState(step.target)
             elif step.level is Level.THREAD:

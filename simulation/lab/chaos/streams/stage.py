@@ -12,18 +12,18 @@ from fencepost.coordinator.protocol.classic import HeartbeatResponse, JoinGroupR
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatResponse
 from fencepost.member.application.changelog import changelog_topic
-from fencepost.simulation.lab.chaos.happenings import MemberHeard
-from fencepost.simulation.lab.chaos.processes import Surroundings
+from fencepost.simulation.lab.chaos.happenings import StreamsMemberHeard
+from fencepost.simulation.lab.chaos.processes import RunContext
 from fencepost.simulation.lab.chaos.roster import Roster
 from fencepost.simulation.lab.chaos.staging import LossWatch, Staging
 from fencepost.simulation.lab.chaos.streams.retelling import ApplicationRetelling
 from fencepost.simulation.lab.chaos.streams.world import RealApplication
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
-from fencepost.simulation.scenarios.scenario import Topic
+from fencepost.simulation.scenarios.scenario import ScenarioTopic
 from fencepost.simulation.scenarios.timing import SLACK_US
 from fencepost.simulation.streams.nemesis import StreamsNemesis
 from fencepost.simulation.trace.recorder import Recorder
-from fencepost.simulation.trace.schema import Kind as Row
+from fencepost.simulation.trace.schema import RowKind as Row
 
 _SHOWN: Final = 5
 _LOOKS: Final = 3
@@ -33,7 +33,7 @@ _MOST_THREADS: Final = 200
 """Of one client, by their numbers: each is a client of the brokers under its own name."""
 
 
-class ApplicationStage(Staging[RealApplication]):
+class RealApplicationStage(Staging[RealApplication]):
     """One run of a scenario of Streams applications."""
 
     _program = "streams"
@@ -53,7 +53,7 @@ class ApplicationStage(Staging[RealApplication]):
         self.bound_us = 1_000 * (self._session_ms + 3 * interval_ms) + rebalance_us + SLACK_US
         """How long a request to shut the application down may take to reach every client."""
 
-    def _make_world(self, around: Surroundings, stack: AsyncExitStack) -> RealApplication:
+    def _make_world(self, around: RunContext, stack: AsyncExitStack) -> RealApplication:
         directory = stack.enter_context(
             tempfile.TemporaryDirectory(prefix="fencepost-chaos-", ignore_cleanup_errors=True)
         )
@@ -111,7 +111,7 @@ class ApplicationStage(Staging[RealApplication]):
         """Whether the threads read it; what the global thread reads it reads anew with each start."""
         return any(each.name == topic for each in self._scenario.topics)
 
-    def _all_topics(self) -> Iterable[Topic]:
+    def _all_topics(self) -> Iterable[ScenarioTopic]:
         read_globally = self._scenario.global_topic
         return (*self._scenario.topics, *(() if read_globally is None else (read_globally,)))
 
@@ -151,4 +151,4 @@ class _MemberWatch(LossWatch):
                 self._heard(member, 0, heartbeat=True)
 
     def _heard(self, member: str, epoch: int, *, heartbeat: bool) -> None:
-        self._happenings.add(self._time.now_us, member, MemberHeard(epoch, heartbeat))
+        self._happenings.add(self._time.now_us, member, StreamsMemberHeard(epoch, heartbeat))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fencepost.simulation.kafka.member import ALIVE, MemberStatus
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.hosts import ProcessHost
-from fencepost.simulation.lab.chaos.processes import ProcessWorld, Surroundings
+from fencepost.simulation.lab.chaos.processes import ProcessWorld, RunContext
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.streams.failures import SHUTS_APPLICATION_DOWN
 
@@ -60,7 +60,7 @@ class RealApplication(ProcessWorld[RealClient]):
         self,
         scenario: StreamsScenario,
         seed: int,
-        around: Surroundings,
+        around: RunContext,
         *,
         session_ms: int,
         state_dir: Path,

@@ -22,14 +22,14 @@ from fencepost.coordinator.protocol.consumer import (
     LeaveGroupBatchResponse,
     LeaveGroupRequest,
 )
-from fencepost.coordinator.protocol.consumer_protocol import Subscription, write_subscription
+from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolSubscription, write_subscription
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import (
     OffsetAndMetadata,
     OffsetCommitRequest,
     OffsetCommitResponse,
 )
-from fencepost.coordinator.protocol.outcome import Answer, Event, Outcome
+from fencepost.coordinator.protocol.outcome import Event, Outcome, ParkedResponse
 
 GROUP = "g"
 DELAY_MS = 3_000
@@ -38,7 +38,7 @@ REBALANCE_MS = 60_000
 
 
 def subscribing(*topics: str) -> bytes:
-    return write_subscription(Subscription(topics=topics))
+    return write_subscription(ConsumerProtocolSubscription(topics=topics))
 
 
 class ClassicScene:
@@ -64,7 +64,7 @@ class ClassicScene:
 
     def _collect(self, outcome: Outcome) -> None:
         for effect in outcome.effects:
-            if isinstance(effect, Answer):
+            if isinstance(effect, ParkedResponse):
                 assert effect.token in self.asked, "only what was asked is answered"
                 assert effect.token not in self.answers, "nothing is answered twice"
                 self.answers[effect.token] = effect.response

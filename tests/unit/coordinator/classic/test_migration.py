@@ -9,8 +9,8 @@ import pytest
 from fencepost.coordinator.config import ConsumerGroupMigrationPolicy as Policy
 from fencepost.coordinator.protocol.consumer import ConsumerGroupDescribeRequest, MemberType
 from fencepost.coordinator.protocol.consumer_protocol import (
-    Assignment,
-    Subscription,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
     read_assignment,
     write_assignment,
     write_subscription,
@@ -20,11 +20,11 @@ Held = dict[str, tuple[int, ...]]
 
 
 def assigned(partitions: Held, user_data: bytes | None = None) -> bytes:
-    return write_assignment(Assignment(partitions=partitions, user_data=user_data))
+    return write_assignment(ConsumerProtocolAssignment(partitions=partitions, user_data=user_data))
 
 
 def owning(partitions: Held | None = None, topics: tuple[str, ...] = ("x",)) -> dict[str, bytes]:
-    return {"range": write_subscription(Subscription(topics=topics, owned=partitions or {}))}
+    return {"range": write_subscription(ConsumerProtocolSubscription(topics=topics, owned=partitions or {}))}
 
 
 def two_classic(classic: Any, **fields: Any) -> tuple[str, str]:

@@ -132,9 +132,12 @@ class TestExpiry:
 
 
 def other_subscription() -> bytes:
-    from fencepost.coordinator.protocol.consumer_protocol import Subscription, write_subscription
+    from fencepost.coordinator.protocol.consumer_protocol import (
+        ConsumerProtocolSubscription,
+        write_subscription,
+    )
 
-    return write_subscription(Subscription(topics=("y",)))
+    return write_subscription(ConsumerProtocolSubscription(topics=("y",)))
 
 
 class TestAdministration:

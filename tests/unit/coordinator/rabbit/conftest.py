@@ -9,16 +9,16 @@ import pytest
 
 from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.rabbit_codec import frames
-from fencepost.coordinator.rabbit_codec.base import Entry, Frame, Request
+from fencepost.coordinator.rabbit_codec.base import ChunkEntry, Frame, Request
 from fencepost.coordinator.rabbit_codec.chunks import Chunk, read_chunk
 from fencepost.coordinator.rabbit_codec.codec import decode, encode
 from fencepost.coordinator.rabbit_codec.codes import ResponseCode
 from fencepost.coordinator.rabbit_codec.entries import message, messages_of, publish
-from fencepost.coordinator.rabbit_codec.fields import FIRST, NONE, OffsetSpecification
-from fencepost.coordinator.rabbit_server.cluster import Cluster, Limits
+from fencepost.coordinator.rabbit_codec.fields import FIRST, NONE, WireOffsetSpecification
+from fencepost.coordinator.rabbit_server.cluster import Limits, RabbitCluster
 from fencepost.coordinator.rabbit_server.dispatch import HANDLERS
 from fencepost.coordinator.rabbit_server.groups import Groups
-from fencepost.coordinator.rabbit_server.session import Session
+from fencepost.coordinator.rabbit_server.session import RabbitSession
 
 F = TypeVar("F", bound=Frame)
 
@@ -38,7 +38,7 @@ class Client:
         self.got: list[Frame] = []
         self.hung_up: str | None = None
         """Why, once the node has ended the connection."""
-        self.session = Session(number, rig.cluster, self, HANDLERS)
+        self.session = RabbitSession(number, rig.cluster, self, HANDLERS)
         rig.cluster.sessions[self.session] = None
         self._correlation_id = 100
 
@@ -104,14 +104,14 @@ class Client:
         """One chunk of messages."""
         if publisher_id not in self.session.publishers:
             assert self.code(frames.DeclarePublisher, publisher_id, "", stream) is ResponseCode.OK
-        self.send(publish(publisher_id, [Entry(n, message(value)) for n, value in enumerate(values)]))
+        self.send(publish(publisher_id, [ChunkEntry(n, message(value)) for n, value in enumerate(values)]))
         assert self.take(frames.PublishConfirm).publishing_ids == tuple(range(len(values)))
 
     def subscribe(
         self,
         stream: str,
         subscription_id: int = 0,
-        offset: OffsetSpecification = FIRST,
+        offset: WireOffsetSpecification = FIRST,
         credit: int = 10,
         **properties: str,
     ) -> ResponseCode:
@@ -142,7 +142,7 @@ class Client:
         self._asked = [*getattr(self, "_asked", ()), *asked]
         return [frame.active for frame in asked]
 
-    def answer(self, offset: OffsetSpecification = NONE, place: int = 0) -> None:
+    def answer(self, offset: WireOffsetSpecification = NONE, place: int = 0) -> None:
         """Answer a ConsumerUpdate that was taken: the oldest one, or that at a place."""
         question = self._asked.pop(place)
         self.send(frames.ConsumerUpdateResponse(question.correlation_id, offset=offset))
@@ -155,7 +155,9 @@ class Rig:
         self.now_ms = 1_000_000
         self._later: list[Callable[[], None]] = []
         groups = Groups(lambda: self.now_ms, self._later.append)
-        self.cluster = Cluster(groups, now_ms=lambda: self.now_ms, secret=b"secret", limits=Limits(**limits))
+        self.cluster = RabbitCluster(
+            groups, now_ms=lambda: self.now_ms, secret=b"secret", limits=Limits(**limits)
+        )
         self.cluster.ports["n1"] = 5552
         self._count = 0
 

@@ -2,21 +2,21 @@
 
 from __future__ import annotations
 
-from fencepost.coordinator.rabbit_codec.base import Entry
+from fencepost.coordinator.rabbit_codec.base import ChunkEntry
 from fencepost.coordinator.rabbit_codec.codes import OffsetType
 from fencepost.coordinator.rabbit_codec.entries import message
-from fencepost.coordinator.rabbit_codec.fields import OffsetSpecification
+from fencepost.coordinator.rabbit_codec.fields import WireOffsetSpecification
 
-LAST = OffsetSpecification(OffsetType.LAST)
-
-
-def at(offset: int) -> OffsetSpecification:
-    return OffsetSpecification(OffsetType.OFFSET, offset)
+LAST = WireOffsetSpecification(OffsetType.LAST)
 
 
-def since(time_ms: int) -> OffsetSpecification:
-    return OffsetSpecification(OffsetType.TIMESTAMP, time_ms)
+def at(offset: int) -> WireOffsetSpecification:
+    return WireOffsetSpecification(OffsetType.OFFSET, offset)
 
 
-def entries(*ids: int) -> list[Entry]:
-    return [Entry(number, message(b"%d" % number)) for number in ids]
+def since(time_ms: int) -> WireOffsetSpecification:
+    return WireOffsetSpecification(OffsetType.TIMESTAMP, time_ms)
+
+
+def entries(*ids: int) -> list[ChunkEntry]:
+    return [ChunkEntry(number, message(b"%d" % number)) for number in ids]

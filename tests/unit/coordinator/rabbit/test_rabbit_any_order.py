@@ -9,7 +9,7 @@ import pytest
 
 from fencepost.coordinator.rabbit_codec import frames
 from fencepost.coordinator.rabbit_codec.codes import OffsetType, ResponseCode
-from fencepost.coordinator.rabbit_codec.fields import NONE, OffsetSpecification
+from fencepost.coordinator.rabbit_codec.fields import NONE, WireOffsetSpecification
 
 STREAMS = ("plain", "x-0", "x-1", "x-2")
 
@@ -49,7 +49,7 @@ class Party:
         if self.owed:
             place = 0 if self.rng.random() < 0.8 else self.rng.randrange(len(self.owed))
             client, question = self.owed.pop(place)
-            where = self.rng.choice([NONE, OffsetSpecification(OffsetType.OFFSET, self.rng.randrange(9))])
+            where = self.rng.choice([NONE, WireOffsetSpecification(OffsetType.OFFSET, self.rng.randrange(9))])
             client.send(frames.ConsumerUpdateResponse(question.correlation_id, offset=where))
 
     def publish(self) -> None:

@@ -15,16 +15,22 @@ from hypothesis import strategies as st
 
 from fencepost.coordinator.codec.framing import FrameTooLarge, MalformedFrame
 from fencepost.coordinator.rabbit_codec import frames
-from fencepost.coordinator.rabbit_codec.base import BrokerAddress, CommandVersion, Entry, Frame, StreamPlace
+from fencepost.coordinator.rabbit_codec.base import (
+    BrokerAddress,
+    ChunkEntry,
+    CommandVersion,
+    Frame,
+    StreamPlace,
+)
 from fencepost.coordinator.rabbit_codec.chunks import read_chunk, write_chunk
 from fencepost.coordinator.rabbit_codec.codec import UnknownFrame, decode, encode, frame_buffer
 from fencepost.coordinator.rabbit_codec.codes import OffsetType
 from fencepost.coordinator.rabbit_codec.compression import COMPRESSIONS, InvalidBatch
 from fencepost.coordinator.rabbit_codec.entries import batch, entries_of, message, messages_of, publish
-from fencepost.coordinator.rabbit_codec.fields import OffsetSpecification
+from fencepost.coordinator.rabbit_codec.fields import WireOffsetSpecification
 
 PROPERTIES = {"a": "1", "b": ""}
-SPECIFICATION = OffsetSpecification(OffsetType.OFFSET, 2**63)
+SPECIFICATION = WireOffsetSpecification(OffsetType.OFFSET, 2**63)
 
 SAMPLES = [
     frames.DeclarePublisher(1, 2, "reference", "stream"),
@@ -35,8 +41,8 @@ SAMPLES = [
     frames.QueryPublisherSequenceResponse(1, 1, 9),
     frames.DeletePublisher(1, 2),
     frames.Subscribe(1, 2, "stream", SPECIFICATION, 10, PROPERTIES),
-    frames.Subscribe(1, 2, "stream", OffsetSpecification(OffsetType.TIMESTAMP, -5), 10),
-    frames.Subscribe(1, 2, "stream", OffsetSpecification(OffsetType.LAST), 10),
+    frames.Subscribe(1, 2, "stream", WireOffsetSpecification(OffsetType.TIMESTAMP, -5), 10),
+    frames.Subscribe(1, 2, "stream", WireOffsetSpecification(OffsetType.LAST), 10),
     frames.Deliver(1, b"chunk"),
     frames.DeliverCommitted(1, 7, b"chunk"),
     frames.Credit(1, -2),
@@ -84,8 +90,8 @@ SAMPLES = [
     frames.DeleteSuperStream(1, "super"),
     frames.ResolveOffsetSpec(1, "stream", SPECIFICATION),
     frames.ResolveOffsetSpecResponse(1, 1, 4, 9),
-    publish(1, [Entry(1, message(b"one")), Entry(2, message(b""))]),
-    publish(1, [Entry(1, message(b"one"), 1, "red"), Entry(2, message(b""))]),
+    publish(1, [ChunkEntry(1, message(b"one")), ChunkEntry(2, message(b""))]),
+    publish(1, [ChunkEntry(1, message(b"one"), 1, "red"), ChunkEntry(2, message(b""))]),
 ]
 OPEN_ENDED = (frames.Deliver, frames.DeliverCommitted, frames.Publish, frames.ConsumerUpdateResponse)
 
@@ -168,7 +174,7 @@ def test_what_rstream_writes_is_read() -> None:
         (schema.SaslAuthenticate(1, "PLAIN", b"x"), frames.SaslAuthenticate(1, "PLAIN", b"x")),
         (
             schema.Subscribe(1, 2, "s", schema.OffsetSpecOffset(4, 9), 10, [schema.Property("name", "app")]),
-            frames.Subscribe(1, 2, "s", OffsetSpecification(OffsetType.OFFSET, 9), 10, {"name": "app"}),
+            frames.Subscribe(1, 2, "s", WireOffsetSpecification(OffsetType.OFFSET, 9), 10, {"name": "app"}),
         ),
         (
             schema.CreateSuperStream(1, "x", ["x-0"], ["0"], []),
@@ -183,7 +189,7 @@ def test_a_consumer_update_may_be_answered_with_a_value_that_means_nothing() -> 
     theirs = rstream.schema.ConsumerUpdateServerResponse(5, 1, rstream.schema.OffsetSpecification(3, 0))
     data = bytearray(rstream.encoding.encode_frame(theirs))
     assert decode(bytes(data[4:])) == frames.ConsumerUpdateResponse(
-        5, 1, OffsetSpecification(OffsetType.NEXT)
+        5, 1, WireOffsetSpecification(OffsetType.NEXT)
     )
 
 
@@ -250,9 +256,13 @@ def test_a_client_that_speaks_something_else_is_told_so() -> None:
 
 
 def test_entries_come_back_as_they_were() -> None:
-    entries = [Entry(1, message(b"one")), Entry(5, batch([b"two", b"three"]), 2), Entry(6, message(b""))]
+    entries = [
+        ChunkEntry(1, message(b"one")),
+        ChunkEntry(5, batch([b"two", b"three"]), 2),
+        ChunkEntry(6, message(b"")),
+    ]
     assert entries_of(publish(0, entries)) == entries
-    filtered = [Entry(1, message(b"one"), 1, "red"), Entry(2, message(b"two"))]
+    filtered = [ChunkEntry(1, message(b"one"), 1, "red"), ChunkEntry(2, message(b"two"))]
     assert entries_of(publish(0, filtered)) == filtered
 
 

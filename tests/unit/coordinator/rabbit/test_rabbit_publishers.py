@@ -7,7 +7,7 @@ import tracemalloc
 import pytest
 
 from fencepost.coordinator.rabbit_codec import frames
-from fencepost.coordinator.rabbit_codec.base import Entry
+from fencepost.coordinator.rabbit_codec.base import ChunkEntry
 from fencepost.coordinator.rabbit_codec.codes import ResponseCode
 from fencepost.coordinator.rabbit_codec.entries import batch, publish
 from fencepost.coordinator.rabbit_server.stream import Stream
@@ -69,7 +69,7 @@ def test_batches_count_as_many_messages_under_one_publishing_id(rig):
     rig.streams("s")
     client = rig.client()
     client.code(frames.DeclarePublisher, 0, "", "s")
-    client.send(publish(0, [Entry(7, batch([b"a", b"b", b"c"]), 3)]))
+    client.send(publish(0, [ChunkEntry(7, batch([b"a", b"b", b"c"]), 3)]))
     assert client.take(frames.PublishConfirm).publishing_ids == (7,)
     client.publish("s", b"d")
     client.subscribe("s")
@@ -84,11 +84,11 @@ def test_a_batch_that_nobody_could_read_is_refused_with_all_behind_it(rig, broke
     rig.streams("s")
     client = rig.client()
     client.code(frames.DeclarePublisher, 0, "", "s")
-    client.send(publish(0, [*entries(1), Entry(2, broken), *entries(3)]))
+    client.send(publish(0, [*entries(1), ChunkEntry(2, broken), *entries(3)]))
     refused = ResponseCode.PRECONDITION_FAILED
     assert client.take(frames.PublishError).errors == {2: refused, 3: refused}
     assert client.take(frames.PublishConfirm).publishing_ids == (1,)
-    client.send(publish(0, [Entry(2, broken)]))
+    client.send(publish(0, [ChunkEntry(2, broken)]))
     assert client.take(frames.PublishError).errors == {2: refused}
     assert client.got == []
 

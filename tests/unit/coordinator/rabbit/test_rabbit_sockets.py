@@ -14,7 +14,7 @@ import structlog
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.coordinator.rabbit_codec import frames
-from fencepost.coordinator.rabbit_codec.base import Entry, Frame
+from fencepost.coordinator.rabbit_codec.base import ChunkEntry, Frame
 from fencepost.coordinator.rabbit_codec.codec import decode, encode
 from fencepost.coordinator.rabbit_codec.codes import Key, ResponseCode
 from fencepost.coordinator.rabbit_codec.entries import message, publish
@@ -116,7 +116,7 @@ async def test_thousands_of_wrong_frames_disturb_nobody():
                     data = framed(head + body(rng)) + framed(encode(frames.Heartbeat())[4:])
                     wrong.append((data, bool(rng.randrange(4))))
                 await asyncio.gather(*(thrown(broker, data, opened=opened) for data, opened in wrong))
-                witness.send(publish(0, [Entry(round_, message(b"x"))]))
+                witness.send(publish(0, [ChunkEntry(round_, message(b"x"))]))
                 kinds = {type(await witness.receive()), type(await witness.receive())}
                 assert kinds == {frames.Deliver, frames.PublishConfirm}, f"round {round_}"
         assert {line["event"] for line in logs} <= {"connection_closed"}, logs[:3]
@@ -212,7 +212,7 @@ async def test_a_client_that_reads_nothing_is_sent_no_more_than_buffers_hold():
         slow.send(frames.Subscribe(1, 0, "s", FIRST, 1000))
         assert isinstance(await slow.receive(), frames.SubscribeResponse)
         for number in range(60):
-            quick.send(publish(0, [Entry(number, message(bytes(500_000)))]))
+            quick.send(publish(0, [ChunkEntry(number, message(bytes(500_000)))]))
             assert isinstance(await quick.receive(), frames.PublishConfirm)
         writing = next(each for each in broker.connections if each.session.consumers)
         assert not writing.is_writable
@@ -229,7 +229,7 @@ async def test_a_node_that_closes_hangs_up_also_on_those_who_read_nothing():
         peer.send(frames.Create(1, "s"), frames.DeclarePublisher(2, 0, "", "s"))
         peer.send(frames.Subscribe(3, 0, "s", FIRST, 1000))
         for number in range(40):
-            peer.send(publish(0, [Entry(number, message(bytes(500_000)))]))
+            peer.send(publish(0, [ChunkEntry(number, message(bytes(500_000)))]))
     await peer.rest()
     await peer.close()
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fencepost.coordinator.rabbit_codec import frames
-from fencepost.coordinator.rabbit_codec.base import CommandVersion, Entry
+from fencepost.coordinator.rabbit_codec.base import ChunkEntry, CommandVersion
 from fencepost.coordinator.rabbit_codec.codes import Key, ResponseCode
 from fencepost.coordinator.rabbit_codec.entries import message, publish
 from fencepost.coordinator.rabbit_codec.fields import FIRST, NEXT
@@ -223,7 +223,7 @@ def test_filters_take_the_chunks_that_hold_a_value(rig):
     client = rig.client()
     client.code(frames.DeclarePublisher, 0, "", "s")
     for number, colour in enumerate(("red", "blue", None)):
-        client.send(publish(0, [Entry(number, message(b"%d" % number), 1, colour)]))
+        client.send(publish(0, [ChunkEntry(number, message(b"%d" % number), 1, colour)]))
     client.got.clear()
     for subscription_id, (properties, expected) in enumerate(
         [
@@ -243,7 +243,7 @@ def test_an_empty_filter_value_is_none(rig):
     client = rig.client()
     client.code(frames.DeclarePublisher, 0, "", "s")
     for number, colour in enumerate(("red", "", None)):
-        client.send(publish(0, [Entry(number, message(b"%d" % number), 1, colour)]))
+        client.send(publish(0, [ChunkEntry(number, message(b"%d" % number), 1, colour)]))
     client.got.clear()
     client.subscribe("s", 0, **{"filter.0": "red", "match-unfiltered": "true"})
     assert client.messages() == [b"0", b"1", b"2"]

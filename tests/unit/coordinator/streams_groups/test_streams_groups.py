@@ -22,7 +22,7 @@ from fencepost.coordinator.protocol.streams import (
     Topology,
 )
 from fencepost.coordinator.runtime import AppendFailed
-from fencepost.coordinator.streams.states import MemberState, StreamsGroupState
+from fencepost.coordinator.streams.states import StreamsGroupMemberState, StreamsGroupState
 
 ALL = {"0": (0, 1, 2, 3)}
 
@@ -42,11 +42,11 @@ def test_a_second_member_waits_until_the_first_let_go(scene):
     scene.join("a")
     reply = scene.join("b")
     assert (reply.member_epoch, reply.tasks) == (3, Tasks())
-    assert scene.member("b").state is MemberState.UNRELEASED_TASKS
+    assert scene.member("b").state is StreamsGroupMemberState.UNRELEASED_TASKS
     assert scene.group.state is StreamsGroupState.RECONCILING
     reply = scene.beat("a", 2)
     assert (reply.member_epoch, reply.tasks) == (2, Tasks({"0": (0, 1)}))
-    assert scene.member("a").state is MemberState.UNREVOKED_TASKS
+    assert scene.member("a").state is StreamsGroupMemberState.UNREVOKED_TASKS
     assert scene.beat("b", 3).tasks is None
     reply = scene.beat("a", 2, Tasks({"0": (0, 1)}))
     assert (reply.member_epoch, reply.tasks) == (3, None)
@@ -61,9 +61,9 @@ def test_a_release_is_confirmed_by_a_list_only(scene):
     scene.beat("a", 2)
     for owned in (None, Tasks(ALL), Tasks({"0": (0, 1, 2)})):
         scene.beat("a", 2, owned)
-        assert scene.member("a").state is MemberState.UNREVOKED_TASKS
+        assert scene.member("a").state is StreamsGroupMemberState.UNREVOKED_TASKS
     scene.beat("a", 2, Tasks({"0": (0,)}))
-    assert scene.member("a").state is MemberState.STABLE
+    assert scene.member("a").state is StreamsGroupMemberState.STABLE
 
 
 def test_nothing_is_written_for_a_keepalive(scene):

@@ -31,7 +31,7 @@ from fencepost.coordinator.server.admin_apis import MAX_PARTITIONS_PER_REQUEST
 from fencepost.coordinator.server.broker import Broker
 from fencepost.coordinator.server.cluster import MAX_CLUSTER_PARTITIONS, MAX_PARTITIONS
 from fencepost.coordinator.server.config_apis import MAX_DESCRIBED_RESOURCES
-from fencepost.coordinator.server.connection import Connection
+from fencepost.coordinator.server.connection import KafkaServerConnection
 from fencepost.coordinator.server.offset_apis import MAX_QUESTIONS_PER_GROUP
 from tests.batches import batch
 from tests.kio_objects import milliseconds
@@ -158,21 +158,21 @@ async def test_a_request_with_too_many_elements_closes_the_connection_with_a_lin
 
 async def test_one_turn_of_the_loop_takes_some_of_the_requests_that_came_at_once(broker, monkeypatch):
     taken, in_a_turn = 0, []
-    take, work = Connection._take, Connection._work
+    take, work = KafkaServerConnection._take, KafkaServerConnection._work
 
-    def counted_take(self: Connection, frame: bytes) -> None:
+    def counted_take(self: KafkaServerConnection, frame: bytes) -> None:
         nonlocal taken
         taken += 1
         take(self, frame)
 
-    def counted_work(self: Connection) -> None:
+    def counted_work(self: KafkaServerConnection) -> None:
         nonlocal taken
         taken = 0
         work(self)
         in_a_turn.append(taken)
 
-    monkeypatch.setattr(Connection, "_take", counted_take)
-    monkeypatch.setattr(Connection, "_work", counted_work)
+    monkeypatch.setattr(KafkaServerConnection, "_take", counted_take)
+    monkeypatch.setattr(KafkaServerConnection, "_work", counted_work)
     greedy = await Wire.to(broker)
     greedy.writer.write(struct.pack(">ihhih", 10, 18, 0, 1, -1) * 5_000)
     for _ in range(5_000):
@@ -286,18 +286,18 @@ def served(*, files: int | None = None) -> Iterator[tuple[subprocess.Popen[str],
 
 async def test_one_turn_of_the_loop_takes_few_long_requests_of_all_clients(broker, monkeypatch):
     turn, taken = 0, []
-    loop, take = asyncio.get_running_loop(), Connection._take
+    loop, take = asyncio.get_running_loop(), KafkaServerConnection._take
 
     def count() -> None:
         nonlocal turn
         turn += 1
         counting[0] = loop.call_soon(count)
 
-    def noted_take(self: Connection, frame: bytes) -> None:
+    def noted_take(self: KafkaServerConnection, frame: bytes) -> None:
         taken.append(turn)
         take(self, frame)
 
-    monkeypatch.setattr(Connection, "_take", noted_take)
+    monkeypatch.setattr(KafkaServerConnection, "_take", noted_take)
     wires = [await Wire.to(broker) for _ in range(20)]
     counting = [loop.call_soon(count)]
     for wire in wires:

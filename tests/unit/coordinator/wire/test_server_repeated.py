@@ -13,7 +13,7 @@ from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import NewTopicConfig
 from fencepost.coordinator.server import repeated
 from fencepost.coordinator.server.brokers import Brokers
-from fencepost.coordinator.server.repeated import Question, RepeatedAnswers
+from fencepost.coordinator.server.repeated import RepeatedAnswers, RepeatedRequest
 from fencepost.coordinator.server.services import Handler
 from tests.unit.coordinator.wire.raw_client import Wire, nested
 
@@ -136,7 +136,7 @@ async def test_answers_need_a_bounded_room(brokers, counted, monkeypatch, limit,
     handler = counted.table[ApiKey.METADATA]
     answer = [struct.pack(">ii", 34, 7), b"x" * 30]
     for number in range(20):
-        question = Question("127.0.0.1", 3, 12, bytes([number]))
+        question = RepeatedRequest("127.0.0.1", 3, 12, bytes([number]))
         answers.keep(question, handler, None, answer)
         known = answers.find(question, handler)
         assert known is not None

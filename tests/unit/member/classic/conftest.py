@@ -18,8 +18,8 @@ from fencepost.coordinator.protocol.classic import (
     SyncGroupResponse,
 )
 from fencepost.coordinator.protocol.consumer_protocol import (
-    Assignment,
-    Subscription,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
     write_assignment,
     write_subscription,
 )
@@ -50,14 +50,14 @@ class Cooperative(RangeAssignor):
 
     def __init__(self) -> None:
         self.joins = 0
-        self.taken: list[Assignment] = []
+        self.taken: list[ConsumerProtocolAssignment] = []
         self.again_ms: int | None = None
 
     def user_data(self) -> bytes | None:
         self.joins += 1
         return bytes([self.joins])
 
-    def on_assignment(self, assignment: Assignment) -> int | None:
+    def on_assignment(self, assignment: ConsumerProtocolAssignment) -> int | None:
         self.taken.append(assignment)
         return self.again_ms
 
@@ -136,7 +136,9 @@ class Rig:
         return self.take(JoinGroupRequest)
 
     def joined(self, generation: int = 1, *, leads: bool = False, member_id: str = "m") -> None:
-        me = JoinGroupMember(member_id=member_id, metadata=write_subscription(Subscription(topics=("t",))))
+        me = JoinGroupMember(
+            member_id=member_id, metadata=write_subscription(ConsumerProtocolSubscription(topics=("t",)))
+        )
         self.answer(
             JoinGroupResponse(
                 generation=generation,
@@ -149,7 +151,7 @@ class Rig:
         )
 
     def synced(self, *numbers: int) -> None:
-        given = Assignment(partitions={"t": numbers} if numbers else {})
+        given = ConsumerProtocolAssignment(partitions={"t": numbers} if numbers else {})
         self.answer(SyncGroupResponse(assignment=write_assignment(given)))
 
     def stable(self, *numbers: int) -> None:

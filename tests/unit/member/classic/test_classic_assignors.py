@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.coordinator.protocol.consumer_protocol import Subscription
+from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolSubscription
 from fencepost.member.assignors.balance import balanced
 from fencepost.member.assignors.offered import ASSIGNORS
 from fencepost.member.assignors.sticky import CooperativeStickyAssignor, StickyAssignor, read_previous
@@ -18,7 +18,7 @@ TOPICS = ("t0", "t1", "t2")
 
 
 def member(member_id, topics=("t0",), *, instance=None, owned=None, generation=-1, data=None):
-    subscription = Subscription(
+    subscription = ConsumerProtocolSubscription(
         topics=topics, owned=owned or {}, generation=generation, user_data=data, rack_id=None
     )
     return Subscriber(member_id, instance, subscription)

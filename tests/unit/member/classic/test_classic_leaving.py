@@ -25,7 +25,7 @@ from fencepost.member.consumer.actions import (
     LeaveFinished,
     RaiseToApplication,
 )
-from fencepost.member.consumer.errors import Failure
+from fencepost.member.consumer.errors import RequestFailure
 from fencepost.member.consumer.leave import CloseOption
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
@@ -53,7 +53,7 @@ def test_closing_revokes_leaves_and_ends(new_rig) -> None:
     rig.do(rig.member.close(rig.now))
     assert rig.calls[1:] == [("revoked", [0])]
     rig.take(LeaveGroupRequest)
-    rig.do(rig.member.request_failed(rig.token, Failure.DISCONNECTED, rig.now))
+    rig.do(rig.member.request_failed(rig.token, RequestFailure.DISCONNECTED, rig.now))
     rig.pass_time(150)
     rig.take(LeaveGroupRequest)
     assert LeaveFinished() not in rig.other
@@ -165,7 +165,9 @@ def test_closing_in_the_middle_of_a_first_join_that_fails_leaves_nobody_behind(n
         rig.do(rig.member.close(rig.now, timeout_ms=1_000))
         assert (LeaveFinished() in rig.other) is (rig is static), "a static member keeps its place anyway"
     refused.answer(JoinGroupResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE))
-    unanswered.do(unanswered.member.request_failed(unanswered.token, Failure.DISCONNECTED, unanswered.now))
+    unanswered.do(
+        unanswered.member.request_failed(unanswered.token, RequestFailure.DISCONNECTED, unanswered.now)
+    )
     late.pass_time(1_000)
     for rig in (refused, unanswered, late):
         assert rig.sent == []

@@ -16,8 +16,8 @@ from fencepost.coordinator.protocol.classic import (
     SyncGroupResponse,
 )
 from fencepost.coordinator.protocol.consumer_protocol import (
-    Assignment,
-    Subscription,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
     read_assignment,
     read_subscription,
     write_assignment,
@@ -40,7 +40,7 @@ from fencepost.member.consumer.actions import (
     CommitFinished,
     RaiseToApplication,
 )
-from fencepost.member.consumer.errors import Failure
+from fencepost.member.consumer.errors import RequestFailure
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 
@@ -81,7 +81,7 @@ def test_it_joins_in_a_poll_only(new_rig) -> None:
 def test_a_leader_assigns_to_everyone_strangers_included(new_rig) -> None:
     rig = new_rig(RangeAssignor())
     rig.subscribe()
-    metadata = write_subscription(Subscription(topics=("t", "u")))
+    metadata = write_subscription(ConsumerProtocolSubscription(topics=("t", "u")))
     members = (
         JoinGroupMember(member_id="m", metadata=metadata),
         JoinGroupMember(member_id="stranger", metadata=b"\x00"),
@@ -104,7 +104,9 @@ def test_a_leader_that_is_told_to_skip_assigns_nothing_and_looks_for_new_partiti
     """KIP-814: otherwise nobody would notice that a topic of a static group has grown."""
     rig = new_rig(metadata_max_age_ms=1_000)
     rig.subscribe()
-    me = JoinGroupMember(member_id="m", metadata=write_subscription(Subscription(topics=("t",))))
+    me = JoinGroupMember(
+        member_id="m", metadata=write_subscription(ConsumerProtocolSubscription(topics=("t",)))
+    )
     rig.answer(
         JoinGroupResponse(
             generation=2,
@@ -141,7 +143,7 @@ def looking_leader(new_rig):
 
 def test_a_leader_looks_for_new_partitions(new_rig) -> None:
     rig = looking_leader(new_rig)
-    rig.do(rig.member.request_failed(rig.token, Failure.TIMED_OUT, rig.now))
+    rig.do(rig.member.request_failed(rig.token, RequestFailure.TIMED_OUT, rig.now))
     rig.pass_time(200)
     rig.take(CountPartitions)
     rig.do(rig.member.partitions_counted(rig.token, {"t": 1}, rig.now))
@@ -334,7 +336,7 @@ def test_a_join_is_tried_again_after_a_while(new_rig, code: ErrorCode) -> None:
     assert rig.sent == []
     rig.pass_time(150)
     rig.take(JoinGroupRequest)
-    rig.do(rig.member.request_failed(rig.token, Failure.DISCONNECTED, rig.now))
+    rig.do(rig.member.request_failed(rig.token, RequestFailure.DISCONNECTED, rig.now))
     assert not rig.member.is_connected
     rig.pass_time(400)
     rig.take(JoinGroupRequest)
@@ -347,11 +349,11 @@ def test_a_join_that_waits_for_others_is_no_lost_connection(new_rig) -> None:
     rig.stable(0)
     rig.beat(ErrorCode.REBALANCE_IN_PROGRESS)
     assert rig.take(JoinGroupRequest).member_id == "m"
-    rig.do(rig.member.request_failed(rig.token, Failure.TIMED_OUT, rig.now))
+    rig.do(rig.member.request_failed(rig.token, RequestFailure.TIMED_OUT, rig.now))
     assert rig.member.is_connected
     rig.pass_time(150)
     assert rig.take(JoinGroupRequest).member_id == "m"
-    rig.do(rig.member.request_failed(rig.token, Failure.DISCONNECTED, rig.now))
+    rig.do(rig.member.request_failed(rig.token, RequestFailure.DISCONNECTED, rig.now))
     assert not rig.member.is_connected
 
 
@@ -364,7 +366,7 @@ def test_a_round_that_begins_anew_is_joined_at_once(new_rig) -> None:
     assert rig.take(JoinGroupRequest).member_id == "m"
     rig.joined(2)
     rig.take(SyncGroupRequest)
-    rig.do(rig.member.request_failed(rig.token, Failure.TIMED_OUT, rig.now))
+    rig.do(rig.member.request_failed(rig.token, RequestFailure.TIMED_OUT, rig.now))
     rig.pass_time(500)
     rig.take(JoinGroupRequest)
 
@@ -374,7 +376,7 @@ def test_heartbeats_are_repeated_at_once_when_the_coordinator_moves(new_rig) -> 
     rig.stable(0)
     rig.beat(ErrorCode.NOT_COORDINATOR)
     rig.take(HeartbeatRequest)
-    rig.do(rig.member.request_failed(rig.token, Failure.DISCONNECTED, rig.now))
+    rig.do(rig.member.request_failed(rig.token, RequestFailure.DISCONNECTED, rig.now))
     rig.pass_time(150)
     rig.take(HeartbeatRequest)
     rig.answer(HeartbeatResponse(error_code=ErrorCode.COORDINATOR_LOAD_IN_PROGRESS))
@@ -384,8 +386,10 @@ def test_heartbeats_are_repeated_at_once_when_the_coordinator_moves(new_rig) -> 
     assert rig.member.state is S.FATAL
 
 
-@pytest.mark.parametrize("failure", [Failure.DISCONNECTED, Failure.TIMED_OUT])
-def test_a_heartbeat_without_an_answer_makes_it_look_for_the_coordinator(new_rig, failure: Failure) -> None:
+@pytest.mark.parametrize("failure", [RequestFailure.DISCONNECTED, RequestFailure.TIMED_OUT])
+def test_a_heartbeat_without_an_answer_makes_it_look_for_the_coordinator(
+    new_rig, failure: RequestFailure
+) -> None:
     rig = new_rig()
     rig.stable(0)
     rig.pass_time(3_000)
@@ -401,7 +405,7 @@ def test_a_heartbeat_without_an_answer_makes_it_look_for_the_coordinator(new_rig
 def test_who_is_told_of_a_shutdown_says_so_in_one_more_round(new_rig) -> None:
     """The answer to another member's SyncGroup may come too late: this one must know it in the next round."""
     info = AssignmentInfo(error_code=AssignorError.SHUTDOWN_REQUESTED)
-    told = write_assignment(Assignment(partitions={}, user_data=write_assignment_info(info)))
+    told = write_assignment(ConsumerProtocolAssignment(partitions={}, user_data=write_assignment_info(info)))
     rig = new_rig(StreamsAssignor(uuid.UUID(int=1), (("t",),)))
     rig.subscribe()
     rig.joined()

@@ -16,8 +16,8 @@ from fencepost.coordinator.protocol.classic import (
 )
 from fencepost.coordinator.protocol.consumer import LeaveGroupResponse
 from fencepost.coordinator.protocol.consumer_protocol import (
-    Assignment,
-    Subscription,
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
     write_assignment,
     write_subscription,
 )
@@ -44,7 +44,7 @@ from fencepost.member.consumer.actions import (
     RunCallback,
     SendCommit,
 )
-from fencepost.member.consumer.errors import Failure
+from fencepost.member.consumer.errors import RequestFailure
 from fencepost.member.consumer.leave import CloseOption
 
 CODES = (
@@ -118,7 +118,7 @@ class Walk:
     def answer(self, action: Any) -> None:
         member, now, code = self.member, self.now, self.code()
         if not isinstance(action, RunCallback) and self.rng.random() < 0.15:
-            self.do(member.request_failed(action.token, self.rng.choice(list(Failure)), now))
+            self.do(member.request_failed(action.token, self.rng.choice(list(RequestFailure)), now))
             return
         match action:
             case RunCallback():
@@ -164,7 +164,9 @@ class Walk:
             case JoinGroupRequest():
                 self.generation += 1
                 leader = self.rng.choice(["m", "other"])
-                me = JoinGroupMember(member_id="m", metadata=write_subscription(Subscription(topics=("t",))))
+                me = JoinGroupMember(
+                    member_id="m", metadata=write_subscription(ConsumerProtocolSubscription(topics=("t",)))
+                )
                 return JoinGroupResponse(
                     generation=self.generation,
                     protocol_name="range",
@@ -174,7 +176,9 @@ class Walk:
                 )
             case SyncGroupRequest():
                 numbers = tuple(number for number in range(4) if self.rng.random() < 0.5)
-                data = write_assignment(Assignment(partitions={"t": numbers} if numbers else {}))
+                data = write_assignment(
+                    ConsumerProtocolAssignment(partitions={"t": numbers} if numbers else {})
+                )
                 return SyncGroupResponse(error_code=code, assignment=data)
             case HeartbeatRequest():
                 return HeartbeatResponse(error_code=code)

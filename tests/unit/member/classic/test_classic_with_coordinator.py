@@ -17,7 +17,7 @@ from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.classic import JoinGroupRequest, SyncGroupRequest
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetFetchRequest
-from fencepost.coordinator.protocol.outcome import Answer, Outcome, TopicsChanged
+from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse, TopicsChanged
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.runtime import CoordinatorRuntime
 from fencepost.member.assignors.range_ import RangeAssignor
@@ -86,7 +86,7 @@ class Cluster:
 
     def _answer(self, outcome: Outcome) -> None:
         for effect in outcome.effects:
-            if isinstance(effect, Answer):
+            if isinstance(effect, ParkedResponse):
                 future = self.waiting.pop(effect.token, None)
                 if future is not None and not future.done():
                     future.set_result(effect.response)

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fencepost.simulation.analyses.comparison import (
-    Comparison,
+    MeasureComparison,
     Sample,
     compare,
     comparison_rows,
@@ -22,7 +22,7 @@ def sample(*runs: Sequence[float], measure: str = "rebalance", first: int = 0) -
     return Sample(names, {measure: dict(zip(names, runs, strict=True))})
 
 
-def median(before: Sample, after: Sample, **options: float) -> Comparison:
+def median(before: Sample, after: Sample, **options: float) -> MeasureComparison:
     found = compare(before, after, **options)  # type: ignore[arg-type]
     return next(each for each in found if each.quantile == "median")
 
