@@ -25,10 +25,10 @@ import pyarrow.parquet as pq
 
 from fencepost.simulation.pipeline.campaign import fan_out
 from fencepost.simulation.pipeline.output import CampaignDirectory
-from fencepost.simulation.pipeline.plan import CampaignCell, Task, cells_of, dealt
 from fencepost.simulation.pipeline.progress import Silent
 from fencepost.simulation.pipeline.runs import JobSpec, run_one
 from fencepost.simulation.pipeline.session import spark_session
+from fencepost.simulation.pipeline.tasks import CampaignCell, Task, cells_of, dealt
 
 PARTITIONS_A_CORE = 16
 TICKS = os.sysconf("SC_CLK_TCK")

@@ -10,7 +10,6 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from fencepost.member.application.settings import GlobalThread as GlobalThread
     from fencepost.member.kafka.consumer import KIP848Consumer as KIP848Consumer
     from fencepost.member.kafka.errors import AuthenticationError as AuthenticationError
     from fencepost.member.kafka.streams import StreamsApp as StreamsApp
@@ -20,6 +19,7 @@ if TYPE_CHECKING:
     from fencepost.member.sac.transport import SacSubscription as SacSubscription
     from fencepost.member.sac.transport import SubscriptionRefused as SubscriptionRefused
     from fencepost.member.sac.transport import UnreadableMessages as UnreadableMessages
+    from fencepost.member.streams.application.settings import GlobalThread as GlobalThread
     from fencepost.member.streams.client_states import StreamClientState as StreamClientState
     from fencepost.member.streams.errors import IllegalStreamsState as IllegalStreamsState
     from fencepost.member.streams.errors import StreamsError as StreamsError
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 _MODULES = {
     "AuthenticationError": "kafka.errors",
-    "GlobalThread": "application.settings",
+    "GlobalThread": "streams.application.settings",
     "IllegalStreamsState": "streams.errors",
     "KIP848Consumer": "kafka.consumer",
     "RabbitTransport": "rabbit.transport",

@@ -16,8 +16,8 @@ import msgspec
 import structlog
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.faults.draw import Draw, draw
 from fencepost.simulation.faults.nemesis import Nemesis
-from fencepost.simulation.faults.plan import Draw, draw
 from fencepost.simulation.interrupts import between_steps
 from fencepost.simulation.kafka.world import KafkaWorld
 from fencepost.simulation.kernel.loop import TooManyEvents, VirtualLoop
@@ -32,8 +32,8 @@ from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.scenarios.timing import quiet_of
 from fencepost.simulation.streams.run import StreamsRun
 from fencepost.simulation.streams.run import prepare as prepare_streams
-from fencepost.simulation.trace.groups import GroupChronicle
-from fencepost.simulation.trace.recorder import Recorder, TraceWriter
+from fencepost.simulation.trace.groups import GroupTraceWriter
+from fencepost.simulation.trace.rows import TraceRows, TraceSink
 from fencepost.simulation.trace.schema import Row, RowKind
 
 WORLD: Final = "simulated"
@@ -79,18 +79,18 @@ class _KafkaRun:
         seed: int,
         plan: Draw,
         loop: VirtualLoop,
-        recorder: Recorder,
+        recorder: TraceRows,
         *,
         checkers: Iterable[Observer] | None,
     ) -> None:
         self._plan = plan
-        self._chronicle = GroupChronicle(recorder)
+        self._trace_writer = GroupTraceWriter(recorder)
         self.world = KafkaWorld(
             scenario,
             seed,
             loop,
             members=plan.members,
-            observers=[self._chronicle, *(_checkers(scenario) if checkers is None else checkers)],
+            observers=[self._trace_writer, *(_checkers(scenario) if checkers is None else checkers)],
             sequence=lambda: recorder.seq,
         )
 
@@ -100,7 +100,7 @@ class _KafkaRun:
 
     @property
     def counts(self) -> tuple[int, int, dict[str, float]]:
-        return self._chronicle.heartbeats, self._chronicle.rebalances, {}
+        return self._trace_writer.heartbeats, self._trace_writer.rebalances, {}
 
 
 @contextlib.contextmanager
@@ -132,7 +132,7 @@ def run(
     *,
     plan: Draw | None = None,
     checkers: Iterable[Observer] | Iterable[SacObserver] | None = None,
-    trace: TraceWriter | None = None,
+    trace: TraceSink | None = None,
     progress: Progress | None = None,
     max_events: int | None = None,
     raises: bool = True,
@@ -160,7 +160,7 @@ def run(
     loop = VirtualLoop(max_events=max_events)
     failures = _Failures(loop)
     beside = _Beside(trace, progress)
-    recorder = Recorder(world=WORLD, group=scenario.group.id, sink=None if trace is None else beside)
+    recorder = TraceRows(world=WORLD, group=scenario.group.id, sink=None if trace is None else beside)
     try:
         prepared = _prepared(scenario, seed, chosen, loop, recorder, checkers=checkers)
     except BaseException:
@@ -217,7 +217,7 @@ def run(
 class _Beside:
     """What the caller gave to a run, and is no part of what is simulated."""
 
-    def __init__(self, trace: TraceWriter | None, progress: Progress | None) -> None:
+    def __init__(self, trace: TraceSink | None, progress: Progress | None) -> None:
         self._trace = trace
         self._progress = progress
         self.failed = False
@@ -264,7 +264,7 @@ def _prepared(
     seed: int,
     plan: Draw,
     loop: VirtualLoop,
-    recorder: Recorder,
+    recorder: TraceRows,
     *,
     checkers: Iterable[Any] | None,
 ) -> _KafkaRun | SacRun | StreamsRun:

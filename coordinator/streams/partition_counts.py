@@ -32,7 +32,7 @@ def invalid_topology(message: str) -> ProtocolError:
     return ProtocolError(ErrorCode.STREAMS_INVALID_TOPOLOGY, message)
 
 
-class PartitionCounts:
+class DecidedPartitionCounts:
     """The numbers of partitions of a topology's topics: existing ones first, then those decided for it.
 
     :raises ProtocolError: on construction, STREAMS_INVALID_TOPOLOGY if they cannot be decided.

@@ -11,7 +11,7 @@ from fencepost.coordinator.assign.java_order import hash_map_order
 from fencepost.coordinator.protocol.streams import StatusCode, Subtopology, TopicInfo, Topology
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.streams.partition_counts import (
-    PartitionCounts,
+    DecidedPartitionCounts,
     TopicsNotReady,
     broken,
     copartition_groups,
@@ -97,7 +97,7 @@ def configure(topology: Topology, image: TopicsImage) -> ConfiguredTopology:
         copartition_groups(subtopology)
     try:
         _check_sources(topology, image)
-        counts = PartitionCounts(topology.subtopologies, image)
+        counts = DecidedPartitionCounts(topology.subtopologies, image)
         subtopologies = {
             one.subtopology_id: _configured(one, counts)
             for one in sorted(topology.subtopologies, key=lambda one: one.subtopology_id)
@@ -130,7 +130,7 @@ def _check_sources(topology: Topology, image: TopicsImage) -> None:
         )
 
 
-def _configured(subtopology: Subtopology, counts: PartitionCounts) -> ConfiguredSubtopology:
+def _configured(subtopology: Subtopology, counts: DecidedPartitionCounts) -> ConfiguredSubtopology:
     def decided(topic: TopicInfo) -> TopicInfo:
         partitions = topic.partitions or counts.decided[topic.name]
         if partitions < 1:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.member.consumer.config import ConsumerConfig
+from fencepost.member.base.config import ConsumerConfig
 
 
 class ClassicConfig(ConsumerConfig, frozen=True, kw_only=True):

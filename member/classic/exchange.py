@@ -8,6 +8,10 @@ from collections.abc import Mapping, Sequence
 from fencepost.coordinator.protocol.classic import JoinGroupResponse, SyncGroupResponse
 from fencepost.coordinator.protocol.consumer_protocol import MalformedConsumerProtocol, read_assignment
 from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.member.base.actions import WakeApplication
+from fencepost.member.base.backoff import Backoff, earliest
+from fencepost.member.base.leave import CloseOption
+from fencepost.member.base.participant import REDISCOVER, Actions
 from fencepost.member.classic.assignor import Assignor
 from fencepost.member.classic.config import ClassicConfig
 from fencepost.member.classic.membership import ClassicMembership, ReleaseStage
@@ -15,11 +19,6 @@ from fencepost.member.classic.rounds import Rounds
 from fencepost.member.classic.states import ACTIVE
 from fencepost.member.classic.states import ClassicMemberEvent as E
 from fencepost.member.classic.states import ClassicMemberState as S
-from fencepost.member.consumer.actions import WakeApplication
-from fencepost.member.consumer.backoff import Backoff
-from fencepost.member.consumer.exchange import earliest
-from fencepost.member.consumer.leave import CloseOption
-from fencepost.member.consumer.participant import REDISCOVER, Actions
 
 LATER = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REQUEST_TIMED_OUT)
 """Errors after which the same request is sent again in a while."""

@@ -17,13 +17,13 @@ from fencepost.coordinator.protocol.consumer import LeaveGroupResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitResponse
+from fencepost.member.base.errors import RequestFailure
+from fencepost.member.base.leave import CloseOption
+from fencepost.member.base.participant import REDISCOVER, Actions
 from fencepost.member.classic.exchange import LATER, ClassicExchange
 from fencepost.member.classic.states import ACTIVE
 from fencepost.member.classic.states import ClassicMemberEvent as E
 from fencepost.member.classic.states import ClassicMemberState as S
-from fencepost.member.consumer.errors import RequestFailure
-from fencepost.member.consumer.leave import CloseOption
-from fencepost.member.consumer.participant import REDISCOVER, Actions
 
 GroupResponse = JoinGroupResponse | SyncGroupResponse | HeartbeatResponse | LeaveGroupResponse
 

@@ -15,18 +15,22 @@ from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolAss
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition, topic_partitions
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
+from fencepost.member.base.actions import (
+    CallbackKind,
+    CommitFinished,
+    RunCallback,
+)
+from fencepost.member.base.backoff import Backoff
+from fencepost.member.base.commits import Commit, CommitKind
+from fencepost.member.base.errors import CallbackFailed, FatalMemberError
+from fencepost.member.base.leave import CloseOption, Leave
+from fencepost.member.base.participant import Participant
 from fencepost.member.classic.actions import ClassicMoved, SendGroupRequest
 from fencepost.member.classic.assignor import Assignor
 from fencepost.member.classic.config import ClassicConfig
 from fencepost.member.classic.states import ACTIVE, CLASSIC_MEMBER
 from fencepost.member.classic.states import ClassicMemberEvent as E
 from fencepost.member.classic.states import ClassicMemberState as S
-from fencepost.member.consumer.actions import CallbackKind, CommitFinished, RunCallback
-from fencepost.member.consumer.backoff import Backoff
-from fencepost.member.consumer.commits import Commit, CommitKind
-from fencepost.member.consumer.errors import CallbackFailed, FatalMemberError
-from fencepost.member.consumer.leave import CloseOption, Leave
-from fencepost.member.consumer.participant import Participant
 
 Owned = tuple[TopicPartition, ...]
 

@@ -22,10 +22,10 @@ from fencepost.coordinator.protocol.consumer_protocol import (
     write_subscription,
 )
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
+from fencepost.member.base.backoff import Backoff
 from fencepost.member.classic.actions import CountPartitions, SendGroupRequest
 from fencepost.member.classic.assignor import Assignor, Subscriber
 from fencepost.member.classic.config import ClassicConfig
-from fencepost.member.consumer.backoff import Backoff
 
 _JOIN_GRACE_MS = 5_000
 """How much longer than the rebalance may take an answer to JoinGroup is waited for."""

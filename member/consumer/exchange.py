@@ -2,32 +2,24 @@
 
 from __future__ import annotations
 
-import functools
 import random
 
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.member.base.actions import WakeApplication
+from fencepost.member.base.backoff import earlier
+from fencepost.member.base.config import ConsumerConfig
+from fencepost.member.base.errors import ErrorRule, MemberError, heartbeat_rule
 from fencepost.member.consumer import states
-from fencepost.member.consumer.actions import Action, SendHeartbeat, WakeApplication
-from fencepost.member.consumer.config import ConsumerConfig
-from fencepost.member.consumer.errors import ErrorRule, MemberError, heartbeat_rule
+from fencepost.member.consumer.actions import (
+    Action,
+    SendHeartbeat,
+)
 from fencepost.member.consumer.heartbeats import HeartbeatView
 from fencepost.member.consumer.membership import Membership
 from fencepost.member.consumer.states import ACTIVE
 from fencepost.member.consumer.states import ConsumerMemberEvent as E
-
-
-def earlier(one: int | None, other: int | None) -> int | None:
-    """The smaller of two moments; None stands for never."""
-    if one is None or other is None:
-        return one if other is None else other
-    return one if one < other else other
-
-
-def earliest(*moments: int | None) -> int | None:
-    """The smallest of the moments; None stands for never."""
-    return functools.reduce(earlier, moments, None)
 
 
 class Exchange(Membership):

@@ -16,9 +16,9 @@ from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatResponse,
 )
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, Partitions
+from fencepost.member.base.backoff import Backoff
+from fencepost.member.base.config import ConsumerConfig
 from fencepost.member.consumer.actions import SendHeartbeat
-from fencepost.member.consumer.backoff import Backoff
-from fencepost.member.consumer.config import ConsumerConfig
 from fencepost.member.consumer.subscription import Subscription
 
 DEFAULT_HEARTBEAT_INTERVAL_MS = 5_000

@@ -23,12 +23,13 @@ from fencepost.coordinator.protocol.ids import (
     TopicId,
     TopicPartition,
 )
+from fencepost.member.base.backoff import earlier
+from fencepost.member.base.config import ConsumerConfig
+from fencepost.member.base.errors import RequestFailure
+from fencepost.member.base.leave import CloseOption
+from fencepost.member.base.participant import Actions
 from fencepost.member.consumer.assignment import named
-from fencepost.member.consumer.config import ConsumerConfig
-from fencepost.member.consumer.errors import RequestFailure
-from fencepost.member.consumer.exchange import Exchange, earlier
-from fencepost.member.consumer.leave import CloseOption
-from fencepost.member.consumer.participant import Actions
+from fencepost.member.consumer.exchange import Exchange
 from fencepost.member.consumer.states import ACTIVE
 from fencepost.member.consumer.states import ConsumerMemberEvent as E
 from fencepost.member.consumer.states import ConsumerMemberState as S

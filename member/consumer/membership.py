@@ -22,25 +22,24 @@ from fencepost.coordinator.protocol.ids import (
     TopicPartition,
 )
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
-from fencepost.member.consumer.actions import (
+from fencepost.member.base.actions import (
     ASSIGNED,
     LOST,
     REVOKED,
     CallbackKind,
     CommitFinished,
-    ConsumerMoved,
     RunCallback,
-    SendHeartbeat,
 )
+from fencepost.member.base.backoff import Backoff
+from fencepost.member.base.commits import Commit, CommitKind
+from fencepost.member.base.config import ConsumerConfig
+from fencepost.member.base.errors import CallbackFailed, FatalMemberError
+from fencepost.member.base.leave import CloseOption, Leave
+from fencepost.member.base.lookups import ResolvedTopicNames
+from fencepost.member.base.participant import Participant
+from fencepost.member.consumer.actions import ConsumerMoved, SendHeartbeat
 from fencepost.member.consumer.assignment import intersection, named
-from fencepost.member.consumer.backoff import Backoff
-from fencepost.member.consumer.commits import Commit, CommitKind
-from fencepost.member.consumer.config import ConsumerConfig
-from fencepost.member.consumer.errors import CallbackFailed, FatalMemberError
 from fencepost.member.consumer.heartbeats import Heartbeats
-from fencepost.member.consumer.leave import CloseOption, Leave
-from fencepost.member.consumer.lookups import TopicNames
-from fencepost.member.consumer.participant import Participant
 from fencepost.member.consumer.reconciliation import Assignment, Callback, Pass, PassStage
 from fencepost.member.consumer.states import ACTIVE, CONSUMER_MEMBER
 from fencepost.member.consumer.states import ConsumerMemberEvent as E
@@ -79,7 +78,7 @@ class Membership(Participant):
         """The subscription as the coordinator is to know it: it stays as it is while the member leaves."""
         self.assignment = Assignment()
         self._heartbeats = Heartbeats(group_id, member_id, config, Backoff.of(config, rng), tokens)
-        self._names = TopicNames(Backoff.of(config, rng), tokens)
+        self._names = ResolvedTopicNames(Backoff.of(config, rng), tokens)
         self._leave = Leave(Backoff.of(config, rng), tokens, SendHeartbeat)
         self._pass: Pass | None = None
         self._needs_new_poll = False

@@ -11,7 +11,7 @@ import enum
 from collections.abc import Container
 
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, Partitions, TopicId, TopicPartition
-from fencepost.member.consumer.actions import CallbackKind
+from fencepost.member.base.actions import CallbackKind
 from fencepost.member.consumer.assignment import canonical, difference, intersection, only_topics, union
 
 NO_LOCAL_EPOCH = -1

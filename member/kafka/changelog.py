@@ -27,17 +27,17 @@ from aiokafka.errors import (
 from aiokafka.structs import TopicPartition as KafkaPartition
 
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member.application.changelog import (
+from fencepost.member.kafka.client import why_no_start
+from fencepost.member.kafka.connections import stop
+from fencepost.member.kafka.errors import AuthenticationError
+from fencepost.member.streams.application.changelog import (
     ChangelogUnavailable,
     changelog_topic,
     decode_change,
     encode_change,
 )
-from fencepost.member.application.port import CommitRefused
-from fencepost.member.application.store import Key, TaskStore, Value
-from fencepost.member.kafka.client import why_no_start
-from fencepost.member.kafka.engine import stop
-from fencepost.member.kafka.errors import AuthenticationError
+from fencepost.member.streams.application.port import CommitRefused
+from fencepost.member.streams.application.store import Key, TaskStore, Value
 from fencepost.member.streams.errors import StreamsError
 from fencepost.member.streams.heartbeats import CHANGELOG_CONFIG
 

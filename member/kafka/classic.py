@@ -9,20 +9,20 @@ from typing import Any
 import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.member.base.clock import LoopClock
+from fencepost.member.base.listener import AnyState, RebalanceListener
 from fencepost.member.classic.assignor import Assignor
 from fencepost.member.classic.config import ClassicConfig
+from fencepost.member.classic.driver import ClassicDriver
 from fencepost.member.classic.states import ClassicMemberState
-from fencepost.member.driver.classic import ClassicDriver
-from fencepost.member.driver.clock import LoopClock
-from fencepost.member.driver.listener import AnyState, RebalanceListener
 from fencepost.member.kafka.client import KafkaClient
+from fencepost.member.kafka.connections import Connections
 from fencepost.member.kafka.consumer import KIP848Consumer
-from fencepost.member.kafka.engine import Connections
 from fencepost.member.kafka.listener import MemberWatch
-from fencepost.member.kafka.session import KafkaMemberSession
+from fencepost.member.kafka.member import KafkaMember
 
 
-class ClassicSession(KafkaMemberSession):
+class ClassicSession(KafkaMember):
     """A member of a classic group on a client that has learned of its cluster."""
 
     driver: ClassicDriver

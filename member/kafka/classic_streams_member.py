@@ -8,12 +8,12 @@ from typing import Any
 
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-from fencepost.member.application.port import PartitionRecords, ThreadEvents
-from fencepost.member.assignors.streams import StreamsAssignor
-from fencepost.member.assignors.task_ids import AssignorError
-from fencepost.member.consumer.leave import CloseOption
+from fencepost.member.base.leave import CloseOption
+from fencepost.member.classic.assignors.streams import StreamsAssignor
+from fencepost.member.classic.assignors.task_ids import AssignorError
 from fencepost.member.kafka.classic import ClassicConsumer
 from fencepost.member.kafka.streams_member import KafkaConsumerGroupMember
+from fencepost.member.streams.application.port import PartitionRecords, ThreadEvents
 from fencepost.member.streams.errors import MissingSourceTopic, TaskAssignmentFailed
 
 

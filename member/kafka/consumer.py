@@ -17,16 +17,16 @@ from aiokafka.util import commit_structure_validate
 
 from fencepost.coordinator.protocol import ids
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
-from fencepost.member.consumer.errors import CallbackFailed
-from fencepost.member.consumer.leave import CloseOption
-from fencepost.member.driver.consumer import ConsumerDriver
-from fencepost.member.driver.listener import MemberObserver
+from fencepost.member.base.errors import CallbackFailed
+from fencepost.member.base.leave import CloseOption
+from fencepost.member.base.listener import MemberObserver
+from fencepost.member.consumer.driver import ConsumerDriver
 from fencepost.member.kafka import settings
 from fencepost.member.kafka.client import KafkaClient
-from fencepost.member.kafka.engine import Connections
+from fencepost.member.kafka.connections import Connections
 from fencepost.member.kafka.listener import ApplicationListener
 from fencepost.member.kafka.logs import Partition
-from fencepost.member.kafka.session import STOPPED, KafkaMemberSession
+from fencepost.member.kafka.member import STOPPED, KafkaMember
 from fencepost.member.kafka.standing import Standing
 
 _FAILED_START_CLOSE_MS = 5_000
@@ -232,8 +232,8 @@ class KIP848Consumer(Standing):
         """
         self._config = msgspec.structs.replace(self._config, instance_holders=before.instance_holders)
 
-    def _make_session(self, connections: Connections) -> KafkaMemberSession:
-        return KafkaMemberSession(
+    def _make_session(self, connections: Connections) -> KafkaMember:
+        return KafkaMember(
             self._client,
             connections,
             self._group_id,

@@ -7,7 +7,7 @@ import ssl
 from aiokafka import errors
 
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.member.consumer.errors import (
+from fencepost.member.base.errors import (
     CommitFailed,
     MemberError,
     NoOffsetForPartition,

@@ -15,7 +15,7 @@ from aiokafka.errors import NoError, OffsetOutOfRangeError, TopicAuthorizationFa
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.structs import ConsumerRecord, TopicPartition
 
-from fencepost.member.driver.log import log
+from fencepost.member.base.log import log
 
 _OF_LEADERS = 10
 """The newest fetch that leaders alone answer: later ones are answered by any replica (KIP-392)."""

@@ -14,11 +14,11 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.coordinator.protocol.outcome import Request, Response
-from fencepost.member.arguments import refused_awaitable
-from fencepost.member.consumer.actions import CallbackKind
-from fencepost.member.consumer.errors import CallbackFailed, CommitFailed
-from fencepost.member.driver.listener import AnyEvent, AnyState, MemberObserver, Phase
-from fencepost.member.driver.log import log
+from fencepost.member.base.actions import CallbackKind
+from fencepost.member.base.arguments import refused_awaitable
+from fencepost.member.base.errors import CallbackFailed, CommitFailed
+from fencepost.member.base.listener import AnyEvent, AnyState, MemberObserver, Phase
+from fencepost.member.base.log import log
 
 _REQUIRED = ("on_partitions_revoked", "on_partitions_assigned")
 _STILL_MEMBER = (ErrorCode.STALE_MEMBER_EPOCH, ErrorCode.REBALANCE_IN_PROGRESS)

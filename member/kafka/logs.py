@@ -9,9 +9,9 @@ from typing import Any
 from aiokafka.structs import OffsetAndTimestamp, TopicPartition
 
 from fencepost.coordinator.protocol import ids
-from fencepost.member.consumer.config import ConsumerConfig
+from fencepost.member.base.config import ConsumerConfig
 from fencepost.member.kafka.client import KafkaClient
-from fencepost.member.kafka.session import KafkaMemberSession
+from fencepost.member.kafka.member import KafkaMember
 
 Partition = tuple[str, int]
 
@@ -28,7 +28,7 @@ class LogQuestions(abc.ABC):
     _config: ConsumerConfig
 
     @abc.abstractmethod
-    def _running(self) -> KafkaMemberSession:
+    def _running(self) -> KafkaMember:
         """The session, if there is one to ask."""
 
     @abc.abstractmethod

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from aiokafka.conn import collect_hosts
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.member.arguments import check_function, check_methods
-from fencepost.member.consumer.config import BY_DURATION, ConsumerConfig
+from fencepost.member.base.arguments import check_function, check_methods
+from fencepost.member.base.config import BY_DURATION, ConsumerConfig
 
 _REFUSED = {
     "session_timeout_ms": "the broker decides: its setting group.{protocol}.session.timeout.ms, or the "

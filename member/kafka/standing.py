@@ -9,16 +9,16 @@ from aiokafka.errors import ConsumerStoppedError, IllegalStateError
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.kafka.logs import LogQuestions
-from fencepost.member.kafka.session import STOPPED, KafkaMemberSession
+from fencepost.member.kafka.member import STOPPED, KafkaMember
 
 
 class Standing(LogQuestions):
     """The part of a consumer that knows whether it runs, and refuses calls if it does not."""
 
     def __init__(self) -> None:
-        self._session: KafkaMemberSession | None = None
+        self._session: KafkaMember | None = None
         self._closed = False
-        self._failed_start: KafkaMemberSession | None = None
+        self._failed_start: KafkaMember | None = None
         """The session of a start that ended with an error which no retry mends, until `stop`."""
         self._start_error: BaseException | None = None
         """The error that ended the start and closed the consumer."""
@@ -48,7 +48,7 @@ class Standing(LogQuestions):
         session = self._session
         return session is not None and not self._closed and session.is_connected
 
-    def _running(self) -> KafkaMemberSession:
+    def _running(self) -> KafkaMember:
         """The session, until everything of it is closed: callbacks may use it while the consumer stops.
 
         :raises IllegalStateError: before the start.

@@ -13,12 +13,19 @@ from types import TracebackType
 from typing import Any
 
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member.application.changelog import changelog_topic
-from fencepost.member.application.engine import GlobalWork, StateListener, StreamsEngine
-from fencepost.member.application.port import StreamThreadMember, ThreadEvents
-from fencepost.member.application.runtime import LoopRuntime
-from fencepost.member.application.services import Metrics
-from fencepost.member.application.settings import (
+from fencepost.member.base.arguments import check_function
+from fencepost.member.kafka.changelog import KafkaChangelog
+from fencepost.member.kafka.classic_streams_member import KafkaClassicStreamsMember
+from fencepost.member.kafka.consumer import KIP848Consumer
+from fencepost.member.kafka.settings import check_choice
+from fencepost.member.kafka.streams_group import KafkaStreamsGroupMember
+from fencepost.member.kafka.streams_member import KafkaConsumerGroupMember, WholeTopicReader
+from fencepost.member.streams.application.changelog import changelog_topic
+from fencepost.member.streams.application.driver import GlobalWork, StateListener, StreamsDriver
+from fencepost.member.streams.application.port import StreamThreadMember, ThreadEvents
+from fencepost.member.streams.application.runtime import LoopRuntime
+from fencepost.member.streams.application.services import Metrics
+from fencepost.member.streams.application.settings import (
     GlobalThread,
     Process,
     check_flag,
@@ -29,14 +36,7 @@ from fencepost.member.application.settings import (
     check_threads,
     check_topics,
 )
-from fencepost.member.application.store import StateDirectory
-from fencepost.member.arguments import check_function
-from fencepost.member.kafka.changelog import KafkaChangelog
-from fencepost.member.kafka.classic_streams_member import KafkaClassicStreamsMember
-from fencepost.member.kafka.consumer import KIP848Consumer
-from fencepost.member.kafka.settings import check_choice
-from fencepost.member.kafka.streams_group import KafkaStreamsGroupMember
-from fencepost.member.kafka.streams_member import KafkaConsumerGroupMember, WholeTopicReader
+from fencepost.member.streams.application.store import StateDirectory
 from fencepost.member.streams.client import StreamsClient
 from fencepost.member.streams.client_states import StreamClientState
 from fencepost.member.streams.errors import IllegalStreamsState
@@ -121,7 +121,7 @@ class StreamsApp:
         processing = check_process(process)
         self._logged = processing.wants_store and check_flag("changelog", changelog)
         name = check_text("client_id", client_id or f"{group_id}-{uuid.uuid4()}")
-        self._engine = StreamsEngine(
+        self._engine = StreamsDriver(
             StreamsClient(
                 name, number, global_thread=global_thread is not None, escalates=group_protocol != "consumer"
             ),

@@ -10,17 +10,17 @@ from typing import Any
 
 from fencepost.coordinator.protocol.ids import topic_id_from_uuid
 from fencepost.coordinator.protocol.streams import StatusCode
-from fencepost.member.application.port import PartitionRecords, ThreadEvents
-from fencepost.member.application.streams_transport import StreamsTransport
-from fencepost.member.driver.clock import LoopClock
-from fencepost.member.driver.consumer import ConsumerDriver
-from fencepost.member.driver.listener import RebalanceListener
+from fencepost.member.base.clock import LoopClock
+from fencepost.member.base.listener import RebalanceListener
+from fencepost.member.consumer.driver import ConsumerDriver
+from fencepost.member.kafka.connections import Connections
 from fencepost.member.kafka.consumer import KIP848Consumer
-from fencepost.member.kafka.engine import Connections
 from fencepost.member.kafka.listener import MemberWatch
-from fencepost.member.kafka.session import KafkaMemberSession
+from fencepost.member.kafka.member import KafkaMember
 from fencepost.member.kafka.settings import refuse
 from fencepost.member.kafka.streams_member import KafkaConsumerGroupMember
+from fencepost.member.streams.application.port import PartitionRecords, ThreadEvents
+from fencepost.member.streams.application.streams_transport import StreamsTransport
 from fencepost.member.streams.errors import MissingSourceTopic, StreamsError
 from fencepost.member.streams.heartbeats import StreamsHeartbeats
 
@@ -28,7 +28,7 @@ _MISSING_TOPIC_S = 300.0
 """For how long source topics may be missing; Kafka's max.poll.interval.ms."""
 
 
-class _StreamsSession(KafkaMemberSession):
+class _StreamsSession(KafkaMember):
     """A member of a streams group on a client that has learned of its cluster."""
 
     def __init__(
@@ -74,7 +74,7 @@ class _StreamsConsumer(KIP848Consumer):
         self._heartbeats = heartbeats
         self._on_shutdown = on_shutdown
 
-    def _make_session(self, connections: Connections) -> KafkaMemberSession:
+    def _make_session(self, connections: Connections) -> KafkaMember:
         return _StreamsSession(
             self._client,
             connections,

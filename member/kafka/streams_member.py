@@ -15,15 +15,15 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.coordinator.protocol.outcome import Request, Response
-from fencepost.member.application.port import CommitRefused, PartitionRecords, ThreadEvents
-from fencepost.member.consumer.actions import CallbackKind
-from fencepost.member.consumer.errors import CallbackFailed
-from fencepost.member.consumer.leave import CloseOption
+from fencepost.member.base.actions import CallbackKind
+from fencepost.member.base.errors import CallbackFailed
+from fencepost.member.base.leave import CloseOption
+from fencepost.member.base.listener import AnyEvent, AnyState, Phase
 from fencepost.member.consumer.states import ConsumerMemberState
-from fencepost.member.driver.listener import AnyEvent, AnyState, Phase
+from fencepost.member.kafka.connections import stop
 from fencepost.member.kafka.consumer import KIP848Consumer
-from fencepost.member.kafka.engine import stop
 from fencepost.member.kafka.errors import AuthenticationError
+from fencepost.member.streams.application.port import CommitRefused, PartitionRecords, ThreadEvents
 
 _POLL_MS = 100
 """How long a poll waits for records; Kafka's poll.ms."""

@@ -46,9 +46,9 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatRequest
-from fencepost.member.driver.clock import time_before_ms
-from fencepost.member.driver.transport import Disconnected, RequestTimedOut, TransportError
-from fencepost.member.kafka.engine import (
+from fencepost.member.base.clock import time_before_ms
+from fencepost.member.base.transport import Disconnected, RequestTimedOut, TransportError
+from fencepost.member.kafka.connections import (
     COORDINATION,
     NO_OFFSET,
     ROUNDS,

@@ -17,7 +17,7 @@ from fencepost.coordinator.rabbit_codec.codes import OffsetType, ResponseCode
 from fencepost.coordinator.rabbit_codec.compression import InvalidBatch
 from fencepost.coordinator.rabbit_codec.entries import messages_of
 from fencepost.coordinator.rabbit_codec.fields import WireOffsetSpecification as WireOffset
-from fencepost.member.driver.transport import Disconnected, TransportError
+from fencepost.member.base.transport import Disconnected, TransportError
 from fencepost.member.sac.offsets import OffsetSpecification
 from fencepost.member.sac.transport import ConnectionListener, SacSubscription, SubscriptionRefused
 

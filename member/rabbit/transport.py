@@ -9,8 +9,8 @@ import ssl
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Final, TypeAlias
 
-from fencepost.member.arguments import check_callable, check_whole
-from fencepost.member.driver.transport import Disconnected, TransportError
+from fencepost.member.base.arguments import check_callable, check_whole
+from fencepost.member.base.transport import Disconnected, TransportError
 from fencepost.member.rabbit.connection import RabbitLogin, StreamConnection
 from fencepost.member.sac.settings import check_text, check_tls
 from fencepost.member.sac.transport import ConnectionListener, SacConnection

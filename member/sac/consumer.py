@@ -11,11 +11,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from fencepost.member.arguments import check_methods, check_whole, refused_awaitable
-from fencepost.member.driver.clock import LoopClock
-from fencepost.member.driver.listener import PROGRAM_ENDS
-from fencepost.member.driver.log import log
-from fencepost.member.driver.transport import Clock, Disconnected, TimerHandle, TransportError
+from fencepost.member.base.arguments import check_methods, check_whole, refused_awaitable
+from fencepost.member.base.clock import LoopClock
+from fencepost.member.base.listener import PROGRAM_ENDS
+from fencepost.member.base.log import log
+from fencepost.member.base.transport import Clock, Disconnected, TimerHandle, TransportError
 from fencepost.member.sac.actions import (
     Action,
     AnswerUpdate,

@@ -12,7 +12,7 @@ from collections import deque
 
 import msgspec
 
-from fencepost.member.consumer.backoff import Backoff
+from fencepost.member.base.backoff import Backoff
 from fencepost.member.sac.actions import (
     Action,
     AnswerUpdate,

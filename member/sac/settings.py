@@ -5,7 +5,7 @@ from __future__ import annotations
 import ssl
 from typing import Final
 
-from fencepost.member.arguments import check_whole
+from fencepost.member.base.arguments import check_whole
 from fencepost.member.sac.offsets import OffsetKind, OffsetSpecification
 
 MAX_TEXT_BYTES: Final = 32_767

@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from fencepost.coordinator.protocol.sac import SIMPLE
-from fencepost.member.arguments import check_whole
+from fencepost.member.base.arguments import check_whole
 from fencepost.member.sac.offsets import NEXT, OffsetKind, OffsetSpecification
 from fencepost.member.sac.settings import check_place, check_text
 

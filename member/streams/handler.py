@@ -7,7 +7,7 @@ import inspect
 from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
-from fencepost.member.arguments import refused_awaitable
+from fencepost.member.base.arguments import refused_awaitable
 
 
 class StreamThreadExceptionResponse(enum.Enum):

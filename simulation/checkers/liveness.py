@@ -35,7 +35,7 @@ POLL_TIMED_OUT, POLLED = ConsumerMemberEvent.POLL_TIMED_OUT, ConsumerMemberEvent
 if TYPE_CHECKING:
     from fencepost.coordinator.consumer.group import ConsumerGroup
     from fencepost.coordinator.protocol.topics import TopicsImage
-    from fencepost.member.driver.member import MemberDriver
+    from fencepost.member.base.driver import MemberDriver
 
 
 def unsettled(group: ConsumerGroup, live: Collection[MemberId]) -> Iterator[Finding]:

@@ -18,7 +18,7 @@ from fencepost.simulation.scenarios.load import load_any
 from fencepost.simulation.scenarios.sac import SacScenario
 
 if TYPE_CHECKING:
-    from fencepost.simulation.lab.bridge.compare import Bridge, Protocol
+    from fencepost.simulation.lab.bridge.counterpart import Bridge, Protocol
 
 DEFAULT = "sac-node-failures"
 
@@ -56,7 +56,7 @@ def bridge(
         raise FencepostError(f'{scenario}: expected a scenario with protocol = "sac"')
     writable_file(report, "--report")
     configure_logs()
-    from fencepost.simulation.lab.bridge.compare import compare
+    from fencepost.simulation.lab.bridge.counterpart import compare
 
     with progress_for(json=json).step("comparing", 2 * seeds) as advance:
         result = compare(loaded, range(1, seeds + 1), progress=advance)

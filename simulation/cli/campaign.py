@@ -24,9 +24,9 @@ from fencepost.simulation.pipeline.outline import (
     read_outline,
     seconds_of,
 )
-from fencepost.simulation.pipeline.plan import cells_of, parse_grid, parse_seeds
 from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.pipeline.session import LOCAL, check_can_start
+from fencepost.simulation.pipeline.tasks import cells_of, parse_grid, parse_seeds
 from fencepost.simulation.scenarios.load import library_names
 
 SHOWN = ("runs", "rebalances", "downtime", "violations", "mutants")

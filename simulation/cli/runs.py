@@ -17,7 +17,7 @@ from fencepost.simulation.kernel.observers import RAISED
 if TYPE_CHECKING:
     from fencepost.simulation.cli.terminal import Terminal
     from fencepost.simulation.kernel.observers import Violation
-    from fencepost.simulation.trace.recorder import TraceWriter
+    from fencepost.simulation.trace.rows import TraceSink
     from fencepost.simulation.trace.schema import Row
     from fencepost.simulation.trace.topic import TopicTrace, TraceTopic
 
@@ -71,14 +71,14 @@ def rows_of(run_id: str, trace: Path | None, place: TraceTopic | None, *, keep: 
 class Rows:
     """Hands the rows of a run to writers, and keeps them for its page if there is to be one."""
 
-    def __init__(self, file: TraceWriter | None, topic: TopicTrace | None, *, keep: bool) -> None:
+    def __init__(self, file: TraceSink | None, topic: TopicTrace | None, *, keep: bool) -> None:
         self.rows: list[Row] = []
         self._topic = topic
-        self._writers: list[TraceWriter] = [each for each in (file, topic) if each is not None]
+        self._writers: list[TraceSink] = [each for each in (file, topic) if each is not None]
         self._keep = keep
 
     @property
-    def writer(self) -> TraceWriter | None:
+    def writer(self) -> TraceSink | None:
         """What takes the rows; nothing if nobody wants them."""
         return self if self._keep or self._writers else None
 

@@ -23,13 +23,13 @@ from fencepost.simulation.cli.runs import (
     whole_percents,
 )
 from fencepost.simulation.pipeline.output import write_whole
-from fencepost.simulation.pipeline.plan import simulate_command
 from fencepost.simulation.pipeline.progress import Progress, progress_for
+from fencepost.simulation.pipeline.tasks import simulate_command
 from fencepost.simulation.scenarios.load import DEFAULT, load_any
 from fencepost.simulation.scenarios.sac import SacScenario
 
 if TYPE_CHECKING:
-    from fencepost.simulation.faults.plan import Draw
+    from fencepost.simulation.faults.draw import Draw
     from fencepost.simulation.run import RunResult
     from fencepost.simulation.scenarios.kinds import AnyScenario
     from fencepost.simulation.trace.schema import Row

@@ -12,7 +12,7 @@ from fencepost.coordinator.protocol.outcome import MemberFenced, Outcome
 from fencepost.simulation.embedded.group_rows import GroupRows
 from fencepost.simulation.embedded.members import classic_members
 from fencepost.simulation.kernel.observers import StepEvent
-from fencepost.simulation.trace.recorder import Recorder
+from fencepost.simulation.trace.rows import TraceRows
 from fencepost.simulation.trace.schema import RowKind
 
 _ASKS: dict[type, str] = {JoinGroupRequest: "join", SyncGroupRequest: "full", HeartbeatRequest: "keepalive"}
@@ -23,10 +23,10 @@ _STATES = {
 }
 
 
-class ClassicChronicle(GroupRows):
+class ClassicTraceWriter(GroupRows):
     """Writes the rows of one classic group; `group_epoch` is its generation."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: TraceRows) -> None:
         super().__init__(recorder)
         self._generation = -1
         self._members: dict[MemberId, tuple[str, tuple[TopicPartition, ...]]] = {}

@@ -19,7 +19,7 @@ from fencepost.coordinator.server.cluster import check_replicas
 from fencepost.coordinator.server.groups import KeptJournal
 from fencepost.coordinator.server.services import Asked
 from fencepost.coordinator.server.topic_configs import read_topic_configs
-from fencepost.simulation.embedded.interference import FaultRule, Interference
+from fencepost.simulation.embedded.faults import FaultInjector, FaultRule
 from fencepost.simulation.embedded.logs import LogAccess
 from fencepost.simulation.embedded.members import (
     GroupMember,
@@ -27,7 +27,7 @@ from fencepost.simulation.embedded.members import (
     consumer_members,
     streams_members,
 )
-from fencepost.simulation.embedded.watch import Watch
+from fencepost.simulation.embedded.observer import EmbeddedObserver
 from fencepost.simulation.trace.schema import RowKind
 
 JournalLike: TypeAlias = KeptJournal | str | Path | None
@@ -53,8 +53,8 @@ class EmbeddedEndpoint:
         self.users: Mapping[str, str] = options["users"] or {}
         """Passwords by name; empty if nobody has to log in."""
         self.has_tls = options["tls"] is not None
-        self.watch = Watch()
-        self.interference = Interference(self._note, self._members, self._name_of)
+        self.watch = EmbeddedObserver()
+        self.interference = FaultInjector(self._note, self._members, self._name_of)
         kept = _kept_in(journal)
         with contextlib.ExitStack() as opened:
             if "storage" in kept:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fencepost.simulation.kernel.observers import Observer, Report, WorldView
-from fencepost.simulation.trace.recorder import Recorder
+from fencepost.simulation.trace.rows import TraceRows
 from fencepost.simulation.trace.schema import RowKind
 
 
@@ -12,7 +12,7 @@ class GroupRows(Observer):
 
     world: WorldView
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: TraceRows) -> None:
         self._add = recorder.add
         self._state = ""
 

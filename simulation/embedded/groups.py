@@ -13,7 +13,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition, topic_partitions
 from fencepost.coordinator.protocol.outcome import Event, RebalanceRequested, SessionEnded
 from fencepost.coordinator.server.groups import Shard
-from fencepost.simulation.embedded.interference import FaultRule
+from fencepost.simulation.embedded.faults import FaultRule
 from fencepost.simulation.embedded.lifecycle import Controls
 from fencepost.simulation.embedded.members import (
     GroupMember,

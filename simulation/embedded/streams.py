@@ -27,18 +27,18 @@ from fencepost.coordinator.streams.states import StreamsGroupMemberState
 from fencepost.simulation.embedded.group_rows import GroupRows
 from fencepost.simulation.embedded.members import named, partitions_read
 from fencepost.simulation.kernel.observers import StepEvent
-from fencepost.simulation.trace.chronicle import cause_of
-from fencepost.simulation.trace.recorder import Recorder
+from fencepost.simulation.trace.rows import TraceRows
 from fencepost.simulation.trace.schema import RowKind
+from fencepost.simulation.trace.writer import cause_of
 
 if TYPE_CHECKING:
     from fencepost.coordinator.streams.group import StreamsGroup
 
 
-class StreamsChronicle(GroupRows):
+class StreamsTraceWriter(GroupRows):
     """Writes the rows of one streams group."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: TraceRows) -> None:
         super().__init__(recorder)
         self._epoch = -1
 

@@ -14,10 +14,10 @@ from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.cluster import KafkaCluster
 from fencepost.coordinator.server.groups import Shard
-from fencepost.simulation.embedded.follower import Follower
+from fencepost.simulation.embedded.shadow import ShadowCoordinator
 
 if TYPE_CHECKING:
-    from fencepost.member.driver.consumer import ConsumerDriver
+    from fencepost.member.consumer.driver import ConsumerDriver
 
 WORLD = "embedded"
 
@@ -93,7 +93,7 @@ class ShardView:
         self.shard = shard
         self.now_us = 0
         """When the event happened that observers are told of now."""
-        self.follower: Follower | None = None
+        self.follower: ShadowCoordinator | None = None
         self.seen: dict[MemberId, MemberSeen] = {}
         self.members: Mapping[MemberId, MemberSeen] = MappingProxyType(self.seen)
 

@@ -14,14 +14,14 @@ from msgspec import Meta
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.reading import read_file
 from fencepost.simulation.checkers.catalogue import INVARIANTS
+from fencepost.simulation.faults.draw import Draw
 from fencepost.simulation.faults.fitting import misfit
-from fencepost.simulation.faults.plan import Draw
 from fencepost.simulation.kernel.observers import RAISED
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.run import RunResult, plan_of, run
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.load import loads_any, read
-from fencepost.simulation.trace.recorder import TraceWriter
+from fencepost.simulation.trace.rows import TraceSink
 
 FORMAT: Final = 1
 
@@ -136,7 +136,7 @@ def read_failure(path: str | Path) -> Failure:
 def replay(
     failure: Failure | str,
     *,
-    trace: TraceWriter | None = None,
+    trace: TraceSink | None = None,
     progress: Callable[[float], None] | None = None,
     max_events: int | None = None,
     raises: bool = True,

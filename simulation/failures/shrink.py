@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.failures.failure import Failure, replay
-from fencepost.simulation.faults.plan import Draw, DrawnEvent, FaultKind
+from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.kernel.loop import TooManyEvents
 from fencepost.simulation.run import RunResult
 from fencepost.simulation.scenarios.scenario import Scenario

@@ -7,7 +7,7 @@ from typing import Final, get_args
 
 import msgspec
 
-from fencepost.simulation.faults.plan import Draw, DrawnEvent, FaultKind
+from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.scenarios.check import named_topics, pattern_mistake, topic_name_mistake
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.sac import NodeCrash, NodeLeave, NodeSplit, SacFault, SacScenario

@@ -7,7 +7,7 @@ import random
 from fencepost.coordinator.protocol.classic import JoinGroupRequest, SyncGroupRequest
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.simulation.faults.carrier import PlanCarrier
-from fencepost.simulation.faults.plan import Draw, DrawnEvent, FaultKind
+from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.faults.stage import DisturbedBroker, DisturbedMember, Stage
 from fencepost.simulation.kafka.member import MemberStatus
 from fencepost.simulation.kafka.requests import moves_epoch

@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
-from fencepost.member.consumer.errors import CallbackFailed, CommitFailed, FatalMemberError, MemberError
+from fencepost.member.base.errors import CallbackFailed, CommitFailed, FatalMemberError, MemberError
 from fencepost.simulation.kernel.host import HostTimer
 
 if TYPE_CHECKING:
-    from fencepost.member.driver.member import MemberDriver
+    from fencepost.member.base.driver import MemberDriver
     from fencepost.simulation.kafka.member import MemberHost
 
 Taken: TypeAlias = dict[TopicPartition, tuple[int, int]]

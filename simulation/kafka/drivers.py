@@ -6,14 +6,14 @@ import random
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any, Final, cast
 
-from fencepost.member.assignors.offered import ASSIGNORS
+from fencepost.member.base.config import ConsumerConfig
+from fencepost.member.base.driver import MemberDriver
+from fencepost.member.base.transport import TransportError
+from fencepost.member.classic.assignors.offered import ASSIGNORS
 from fencepost.member.classic.config import ClassicConfig
-from fencepost.member.consumer.config import ConsumerConfig
-from fencepost.member.driver.classic import ClassicDriver
-from fencepost.member.driver.consumer import ConsumerDriver
-from fencepost.member.driver.member import MemberDriver
-from fencepost.member.driver.transport import TransportError
-from fencepost.simulation.kafka.reports import SimulatedMemberObserver
+from fencepost.member.classic.driver import ClassicDriver
+from fencepost.member.consumer.driver import ConsumerDriver
+from fencepost.simulation.kafka.member_observer import SimulatedMemberObserver
 from fencepost.simulation.kafka.transport import SimulatedTransport
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from collections.abc import Coroutine, Iterable
 from typing import TYPE_CHECKING, Any
 
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
-from fencepost.member.consumer.leave import CloseOption
-from fencepost.member.driver.member import MemberDriver
+from fencepost.member.base.driver import MemberDriver
+from fencepost.member.base.leave import CloseOption
 from fencepost.simulation.kafka.application import SimulatedApplication
 from fencepost.simulation.kafka.drivers import MatchingSubscription, classic_driver, consumer_driver
 from fencepost.simulation.kafka.transport import SimulatedTransport

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fencepost.coordinator.protocol.errors import ProtocolError
 from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
 from fencepost.coordinator.protocol.outcome import Request, Response
-from fencepost.member.driver.transport import Disconnected, Reply
+from fencepost.member.base.transport import Disconnected, Reply
 from fencepost.simulation.kafka.requests import (
     CoordinatorFound,
     FindCoordinator,

@@ -13,8 +13,8 @@ from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
 from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.member.classic.driver import ClassicDriver
 from fencepost.member.consumer.states import ConsumerMemberState
-from fencepost.member.driver.classic import ClassicDriver
 from fencepost.simulation.kafka.broker import BrokerHost
 from fencepost.simulation.kafka.cluster import SimulatedCluster
 from fencepost.simulation.kafka.member import ALIVE, MemberHost

@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
-from fencepost.member.driver.transport import Disconnected, RequestTimedOut, TransportError
+from fencepost.member.base.transport import Disconnected, RequestTimedOut, TransportError
 from fencepost.simulation.kernel.host import Host
 from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.kernel.rng import Quantiles, Samples, Streams

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fencepost.coordinator.config import GroupCoordinatorConfig
     from fencepost.coordinator.coordinator import GroupCoordinator
     from fencepost.coordinator.journal.memory import MemoryJournal
-    from fencepost.member.driver.member import MemberDriver
+    from fencepost.member.base.driver import MemberDriver
 
 
 RAISED: Final = "raised "

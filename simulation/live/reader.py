@@ -27,7 +27,7 @@ from pyspark.sql.streaming.datasource import (
 )
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.member.kafka.engine import stop
+from fencepost.member.kafka.connections import stop
 from fencepost.simulation.live.documents import GONE
 from fencepost.simulation.trace.security import OPEN, ClientSecurity
 

@@ -14,8 +14,8 @@ from fencepost.coordinator.migration import upgrade
 from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolAssignment
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.records import GroupMetadataMember
-from fencepost.member.assignors.sticky import CooperativeStickyAssignor
 from fencepost.member.classic.assignor import Subscriber
+from fencepost.member.classic.assignors.sticky import CooperativeStickyAssignor
 from fencepost.member.classic.membership import ClassicMembership
 from fencepost.simulation.mutants.mutant import Mutant, Patch
 from fencepost.simulation.mutants.slips import NOBODY

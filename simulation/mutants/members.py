@@ -7,13 +7,13 @@ from typing import Any, Final
 
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member.consumer.actions import CallbackKind
-from fencepost.member.consumer.commits import Commit, CommitKind
+from fencepost.member.base.actions import CallbackKind
+from fencepost.member.base.commits import Commit, CommitKind
+from fencepost.member.base.positions import Positions
 from fencepost.member.consumer.exchange import Exchange
 from fencepost.member.consumer.heartbeats import Heartbeats, SentFields
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.membership import Membership
-from fencepost.member.consumer.positions import Positions
 from fencepost.member.consumer.reconciliation import Assignment, Callback, PassStage
 from fencepost.simulation.mutants.coordinators import CHURN, LOSSES
 from fencepost.simulation.mutants.mutant import Mutant, Patch

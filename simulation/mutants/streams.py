@@ -8,12 +8,12 @@ from typing import Any, Final
 import msgspec
 
 from fencepost.coordinator.protocol.streams import StatusCode
-from fencepost.member.application.engine import StreamsEngine
-from fencepost.member.application.services import Service
-from fencepost.member.application.worker import Worker
-from fencepost.member.assignors.assignment_info import AssignmentInfo
-from fencepost.member.assignors.streams import StreamsAssignor
+from fencepost.member.classic.assignors.assignment_info import AssignmentInfo
+from fencepost.member.classic.assignors.streams import StreamsAssignor
 from fencepost.member.streams.actions import AskForShutdown, StreamsMoved
+from fencepost.member.streams.application.driver import StreamsDriver
+from fencepost.member.streams.application.services import Service
+from fencepost.member.streams.application.worker import Worker
 from fencepost.member.streams.client import StreamsClient
 from fencepost.member.streams.client_states import StreamClientEvent, StreamClientState
 from fencepost.member.streams.handler import HandlerDecision, Handlers
@@ -184,7 +184,7 @@ def _forgets_the_connection(_: _Method) -> _Method:
 def _last_comes_first(_: _Method) -> _Method:
     """Actions are carried out from the last to the first, steps that are to be told among them."""
 
-    def carry_out(self: StreamsEngine, actions: tuple[Any, ...]) -> None:
+    def carry_out(self: StreamsDriver, actions: tuple[Any, ...]) -> None:
         for action in reversed(actions):
             self._PERFORM[type(action)](self, action)
 
@@ -194,10 +194,10 @@ def _last_comes_first(_: _Method) -> _Method:
 def _calls_later(original: _Method) -> _Method:
     """The listener's call for a rebalance comes when the thread has its next turn, and can be overtaken."""
 
-    async def call(self: StreamsEngine, step: StreamsMoved) -> None:
+    async def call(self: StreamsDriver, step: StreamsMoved) -> None:
         original(self, step)
 
-    def tell_listener(self: StreamsEngine, step: StreamsMoved) -> None:
+    def tell_listener(self: StreamsDriver, step: StreamsMoved) -> None:
         if step.event == StreamClientEvent.REBALANCING:
             self.runtime.spawn(call(self, step), "listener")
         else:
@@ -346,7 +346,7 @@ STREAMS_MUTANTS: Final = (
         "What follows from an input is carried out from the last to the first: steps are told backwards.",
         ("streams-transitions",),
         FAILURES,
-        (Patch(StreamsEngine, "carry_out", _last_comes_first),),
+        (Patch(StreamsDriver, "carry_out", _last_comes_first),),
     ),
     Mutant(
         "listeners-out-of-order",
@@ -354,7 +354,7 @@ STREAMS_MUTANTS: Final = (
         "The listener's call for a rebalance comes late, and that for the client's next step overtakes it.",
         ("streams-listener",),
         FAILURES,
-        (Patch(StreamsEngine, "_tell_listener", _calls_later),),
+        (Patch(StreamsDriver, "_tell_listener", _calls_later),),
     ),
     Mutant(
         "no-threads-is-an-error",

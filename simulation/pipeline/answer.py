@@ -15,7 +15,6 @@ from fencepost.simulation.analyses.views import TRACE, Views
 from fencepost.simulation.pipeline.campaign import ran
 from fencepost.simulation.pipeline.losses import Lost
 from fencepost.simulation.pipeline.outline import Outline
-from fencepost.simulation.pipeline.plan import OPTION, CampaignCell, cells_of, seeds_of
 from fencepost.simulation.pipeline.progress import Progress, Silent
 from fencepost.simulation.pipeline.question import BEGIN, Choice, Question, choices, options, scenario_text
 from fencepost.simulation.pipeline.scale import settings_for
@@ -27,6 +26,7 @@ from fencepost.simulation.pipeline.session import (
     told,
     wall_clock,
 )
+from fencepost.simulation.pipeline.tasks import OPTION, CampaignCell, cells_of, seeds_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

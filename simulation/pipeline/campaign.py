@@ -18,15 +18,6 @@ from fencepost.simulation.pipeline.failed import KeptFailure, keep_failures
 from fencepost.simulation.pipeline.losses import Losses, Lost
 from fencepost.simulation.pipeline.outline import SEEDS, TIME_LIMIT, Outline, Traces, value_text
 from fencepost.simulation.pipeline.output import NOTE, CampaignDirectory
-from fencepost.simulation.pipeline.plan import (
-    Option,
-    Task,
-    cells_of,
-    dealt,
-    parse_grid,
-    seeds_of,
-    tasks_of,
-)
 from fencepost.simulation.pipeline.progress import Progress, Silent
 from fencepost.simulation.pipeline.session import (
     LOCAL,
@@ -39,6 +30,15 @@ from fencepost.simulation.pipeline.session import (
     wall_clock,
 )
 from fencepost.simulation.pipeline.shipping import check_shared
+from fencepost.simulation.pipeline.tasks import (
+    Option,
+    Task,
+    cells_of,
+    dealt,
+    parse_grid,
+    seeds_of,
+    tasks_of,
+)
 from fencepost.simulation.scenarios.load import library_names
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from fencepost.simulation.failures.failure import Failure, failure_of
 from fencepost.simulation.failures.shrink import shrink
 from fencepost.simulation.kernel.observers import RAISED
 from fencepost.simulation.pipeline.output import CampaignDirectory, write_whole
-from fencepost.simulation.pipeline.plan import CampaignCell
 from fencepost.simulation.pipeline.progress import Progress
+from fencepost.simulation.pipeline.tasks import CampaignCell
 
 FAILURES: Final = "failures"
 """The folder of a campaign's directory."""

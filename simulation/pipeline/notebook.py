@@ -31,9 +31,9 @@ from fencepost.simulation.pipeline.outline import (
     seconds_of,
     value_text,
 )
-from fencepost.simulation.pipeline.plan import CampaignCell, Option, cells_of, seeds_of
 from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.pipeline.session import LOCAL, check_master, spark_session
+from fencepost.simulation.pipeline.tasks import CampaignCell, Option, cells_of, seeds_of
 from fencepost.simulation.pipeline.traces import RUNS, TRACES, TraceFiles, find_traces
 from fencepost.simulation.scenarios.load import library_names
 

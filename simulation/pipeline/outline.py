@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.pipeline.arguments import check_one_of
-from fencepost.simulation.pipeline.plan import OPTION, CampaignCell, Option, cells_of, seeds_of
+from fencepost.simulation.pipeline.tasks import OPTION, CampaignCell, Option, cells_of, seeds_of
 from fencepost.simulation.scenarios.documents import check_document, document_of
 from fencepost.simulation.scenarios.load import library_names, read
 from fencepost.simulation.scenarios.positions import Path as KeyPath

@@ -22,7 +22,7 @@ import msgspec
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.coordinator.reading import UnreadableFile, read_file
-from fencepost.simulation.pipeline.plan import CampaignCell
+from fencepost.simulation.pipeline.tasks import CampaignCell
 from fencepost.simulation.pipeline.traces import RUNS, TRACES, TraceFiles
 
 if TYPE_CHECKING:
@@ -201,7 +201,7 @@ class CampaignDirectory:
 
     def _sweep(self) -> None:
         """Keep what an interrupted campaign had finished, remove what it left half done."""
-        from fencepost.simulation.pipeline.parts import recover
+        from fencepost.simulation.pipeline.part_files import recover
 
         recover(self.root)
         for folder in (RUNS, TRACES):

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.pipeline.plan import Option
+from fencepost.simulation.pipeline.tasks import Option
 from fencepost.simulation.scenarios.documents import check_document
 from fencepost.simulation.scenarios.scenario import GroupProtocol
 from fencepost.simulation.scenarios.typed import Misplaced, Places, parse_toml, read_text, shown, typed

@@ -15,7 +15,7 @@ import msgspec
 import pyarrow as pa
 
 from fencepost.simulation.kernel.observers import RAISED
-from fencepost.simulation.pipeline.plan import CampaignCell, Task
+from fencepost.simulation.pipeline.tasks import CampaignCell, Task
 from fencepost.simulation.trace.parquet import record_batch
 from fencepost.simulation.trace.schema import Row
 

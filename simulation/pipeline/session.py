@@ -22,8 +22,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
-from fencepost.simulation.pipeline.java import find_java_home
-from fencepost.simulation.pipeline.last_words import end_unsaid, silence_accumulators
+from fencepost.simulation.pipeline.shutdown import end_unsaid, silence_accumulators
+from fencepost.simulation.pipeline.spark_java import find_java_home
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from fencepost.simulation.pipeline.hand import Hand, hand_for
+from fencepost.simulation.pipeline.child_process import ChildProcess, hand_for
 from fencepost.simulation.pipeline.output import NOTE, writing
-from fencepost.simulation.pipeline.parts import Parts
+from fencepost.simulation.pipeline.part_files import PartFiles
 
 if TYPE_CHECKING:
     from fencepost.simulation.pipeline.runs import JobSpec
@@ -34,7 +34,7 @@ def work(orders: JobSpec, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
     with writing(root, orders.generation) as allowed:
         if allowed:
             hand = _hand(orders)
-            with Parts(root, _prefix(orders.generation)) as parts:
+            with PartFiles(root, _prefix(orders.generation)) as parts:
                 numbers = (number for batch in batches for number in batch.column(0).to_pylist())
                 for row in _rows(orders, numbers, parts, hand):
                     counts[0] += 1
@@ -46,7 +46,9 @@ def work(orders: JobSpec, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Reco
     )
 
 
-def _rows(orders: JobSpec, numbers: Iterable[int], parts: Parts, hand: Hand) -> Iterator[dict[str, Any]]:
+def _rows(
+    orders: JobSpec, numbers: Iterable[int], parts: PartFiles, hand: ChildProcess
+) -> Iterator[dict[str, Any]]:
     for number in numbers:
         task = orders.tasks[number]
         if orders.cells[task.cell].run_id(task.seed) not in parts.finished:
@@ -56,11 +58,11 @@ def _rows(orders: JobSpec, numbers: Iterable[int], parts: Parts, hand: Hand) -> 
 
 
 _hands = contextlib.ExitStack()
-_standing: dict[tuple[str, int], Hand] = {}
+_standing: dict[tuple[str, int], ChildProcess] = {}
 """The hand of this worker process, by its campaign: Spark uses a worker for many partitions."""
 
 
-def _hand(orders: JobSpec) -> Hand:
+def _hand(orders: JobSpec) -> ChildProcess:
     """One that has done runs of this campaign, if there is one: it is warm."""
     campaign = (orders.root, orders.generation)
     if campaign not in _standing:

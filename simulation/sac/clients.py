@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from fencepost.member.driver.transport import Disconnected
+from fencepost.member.base.transport import Disconnected
 from fencepost.member.sac.actions import SacCallback
 from fencepost.member.sac.consumer import ConsumerClosed, SingleActiveConsumer
 from fencepost.member.sac.listener import SacListener

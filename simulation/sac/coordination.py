@@ -12,10 +12,10 @@ from fencepost.coordinator.protocol.sac import (
 )
 from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValue
 from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput, SacOutcome
-from fencepost.simulation.sac.chronicle import status_changes
+from fencepost.simulation.sac.checker import SacChecker
 from fencepost.simulation.sac.exclusive import ACTIVE_LIKE, Exclusive
 from fencepost.simulation.sac.figures import Figures
-from fencepost.simulation.sac.reports import SacChecker
+from fencepost.simulation.sac.trace_writer import status_changes
 
 _S = ConsumerStatus
 _SETTLED = (_S.CONNECTED_ACTIVE, _S.CONNECTED_WAITING)

@@ -22,10 +22,10 @@ from fencepost.coordinator.protocol.sac import (
 from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValue
 from fencepost.coordinator.sac.coordinator import SacInput, SacOutcome
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
-from fencepost.simulation.sac.chronicle import ABSENT, status_changes
+from fencepost.simulation.sac.checker import SacChecker
 from fencepost.simulation.sac.clients import SacSubscriber
 from fencepost.simulation.sac.figures import Figures
-from fencepost.simulation.sac.reports import SacChecker
+from fencepost.simulation.sac.trace_writer import ABSENT, status_changes
 
 _S = ConsumerStatus
 ACTIVE_LIKE = (_S.CONNECTED_ACTIVE, _S.CONNECTED_DEACTIVATING, _S.DISCONNECTED_ACTIVE)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fencepost.simulation.faults.carrier import PlanCarrier
-from fencepost.simulation.faults.plan import Draw, DrawnEvent, FaultKind
+from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.sac.clients import SacClientHost
 from fencepost.simulation.sac.nodes import SacNode
 from fencepost.simulation.sac.world import SacWorld

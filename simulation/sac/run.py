@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from fencepost.simulation.faults.plan import Draw
+from fencepost.simulation.faults.draw import Draw
 from fencepost.simulation.kernel.loop import VirtualLoop
-from fencepost.simulation.sac.chronicle import SacChronicle
 from fencepost.simulation.sac.coordination import SacCoordination
 from fencepost.simulation.sac.exclusive import Exclusive
 from fencepost.simulation.sac.figures import Figures
 from fencepost.simulation.sac.nemesis import SacNemesis
 from fencepost.simulation.sac.observers import SacObserver
+from fencepost.simulation.sac.trace_writer import SacTraceWriter
 from fencepost.simulation.sac.world import SacWorld
 from fencepost.simulation.scenarios.sac import SacScenario
-from fencepost.simulation.trace.recorder import Recorder
+from fencepost.simulation.trace.rows import TraceRows
 
 
 class SacRun(NamedTuple):
@@ -42,14 +42,14 @@ def prepare(
     seed: int,
     plan: Draw,
     loop: VirtualLoop,
-    recorder: Recorder,
+    recorder: TraceRows,
     *,
     observers: Iterable[SacObserver] = (),
 ) -> SacRun:
     """The world of a scenario and a seed, with the trace and all checkers; `observers` watch too."""
     figures = Figures()
     exclusive = Exclusive(figures)
-    watching = [SacChronicle(recorder), exclusive, SacCoordination(figures, exclusive), *observers]
+    watching = [SacTraceWriter(recorder), exclusive, SacCoordination(figures, exclusive), *observers]
     world = SacWorld(
         scenario,
         seed,

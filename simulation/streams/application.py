@@ -17,7 +17,7 @@ from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.kernel.supervisor import RunSchedule
 from fencepost.simulation.streams.checks import PartitionProgress
 from fencepost.simulation.streams.failures import SHUTS_APPLICATION_DOWN
-from fencepost.simulation.trace.recorder import Recorder
+from fencepost.simulation.trace.rows import TraceRows
 from fencepost.simulation.trace.schema import RowKind
 
 
@@ -53,7 +53,7 @@ class ApplicationOutcomes:
         self,
         clients: Mapping[str, ApplicationClient],
         schedule: RunSchedule,
-        recorder: Recorder,
+        recorder: TraceRows,
         bound_us: int | None,
         *,
         request_timeout_us: int | None = None,

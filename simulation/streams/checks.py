@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.machine import StateTable
-from fencepost.member.application.engine import StreamsEngine
 from fencepost.member.streams.actions import Level, MoveRefused, StreamsMoved
+from fencepost.member.streams.application.driver import StreamsDriver
 from fencepost.member.streams.client_states import STREAM_CLIENT, StreamClientState
 from fencepost.member.streams.thread_states import (
     GLOBAL_THREAD,
@@ -51,7 +51,7 @@ class WatchedProcess(Protocol):
     name: str
 
     @property
-    def engine(self) -> StreamsEngine | None:
+    def engine(self) -> StreamsDriver | None:
         """What runs in it; None once it is gone."""
 
     @property

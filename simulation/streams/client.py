@@ -8,12 +8,12 @@ from collections.abc import Callable, Coroutine, Sequence
 from typing import TYPE_CHECKING, Any
 
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member.application.engine import GlobalWork, StreamsEngine
-from fencepost.member.application.port import StreamThreadMember, ThreadEvents
-from fencepost.member.application.settings import check_process
-from fencepost.member.application.store import StateDirectory
-from fencepost.member.driver.transport import TransportError
+from fencepost.member.base.transport import TransportError
 from fencepost.member.streams.actions import MoveRefused, StreamsMoved
+from fencepost.member.streams.application.driver import GlobalWork, StreamsDriver
+from fencepost.member.streams.application.port import StreamThreadMember, ThreadEvents
+from fencepost.member.streams.application.settings import check_process
+from fencepost.member.streams.application.store import StateDirectory
 from fencepost.member.streams.client import StreamsClient
 from fencepost.member.streams.client_states import STREAM_CLIENT, StreamClientState
 from fencepost.member.streams.handler import Handlers, StreamThreadExceptionResponse
@@ -57,7 +57,7 @@ class NoDirectory(StateDirectory):
         self._taken = False
 
 
-class WatchedEngine(StreamsEngine):
+class WatchedEngine(StreamsDriver):
     """An engine that says whose failure the handler is asked about."""
 
     failing = ""
@@ -156,7 +156,7 @@ class StreamsClientHost(Host):
         one = self.engine.client.global_thread
         return one is not None and one.name == thread
 
-    async def _start(self, engine: StreamsEngine) -> None:
+    async def _start(self, engine: StreamsDriver) -> None:
         with contextlib.suppress(TransportError, *GLOBAL_FAILURES):  # the client is in ERROR then
             await engine.start()
         state = await engine.wait_ended()
@@ -189,7 +189,7 @@ class StreamsClientHost(Host):
             self.spawn(self._close(self.engine), "close")
 
     @staticmethod
-    async def _close(engine: StreamsEngine) -> None:
+    async def _close(engine: StreamsDriver) -> None:
         await engine.close(None)
 
     def add_thread(self) -> None:
@@ -203,7 +203,7 @@ class StreamsClientHost(Host):
         if self.engine is not None:
             self.spawn(self._remove(self.engine), "remove")
 
-    async def _remove(self, engine: StreamsEngine) -> None:
+    async def _remove(self, engine: StreamsDriver) -> None:
         before = len(engine.client.live)
         runs = engine.client.is_running
         if runs and before:

@@ -7,7 +7,7 @@ import random
 from collections.abc import Mapping
 from typing import Final
 
-from fencepost.member.consumer.errors import FatalMemberError
+from fencepost.member.base.errors import FatalMemberError
 from fencepost.member.streams.handler import StreamThreadExceptionResponse
 
 ANSWERS: Final = ("SHUTDOWN_CLIENT", "raises", "nonsense")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
-from fencepost.member.application.port import CommitRefused, PartitionRecords, ThreadEvents
-from fencepost.member.consumer.errors import CommitFailed
+from fencepost.member.base.driver import MemberDriver
+from fencepost.member.base.errors import CommitFailed
 from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
-from fencepost.member.driver.member import MemberDriver
+from fencepost.member.streams.application.port import CommitRefused, PartitionRecords, ThreadEvents
 from fencepost.simulation.kafka.transport import SimulatedTransport
 from fencepost.simulation.kernel.host import HostTimer
 

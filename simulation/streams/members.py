@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, cast
 
 from fencepost.coordinator.protocol.ids import TopicPartition, uuid_from_topic_id
-from fencepost.member.application.changelog import changelog_topic
-from fencepost.member.application.port import ThreadEvents
-from fencepost.member.application.streams_transport import StreamsTransport
-from fencepost.member.assignors.streams import StreamsAssignor
-from fencepost.member.assignors.task_ids import AssignorError
+from fencepost.member.base.config import ConsumerConfig
+from fencepost.member.base.leave import CloseOption
+from fencepost.member.classic.assignors.streams import StreamsAssignor
+from fencepost.member.classic.assignors.task_ids import AssignorError
 from fencepost.member.classic.config import ClassicConfig
-from fencepost.member.consumer.config import ConsumerConfig
-from fencepost.member.consumer.leave import CloseOption
+from fencepost.member.classic.driver import ClassicDriver
+from fencepost.member.consumer.driver import ConsumerDriver
 from fencepost.member.consumer.states import ConsumerMemberState
-from fencepost.member.driver.classic import ClassicDriver
-from fencepost.member.driver.consumer import ConsumerDriver
+from fencepost.member.streams.application.changelog import changelog_topic
+from fencepost.member.streams.application.port import ThreadEvents
+from fencepost.member.streams.application.streams_transport import StreamsTransport
 from fencepost.member.streams.heartbeats import StreamsHeartbeats
 from fencepost.simulation.kafka.transport import SimulatedTransport
 from fencepost.simulation.streams.member import SimulatedMember

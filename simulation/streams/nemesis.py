@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 
 from fencepost.simulation.faults.carrier import PlanCarrier
-from fencepost.simulation.faults.plan import Draw, DrawnEvent, FaultKind
+from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.faults.stage import DisturbedBroker
 from fencepost.simulation.kernel.rules import Direction, Fate, Matching
 from fencepost.simulation.streams.failures import Injected

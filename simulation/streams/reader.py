@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member.application.port import PartitionRecords
+from fencepost.member.streams.application.port import PartitionRecords
 from fencepost.simulation.kafka.transport import SimulatedTransport
 from fencepost.simulation.scenarios.scenario import ScenarioTopic
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from fencepost.simulation.faults.plan import Draw
+from fencepost.simulation.faults.draw import Draw
 from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.streams.nemesis import StreamsNemesis
 from fencepost.simulation.streams.world import StreamsWorld
-from fencepost.simulation.trace.recorder import Recorder
+from fencepost.simulation.trace.rows import TraceRows
 
 
 class StreamsRun(NamedTuple):
@@ -30,7 +30,7 @@ class StreamsRun(NamedTuple):
 
 
 def prepare(
-    scenario: StreamsScenario, seed: int, plan: Draw, loop: VirtualLoop, recorder: Recorder
+    scenario: StreamsScenario, seed: int, plan: Draw, loop: VirtualLoop, recorder: TraceRows
 ) -> StreamsRun:
     """The world of a scenario and a seed, with the trace and all checks."""
     return StreamsRun(StreamsWorld(scenario, seed, loop, recorder), plan)

@@ -29,7 +29,7 @@ from fencepost.simulation.streams.application import ApplicationOutcomes
 from fencepost.simulation.streams.checks import ClientChecker
 from fencepost.simulation.streams.client import StreamsClientHost
 from fencepost.simulation.streams.failures import said
-from fencepost.simulation.trace.recorder import Recorder
+from fencepost.simulation.trace.rows import TraceRows
 
 
 class _Coordination(Observer):
@@ -48,7 +48,7 @@ class _Coordination(Observer):
 class StreamsWorld:
     """Everything of one run."""
 
-    def __init__(self, scenario: StreamsScenario, seed: int, loop: VirtualLoop, recorder: Recorder) -> None:
+    def __init__(self, scenario: StreamsScenario, seed: int, loop: VirtualLoop, recorder: TraceRows) -> None:
         self.scenario = scenario
         self.loop = loop
         self.streams = Streams(seed)

@@ -22,10 +22,10 @@ from fencepost.coordinator.protocol.consumer import LeaveGroupRequest
 from fencepost.coordinator.protocol.consumer_protocol import MalformedConsumerProtocol, read_assignment
 from fencepost.coordinator.protocol.ids import TopicPartition, topic_partitions
 from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse
-from fencepost.simulation.trace.chronicle import NONE, Chronicle, cause_of
-from fencepost.simulation.trace.recorder import Recorder
+from fencepost.simulation.trace.rows import TraceRows
 from fencepost.simulation.trace.schema import RowKind
 from fencepost.simulation.trace.sizes import message_sizes
+from fencepost.simulation.trace.writer import NONE, TraceWriter, cause_of
 
 if TYPE_CHECKING:
     from fencepost.coordinator.classic.group import ClassicGroup
@@ -40,10 +40,10 @@ _ASKS: Final[dict[type, str]] = {
 }
 
 
-class GroupChronicle(Chronicle):
+class GroupTraceWriter(TraceWriter):
     """Writes every event of a world whose group may speak either protocol, and change it."""
 
-    def __init__(self, recorder: Recorder) -> None:
+    def __init__(self, recorder: TraceRows) -> None:
         super().__init__(recorder)
         self._waiting: dict[tuple[str, Token], tuple[str, StepEvent]] = {}
         """The client and its request, by broker and token, of requests that are not answered yet."""

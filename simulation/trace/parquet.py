@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
-from fencepost.simulation.trace.recorder import RowBatch
+from fencepost.simulation.trace.rows import RowBatch
 from fencepost.simulation.trace.schema import COLUMNS, Row
 
 _PARTITIONS = pa.list_(

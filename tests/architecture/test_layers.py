@@ -53,5 +53,5 @@ def test_members_may_import_no_part_of_the_coordinator_but_its_protocol() -> Non
 def test_every_core_of_the_coordinator_is_under_the_contract_for_cores(package: str) -> None:
     contract = next(each for each in CONTRACTS if each["name"].startswith("Cores"))
     assert f"fencepost.coordinator.{package}" in contract["source_modules"]
-    assert "fencepost.member.consumer" in contract["source_modules"]
+    assert "fencepost.member.consumer.machine" in contract["source_modules"]
     assert {"asyncio", "time", "socket", "logging", "structlog"} <= set(contract["forbidden_modules"])

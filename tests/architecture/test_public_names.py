@@ -16,7 +16,10 @@ MODULES = sorted(
 )
 PACKAGES = [name for name in MODULES if (ROOT / name.removeprefix("fencepost.").replace(".", "/")).is_dir()]
 HEAVY = ("aiokafka", "cyclopts", "jinja2", "kio", "numpy", "pandas", "plotly", "pyarrow", "pyspark", "rich")
-SHELLS = tuple(f"fencepost.coordinator.{name}" for name in ("codec", "rabbit_server", "server"))
+SHELLS = (
+    *(f"fencepost.coordinator.{name}" for name in ("codec", "rabbit_server", "server")),
+    "fencepost.member.consumer.driver",
+)
 
 
 def test_every_module_imports_and_says_what_it_is() -> None:

@@ -17,7 +17,7 @@ NOT_THE_USER_S = {
     "simulation/lab/clusters/classes.py": "a log that a child wrote",
     "simulation/lab/clusters/ports.py": "/proc",
     "simulation/lab/clusters/processes.py": "/proc",
-    "simulation/pipeline/java.py": "a script that we wrote",
+    "simulation/pipeline/spark_java.py": "a script that we wrote",
     "simulation/pipeline/session.py": "a log that a child wrote",
     "simulation/pipeline/shipping.py": "modules of the package",
     "simulation/report/page.py": "files of the package",

@@ -16,7 +16,7 @@ import pytest
 
 from fencepost.coordinator.codec.registry import SPOKEN, ApiKey
 from fencepost.coordinator.protocol.administration import ConfigSource, ResourceType
-from fencepost.simulation.lab.conform.compare import differing
+from fencepost.simulation.lab.conform.equality import differing
 from tests.conformance.both import TRY_AGAIN, Peer, batch_now, shown
 from tests.conformance.drawn_requests import (
     GROUPS,

@@ -17,7 +17,7 @@ from aiokafka.errors import (
 )
 
 from fencepost.member import KIP848Consumer
-from fencepost.member.consumer.errors import CallbackFailed
+from fencepost.member.base.errors import CallbackFailed
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.simulation.embedded import EmbeddedKafka
 

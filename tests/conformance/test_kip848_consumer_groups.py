@@ -12,8 +12,8 @@ import pytest
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import CommitFailedError, ConsumerStoppedError, IllegalStateError, KafkaError
 
-from fencepost.member.consumer.errors import CallbackFailed
-from fencepost.member.consumer.leave import CloseOption
+from fencepost.member.base.errors import CallbackFailed
+from fencepost.member.base.leave import CloseOption
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 

@@ -10,7 +10,7 @@ import pytest
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 
 from fencepost.member import KIP848Consumer
-from fencepost.member.consumer.errors import CallbackFailed
+from fencepost.member.base.errors import CallbackFailed
 from fencepost.simulation.embedded import EmbeddedKafka
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]

@@ -8,7 +8,7 @@ import aiokafka
 import pytest
 from aiokafka.errors import ConsumerStoppedError, IllegalStateError
 
-from fencepost.member.consumer.errors import CallbackFailed
+from fencepost.member.base.errors import CallbackFailed
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 

@@ -29,14 +29,14 @@ from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.member import KIP848Consumer
 from fencepost.simulation.checkers import real_checkers
 from fencepost.simulation.kernel.observers import hook_lists
-from fencepost.simulation.lab.chaos.journal import GroupJournal
+from fencepost.simulation.lab.chaos.group_log_tail import GroupLogTail
 from fencepost.simulation.lab.chaos.merge import Merge, RunClock, mark_before
 from fencepost.simulation.lab.chaos.observed import Arrival, ObservedCoordinator, Playable
 from fencepost.simulation.lab.clusters.artifacts import Installation
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.conform.wire import WireConnection
-from fencepost.simulation.trace.chronicle import Chronicle
-from fencepost.simulation.trace.recorder import Recorder
+from fencepost.simulation.trace.rows import TraceRows
+from fencepost.simulation.trace.writer import TraceWriter
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
 
@@ -71,7 +71,7 @@ class Rows:
 
 
 class Watch:
-    """A group of a real broker under the eyes of all checkers, and of the chronicle."""
+    """A group of a real broker under the eyes of all checkers, and of the trace_writer."""
 
     def __init__(self, cluster: RealCluster, group_id: str | None = None) -> None:
         self.servers = cluster.bootstrap_servers
@@ -88,8 +88,8 @@ class Watch:
         self.hosts_by_member: dict[str, str] = {}
         self.findings: list[tuple[str, str]] = []
         self.sink = Rows()
-        self.recorder = Recorder(world="real", group=self.group_id, sink=self.sink)
-        self.observers = [Chronicle(self.recorder), *real_checkers()]
+        self.recorder = TraceRows(world="real", group=self.group_id, sink=self.sink)
+        self.observers = [TraceWriter(self.recorder), *real_checkers()]
         for observer in self.observers:
             observer.attach(self, lambda invariant, message: self.findings.append((invariant, message)))
         self.hooks = hook_lists(self.observers)
@@ -446,7 +446,7 @@ async def test_a_compacted_journal_leads_to_the_same_group(kafka_installation: I
 async def count(watch: Watch) -> int:
     """How many records of the group are in the journal."""
     found = 0
-    async with GroupJournal(watch.group_id, watch.servers) as journal:
+    async with GroupLogTail(watch.group_id, watch.servers) as journal:
         end = await journal.end()
         while journal.position < end:
             found += sum(len(batch.records) for batch in (await journal.read()).batches)

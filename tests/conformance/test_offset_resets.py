@@ -12,7 +12,7 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.member import StreamsApp
-from fencepost.member.consumer.config import ConsumerConfig
+from fencepost.member.base.config import ConsumerConfig
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 

@@ -15,9 +15,9 @@ from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member import AuthenticationError, StreamsApp, StreamsError
 from fencepost.member import StreamClientState as S
 from fencepost.member import StreamThreadExceptionResponse as Response
-from fencepost.member.application.changelog import ChangelogUnavailable
-from fencepost.member.application.store import StateDirectory, TaskStore
 from fencepost.member.kafka.changelog import KafkaChangelog
+from fencepost.member.streams.application.changelog import ChangelogUnavailable
+from fencepost.member.streams.application.store import StateDirectory, TaskStore
 from fencepost.simulation.embedded import EmbeddedKafka
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]

@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from fencepost.coordinator.protocol.consumer_protocol import read_subscription
-from fencepost.member.assignors.range_ import RangeAssignor
-from fencepost.member.assignors.streams import StreamsAssignor
-from fencepost.member.assignors.subscription_info import read_subscription_info
+from fencepost.member.classic.assignors.range_ import RangeAssignor
+from fencepost.member.classic.assignors.streams import StreamsAssignor
+from fencepost.member.classic.assignors.subscription_info import read_subscription_info
 from fencepost.member.kafka.classic import ClassicConsumer
 from fencepost.member.kafka.streams import StreamsApp
 from fencepost.member.streams.client_states import StreamClientState

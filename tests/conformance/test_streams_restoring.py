@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member.application.store import StateDirectory
 from fencepost.member.kafka.changelog import KafkaChangelog
+from fencepost.member.streams.application.store import StateDirectory
 from fencepost.simulation.embedded import EmbeddedKafka
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]

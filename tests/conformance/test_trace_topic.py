@@ -18,7 +18,7 @@ from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load
 from fencepost.simulation.trace.documents import TracedRow, decode
-from fencepost.simulation.trace.recorder import RowBatch
+from fencepost.simulation.trace.rows import RowBatch
 from fencepost.simulation.trace.schema import Row
 from fencepost.simulation.trace.security import ClientSecurity
 from fencepost.simulation.trace.topic import TopicWriter, TraceTopic

@@ -26,11 +26,8 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetCommitResponse,
     OffsetFetchResponse,
 )
-from fencepost.member.consumer.actions import (
-    Action,
-    ConsumerMoved,
+from fencepost.member.base.actions import (
     FetchOffsets,
-    FindCoordinator,
     FindLogOffsets,
     FindOffsetsByDuration,
     LeaveFinished,
@@ -38,12 +35,17 @@ from fencepost.member.consumer.actions import (
     ResolveTopicNames,
     RunCallback,
     SendCommit,
+    SendFindCoordinator,
+)
+from fencepost.member.base.commits import Commit, CommitKind
+from fencepost.member.base.config import ConsumerConfig
+from fencepost.member.base.errors import RequestFailure
+from fencepost.member.base.leave import CloseOption
+from fencepost.member.consumer.actions import (
+    Action,
+    ConsumerMoved,
     SendHeartbeat,
 )
-from fencepost.member.consumer.commits import Commit, CommitKind
-from fencepost.member.consumer.config import ConsumerConfig
-from fencepost.member.consumer.errors import RequestFailure
-from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.states import ACTIVE, CONSUMER_MEMBER, NEVER_TAKEN
 from fencepost.member.consumer.states import ConsumerMemberState as S
@@ -80,7 +82,7 @@ commit_errors = st.sampled_from(
 failures = st.sampled_from(list(RequestFailure))
 resets = st.sampled_from(["earliest", "latest", "by_duration:PT1H", "none"])
 LOGS = (FindLogOffsets, FindOffsetsByDuration)
-OTHERS = (FindCoordinator, ResolveTopicNames, SendCommit, FetchOffsets, *LOGS)
+OTHERS = (SendFindCoordinator, ResolveTopicNames, SendCommit, FetchOffsets, *LOGS)
 
 
 def flat(partitions: Partitions) -> set[TopicPartition]:
@@ -125,7 +127,7 @@ class MemberWorld(RuleBasedStateMachine):
                 assert action.token not in [each.token for each in self.open]
                 self.open.append(action)
 
-    def saw_Moved(self, action: ConsumerMoved) -> None:  # noqa: N802
+    def saw_ConsumerMoved(self, action: ConsumerMoved) -> None:  # noqa: N802
         CONSUMER_MEMBER.check(action.source, action.event, action.target)
         assert (action.source, action.event, action.target) not in NEVER_TAKEN
         if action.target is S.JOINING:
@@ -377,7 +379,7 @@ class MemberWorld(RuleBasedStateMachine):
     def the_cluster_answers_badly(self, data: st.DataObject, code: ErrorCode) -> None:
         action = self.pick(OTHERS, data)
         member, token, before = self.member, action.token, self.member.member_epoch
-        if isinstance(action, FindCoordinator):
+        if isinstance(action, SendFindCoordinator):
             self.take(member.coordinator_refused(token, ErrorCode.COORDINATOR_NOT_AVAILABLE, self.now))
         elif isinstance(action, ResolveTopicNames):
             self.take(member.topic_names_found(token, {"foo-id": "foo"}, self.now))
@@ -476,7 +478,7 @@ class MemberWorld(RuleBasedStateMachine):
                 member_epoch=epoch, heartbeat_interval_ms=5_000, assignment=good if epoch >= 0 else None
             )
             self.take(member.heartbeat_answered(token, response, now))
-        elif isinstance(action, FindCoordinator):
+        elif isinstance(action, SendFindCoordinator):
             self.take(member.coordinator_found(token, now))
         elif isinstance(action, ResolveTopicNames):
             self.take(member.topic_names_found(token, NAMES, now))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from fencepost.coordinator.protocol.records import OffsetCommitKey, Record
 from fencepost.simulation.kernel.observers import Observer, Report, WorldView
-from fencepost.simulation.lab.chaos.journal import LoggedRecord
+from fencepost.simulation.lab.chaos.group_log_tail import LoggedRecord
 from fencepost.simulation.lab.chaos.outcomes import outcomes
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load

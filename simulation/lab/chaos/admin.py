@@ -27,7 +27,7 @@ from fencepost.coordinator.protocol.consumer import (
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, MemberId, TopicId
 from fencepost.coordinator.protocol.streams import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
-from fencepost.simulation.lab.chaos.roster import Roster
+from fencepost.simulation.lab.chaos.foreign_members import ForeignMembers
 from fencepost.simulation.lab.clusters.probe import addresses
 from fencepost.simulation.lab.conform.broker import VERSIONS, configuration
 from fencepost.simulation.lab.conform.wire import WireConnection
@@ -292,7 +292,7 @@ class Admin:
         reply = await self._of_coordinator(group_id, api_key, version, request(group_ids=(group_id,)))
         return reply.groups[0]
 
-    async def delete_group(self, group_id: str, protocol: Protocol, roster: Roster) -> None:
+    async def delete_group(self, group_id: str, protocol: Protocol, roster: ForeignMembers) -> None:
         """Delete a group, and those on the roster whose sessions have not ended since they were killed.
 
         :raises EnvironmentLacks: if it can't be deleted, or members of others stay in it.

@@ -25,8 +25,8 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.application import Behaviour, one_expression, runs
+from fencepost.simulation.lab.chaos.event_channel import EventChannel
 from fencepost.simulation.lab.chaos.orders import Orders
-from fencepost.simulation.lab.chaos.telling import Telling
 
 _POLL_S = 0.05
 
@@ -55,7 +55,7 @@ class _Record:
 class ConfluentMember:
     """The one member of this process."""
 
-    def __init__(self, terms: m.Terms, telling: Telling, channel: socket.socket) -> None:
+    def __init__(self, terms: m.Terms, telling: EventChannel, channel: socket.socket) -> None:
         self._terms = terms
         self._telling = telling
         self._behaviour = Behaviour(terms)
@@ -249,4 +249,4 @@ def prepare() -> None:
 
 def main(terms: m.Terms, channel: socket.socket) -> None:
     """Be that member until told to stop. Orders come over the channel, and events go back."""
-    ConfluentMember(terms, Telling(channel, terms.began_us), channel).live()
+    ConfluentMember(terms, EventChannel(channel, terms.began_us), channel).live()

@@ -12,7 +12,7 @@ from fencepost.simulation.kernel.supervisor import Supervisor
 from fencepost.simulation.lab.chaos import messages as m
 
 if TYPE_CHECKING:
-    from fencepost.simulation.lab.chaos.nursery import ForkedProcess, Nursery
+    from fencepost.simulation.lab.chaos.fork_server import ForkedProcess, ForkServer
     from fencepost.simulation.scenarios.scenario import Scenario
 
 
@@ -23,7 +23,7 @@ class MemberFailed(Exception):
 class HostContext(Protocol):
     """The world as a host sees it."""
 
-    nursery: Nursery
+    nursery: ForkServer
     supervisor: Supervisor
 
     def terms(self, host: Any, process: int) -> m.AnyTerms:

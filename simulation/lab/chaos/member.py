@@ -22,14 +22,14 @@ from fencepost.coordinator.codec.schema import response_reader
 from fencepost.coordinator.protocol.cluster import FindCoordinatorRequest, MetadataRequest
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, TopicPartition
-from fencepost.member.consumer.errors import CallbackFailed
-from fencepost.member.consumer.leave import CloseOption
+from fencepost.member.base.errors import CallbackFailed
+from fencepost.member.base.leave import CloseOption
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.kafka.consumer import KIP848Consumer
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.application import Behaviour, one_expression, runs
+from fencepost.simulation.lab.chaos.event_channel import EventChannel, RealMemberObserver
 from fencepost.simulation.lab.chaos.orders import Orders
-from fencepost.simulation.lab.chaos.telling import RealMemberObserver, Telling
 
 _POLL_MS = 50
 """How long one call of `getmany` waits: a stop or a stall is noticed as soon."""
@@ -40,7 +40,7 @@ _CLOSE_MS = 30_000
 class RealMember:
     """The one member of this process, on the running loop."""
 
-    def __init__(self, terms: m.Terms, telling: Telling, channel: socket.socket) -> None:
+    def __init__(self, terms: m.Terms, telling: EventChannel, channel: socket.socket) -> None:
         self._terms = terms
         self._telling = telling
         self._behaviour = Behaviour(terms)
@@ -227,6 +227,6 @@ def main(terms: m.Terms, channel: socket.socket) -> None:
     """Be that member until told to stop. Orders come over the channel, and events go back."""
 
     async def live() -> None:
-        await RealMember(terms, Telling(channel, terms.began_us), channel).live()
+        await RealMember(terms, EventChannel(channel, terms.began_us), channel).live()
 
     asyncio.run(live())

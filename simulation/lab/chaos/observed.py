@@ -34,7 +34,7 @@ from fencepost.coordinator.protocol.outcome import Outcome, TopicsChanged
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.simulation.kernel.observers import RecordsObserved, hook_lists
-from fencepost.simulation.lab.chaos.journal import GroupJournal, LogBatch, LoggedRecord
+from fencepost.simulation.lab.chaos.group_log_tail import GroupLogTail, LogBatch, LoggedRecord
 from fencepost.simulation.lab.chaos.merge import LOG, Merge, RunClock, commit_before, marks_of
 from fencepost.simulation.lab.chaos.outcomes import outcomes
 
@@ -129,7 +129,7 @@ class ObservedCoordinator:
         """How long after its time each batch was read, by this machine's clock."""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Fails if the journal can't be read any further."""
-        self._journal = GroupJournal(group_id, bootstrap_servers)
+        self._journal = GroupLogTail(group_id, bootstrap_servers)
         self._merge = merge
         self._arrive = arrive if arrive is not None else self._pass_on
         self._topics = _Topics()
@@ -168,7 +168,7 @@ class ObservedCoordinator:
             self.failed.cancel()
 
     @property
-    def journal(self) -> GroupJournal:
+    def journal(self) -> GroupLogTail:
         """The reader."""
         return self._journal
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.records import Record
-from fencepost.simulation.lab.chaos.journal import LoggedRecord
+from fencepost.simulation.lab.chaos.group_log_tail import LoggedRecord
 
 _ORDER: Final[dict[type, int]] = {
     r.ConsumerGroupMemberMetadataKey: 0,

@@ -15,10 +15,10 @@ from fencepost.simulation.kernel.supervisor import Supervisor
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.brokers import RealBrokers
 from fencepost.simulation.lab.chaos.clock import RealTime
-from fencepost.simulation.lab.chaos.happenings import Happenings, HostNoted, Told
+from fencepost.simulation.lab.chaos.events import HostNoted, MemberEvent, RunEvents
+from fencepost.simulation.lab.chaos.fork_server import ForkServer
 from fencepost.simulation.lab.chaos.hosts import ProcessHost
-from fencepost.simulation.lab.chaos.ledger import Ledger
-from fencepost.simulation.lab.chaos.nursery import Nursery
+from fencepost.simulation.lab.chaos.record_count import RecordCount
 from fencepost.simulation.scenarios.values import Span
 
 H = TypeVar("H", bound=ProcessHost)
@@ -38,9 +38,9 @@ class RunContext(NamedTuple):
     """What a run has, and its world makes use of."""
 
     time: RealTime
-    happenings: Happenings
-    ledger: Ledger
-    nursery: Nursery
+    happenings: RunEvents
+    ledger: RecordCount
+    nursery: ForkServer
     brokers: RealBrokers
     network: DisturbedNetwork
     bootstrap_servers: str
@@ -120,7 +120,7 @@ class ProcessWorld(abc.ABC, Generic[H]):
 
     def tell(self, hook: str, *arguments: object) -> None:
         """Something happened in the world."""
-        self._around.happenings.add(self.now_us, "", Told(hook, arguments))
+        self._around.happenings.add(self.now_us, "", MemberEvent(hook, arguments))
 
     def note(self, host: str, what: str, at_us: int) -> None:
         """Something befell a host."""

@@ -10,22 +10,22 @@ from typing import Any, Final
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.coordinator.protocol.regular_expressions import matching
 from fencepost.coordinator.protocol.slices import at_once
-from fencepost.member.application.changelog import changelog_topic
+from fencepost.member.streams.application.changelog import changelog_topic
 from fencepost.simulation.kernel.observers import Observer
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.admin import Admin, TopicTaken
-from fencepost.simulation.lab.chaos.chronicle import RealChronicle
 from fencepost.simulation.lab.chaos.playable import patterns, playable
 from fencepost.simulation.lab.chaos.result import ChaosResult
 from fencepost.simulation.lab.chaos.stage import RealStage
 from fencepost.simulation.lab.chaos.staging import Progress, Staging
 from fencepost.simulation.lab.chaos.streams.stage import RealApplicationStage
-from fencepost.simulation.lab.chaos.tempo import DEFAULT_US, tempo
+from fencepost.simulation.lab.chaos.time_scale import DEFAULT_US, tempo
+from fencepost.simulation.lab.chaos.trace_writer import RealTraceWriter
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.clusters.probe import addresses, examine
 from fencepost.simulation.scenarios.scenario import CreateTopic, Scenario
 from fencepost.simulation.scenarios.streams import StreamsScenario
-from fencepost.simulation.trace.recorder import Recorder, TraceWriter
+from fencepost.simulation.trace.rows import TraceRows, TraceSink
 
 WORLD: Final = "real"
 _EXAMINE_S: Final = 20.0
@@ -45,7 +45,7 @@ async def run_real(
     client: m.ClientName = "fencepost",
     duration_us: int = DEFAULT_US,
     observers: Iterable[Observer] = (),
-    trace: TraceWriter | None = None,
+    trace: TraceSink | None = None,
     progress: Progress | None = None,
     flaw: str = "",
 ) -> ChaosResult:
@@ -68,8 +68,8 @@ async def run_real(
     servers = cluster.bootstrap_servers if isinstance(cluster, RealCluster) else ",".join(addresses(cluster))
     if own is None:
         await examine(servers, _EXAMINE_S)
-    recorder = Recorder(world=WORLD, group=scenario.group.id, sink=trace)
-    chronicle = RealChronicle(recorder)
+    recorder = TraceRows(world=WORLD, group=scenario.group.id, sink=trace)
+    trace_writer = RealTraceWriter(recorder)
     async with AsyncExitStack() as stack:
         admin = Admin(servers)
         stack.push_async_callback(admin.close)
@@ -107,7 +107,7 @@ async def run_real(
         async with stage:
             await stage.play(progress)
         checkers = _checkers(client, observed=stage.observed is not None)
-        retelling = stage.retell([chronicle, *checkers, *observers], recorder)
+        replayed = stage.retell([trace_writer, *checkers, *observers], recorder)
     return _result(
         stage,
         scenario,
@@ -115,10 +115,10 @@ async def run_real(
         began=began,
         cluster=servers if own is None else own.state.runner,
         client=client,
-        heartbeats=chronicle.heartbeats,
-        rebalances=chronicle.rebalances,
-        converged=retelling.settled,
-        violations=retelling.violations,
+        heartbeats=trace_writer.heartbeats,
+        rebalances=trace_writer.rebalances,
+        converged=replayed.settled,
+        violations=replayed.violations,
         digest=recorder.digest(),
     )
 

@@ -12,24 +12,24 @@ from fencepost.coordinator.protocol.consumer import (
 )
 from fencepost.coordinator.protocol.regular_expressions import matching
 from fencepost.coordinator.protocol.slices import at_once
+from fencepost.simulation.faults.draw import FaultKind
 from fencepost.simulation.faults.nemesis import Nemesis
-from fencepost.simulation.faults.plan import FaultKind
 from fencepost.simulation.kafka.member import ALIVE
 from fencepost.simulation.kernel.observers import Observer
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.admin import OFFSETS_TOPIC
-from fencepost.simulation.lab.chaos.happenings import HeartbeatSeen
+from fencepost.simulation.lab.chaos.events import HeartbeatSeen
+from fencepost.simulation.lab.chaos.foreign_members import ForeignMembers
 from fencepost.simulation.lab.chaos.merge import RunClock
 from fencepost.simulation.lab.chaos.observed import Arrival, ObservedCoordinator
 from fencepost.simulation.lab.chaos.processes import RunContext
+from fencepost.simulation.lab.chaos.replayed import ReplayedWorld
 from fencepost.simulation.lab.chaos.result import Skipped
-from fencepost.simulation.lab.chaos.retelling import Retelling
-from fencepost.simulation.lab.chaos.roster import Roster
 from fencepost.simulation.lab.chaos.staging import LossWatch, Staging
 from fencepost.simulation.lab.chaos.world import RealWorld
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
 from fencepost.simulation.scenarios.check import named_topics
-from fencepost.simulation.trace.recorder import Recorder
+from fencepost.simulation.trace.rows import TraceRows
 from fencepost.simulation.trace.schema import RowKind as Row
 
 _SHOWN: Final = 5
@@ -105,8 +105,8 @@ class RealStage(Staging[RealWorld]):
         await self._drain(self._config.group_consumer_session_timeout_ms, self._subscribed)
 
     @property
-    def _roster(self) -> Roster:
-        return Roster(self._world.members, named_topics(self._scenario))
+    def _roster(self) -> ForeignMembers:
+        return ForeignMembers(self._world.members, named_topics(self._scenario))
 
     def _subscribed(self, topic: str) -> bool:
         """Whether anybody who runs at the end subscribes to the topic."""
@@ -117,9 +117,9 @@ class RealStage(Staging[RealWorld]):
 
     # -- afterwards ---------------------------------------------------------------------------------------
 
-    def retell(self, observers: Iterable[Observer], recorder: Recorder) -> Retelling:
+    def retell(self, observers: Iterable[Observer], recorder: TraceRows) -> ReplayedWorld:
         """Tell observers all that happened, in one order."""
-        retelling = Retelling(
+        replayed = ReplayedWorld(
             self._scenario,
             self._config,
             self.observed,
@@ -131,18 +131,18 @@ class RealStage(Staging[RealWorld]):
         )
         run = f"{self._scenario.name} {self._seed} {self._scenario.group.members}"
         recorder.add(0, "", Row.RUN_START.value, detail=run)
-        retelling.tell_all(self.happenings, self._arrivals, self.ended_us)
-        if self.observed is None and not retelling.settled:
-            retelling.report("progress", f"members stand at {retelling.standing}")
+        replayed.tell_all(self.happenings, self._arrivals, self.ended_us)
+        if self.observed is None and not replayed.settled:
+            replayed.report("progress", f"members stand at {replayed.standing}")
         for number in self.missing[:_SHOWN]:
             partition, offset = self.ledger.acknowledged[number]
-            retelling.report(
+            replayed.report(
                 "at-least-once",
                 f"record {number}, {partition.topic}-{partition.partition} at {offset}, was acknowledged and"
                 " nobody processed it",
             )
         recorder.add(self.ended_us, "", Row.RUN_END.value)
-        return retelling
+        return replayed
 
 
 class _HeartbeatWatch(LossWatch):

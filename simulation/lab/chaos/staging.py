@@ -16,7 +16,7 @@ import structlog
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation.faults.plan import Draw, FaultKind
+from fencepost.simulation.faults.draw import Draw, FaultKind
 from fencepost.simulation.faults.stage import DisturbedNetwork
 from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.kernel.rules import Direction
@@ -24,14 +24,14 @@ from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.admin import Admin
 from fencepost.simulation.lab.chaos.brokers import RealBrokers
 from fencepost.simulation.lab.chaos.clock import RealTime
-from fencepost.simulation.lab.chaos.happenings import Happenings, Told
-from fencepost.simulation.lab.chaos.ledger import Ledger
-from fencepost.simulation.lab.chaos.nursery import Nursery
+from fencepost.simulation.lab.chaos.events import MemberEvent, RunEvents
+from fencepost.simulation.lab.chaos.foreign_members import ForeignMembers
+from fencepost.simulation.lab.chaos.fork_server import ForkServer
 from fencepost.simulation.lab.chaos.processes import OpenNetwork, ProcessWorld, RunContext
 from fencepost.simulation.lab.chaos.producer import Producer
+from fencepost.simulation.lab.chaos.record_count import RecordCount
 from fencepost.simulation.lab.chaos.result import Skipped
-from fencepost.simulation.lab.chaos.roster import Roster
-from fencepost.simulation.lab.chaos.tempo import Tempo
+from fencepost.simulation.lab.chaos.time_scale import TimeScale
 from fencepost.simulation.lab.chaos.topics import RealTopics
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
@@ -80,7 +80,7 @@ class Staging(abc.ABC, Generic[W]):
 
     def __init__(
         self,
-        played: Tempo[Any],
+        played: TimeScale[Any],
         seed: int,
         admin: Admin,
         bootstrap_servers: str,
@@ -99,8 +99,8 @@ class Staging(abc.ABC, Generic[W]):
         self._calm = asyncio.Event()
         self._calm_us = 0
         self._stack = AsyncExitStack()
-        self.happenings = Happenings()
-        self.ledger = Ledger()
+        self.happenings = RunEvents()
+        self.ledger = RecordCount()
         self.skipped: list[Skipped] = []
         self.missing: list[int] = []
         """Records that were acknowledged and that nobody processed."""
@@ -120,7 +120,7 @@ class Staging(abc.ABC, Generic[W]):
             stack.push_async_callback(self._producer.close)
             await self._producer.begin()
             self._topics = RealTopics(self._admin, self._producer, self.ledger, self.happenings, self._time)
-            nursery = await stack.enter_async_context(Nursery(self._program))
+            nursery = await stack.enter_async_context(ForkServer(self._program))
             self.brokers = RealBrokers(
                 self._admin,
                 self._own,
@@ -174,7 +174,7 @@ class Staging(abc.ABC, Generic[W]):
 
     @property
     @abc.abstractmethod
-    def _roster(self) -> Roster:
+    def _roster(self) -> ForeignMembers:
         """Who may be in the group."""
 
     @abc.abstractmethod
@@ -221,7 +221,7 @@ class Staging(abc.ABC, Generic[W]):
         return None
 
     def _tell(self, hook: str, *arguments: object) -> None:
-        self.happenings.add(self._time.now_us, "", Told(hook, arguments))
+        self.happenings.add(self._time.now_us, "", MemberEvent(hook, arguments))
 
     # -- the run ------------------------------------------------------------------------------------------
 
@@ -344,11 +344,11 @@ async def until(holds: Callable[[], bool]) -> None:
 class LossWatch(ProxyObserver):
     """Takes down what the proxy lost."""
 
-    def __init__(self, happenings: Happenings, time: RealTime) -> None:
+    def __init__(self, happenings: RunEvents, time: RealTime) -> None:
         self._happenings = happenings
         self._time = time
 
     def on_loss(self, member: str, broker: str, direction: Direction, request: object, t_us: int) -> None:
         """A request did not reach the broker, or no answer to it the member."""
-        lost = Told("on_loss", (member, broker, str(direction), request))
+        lost = MemberEvent("on_loss", (member, broker, str(direction), request))
         self._happenings.add(self._time.now_us, "", lost)

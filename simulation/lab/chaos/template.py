@@ -27,7 +27,7 @@ import msgspec
 import structlog
 
 from fencepost.simulation.lab.chaos import messages as m
-from fencepost.simulation.lab.chaos.telling import Telling
+from fencepost.simulation.lab.chaos.event_channel import EventChannel
 
 PROGRAMS: Mapping[m.ProgramName, str] = {
     "fencepost": "fencepost.simulation.lab.chaos.member",
@@ -161,7 +161,7 @@ def _be(terms: m.AnyTerms, fd: int, program: Program) -> NoReturn:
                 program(terms, channel)
                 code = 0
             except Exception:
-                Telling(channel, terms.began_us).say(m.Failed, traceback.format_exc())
+                EventChannel(channel, terms.began_us).say(m.Failed, traceback.format_exc())
     os._exit(code)
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.simulation.lab.chaos.admin import Admin, TopicTaken
 from fencepost.simulation.lab.chaos.clock import RealTime, WorkQueue
-from fencepost.simulation.lab.chaos.happenings import Happenings, TopicImageChanged
-from fencepost.simulation.lab.chaos.ledger import Ledger
+from fencepost.simulation.lab.chaos.events import RunEvents, TopicImageChanged
 from fencepost.simulation.lab.chaos.producer import Producer
+from fencepost.simulation.lab.chaos.record_count import RecordCount
 
 
 class RealTopics:
@@ -17,7 +17,7 @@ class RealTopics:
     """
 
     def __init__(
-        self, admin: Admin, producer: Producer, ledger: Ledger, happenings: Happenings, time: RealTime
+        self, admin: Admin, producer: Producer, ledger: RecordCount, happenings: RunEvents, time: RealTime
     ) -> None:
         self._admin = admin
         self._producer = producer

@@ -18,13 +18,13 @@ from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId, partitions_of
 from fencepost.simulation.lab.conform.broker import READY_S, RETRIED, Judge
-from fencepost.simulation.lab.conform.compare import comparable, differing
 from fencepost.simulation.lab.conform.deviations import (
     NOTHING_MATCHES,
     TAKES_INSTANCE_ID,
     Deviation,
     deviation_of,
 )
+from fencepost.simulation.lab.conform.equality import comparable, differing
 from fencepost.simulation.lab.conform.exchange import ConformExchange, ConformGroupView, History
 from fencepost.simulation.lab.conform.own import Own
 from fencepost.simulation.lab.conform.probe import await_topics

@@ -17,19 +17,21 @@ from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.machine import IllegalTransition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetFetchResponse
 from fencepost.coordinator.protocol.topics import TopicsImage
-from fencepost.member.consumer.actions import (
+from fencepost.member.base.actions import (
     CallbackKind,
-    ConsumerMoved,
     FetchOffsets,
-    FindCoordinator,
     LeaveFinished,
     RaiseToApplication,
     ResolveTopicNames,
     RunCallback,
+    SendFindCoordinator,
+)
+from fencepost.member.base.config import ConsumerConfig
+from fencepost.member.base.errors import FatalMemberError, RequestFailure
+from fencepost.member.consumer.actions import (
+    ConsumerMoved,
     SendHeartbeat,
 )
-from fencepost.member.consumer.config import ConsumerConfig
-from fencepost.member.consumer.errors import FatalMemberError, RequestFailure
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.states import CONSUMER_MEMBER, ConsumerMemberState
 from fencepost.simulation.checkers.base import Finding
@@ -233,7 +235,7 @@ class ExploredProcess:
             match action:
                 case SendHeartbeat():
                     self.requests = (*self.requests, HeartbeatInFlight(action.token, action.request))
-                case FindCoordinator():
+                case SendFindCoordinator():
                     todo += machine.coordinator_found(action.token, now_ms)
                 case ResolveTopicNames():
                     names = {each: name for each in action.topic_ids if (name := image.name_of(each))}

@@ -19,7 +19,7 @@ from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.lab.chaos.admin import Admin
 from fencepost.simulation.lab.chaos.result import ChaosResult, Skipped
 from fencepost.simulation.lab.chaos.run import WORLD, run_real
-from fencepost.simulation.lab.chaos.tempo import Tempo, tempo
+from fencepost.simulation.lab.chaos.time_scale import TimeScale, tempo
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.clusters.probe import examine
 from fencepost.simulation.lab.fidelity.fit import Fit, fit
@@ -105,7 +105,7 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
     scenario: Scenario
     config: GroupCoordinatorConfig
     """The broker's."""
-    plays: dict[int, Tempo[Scenario]]
+    plays: dict[int, TimeScale[Scenario]]
     """By seed, what was played."""
     results: list[ChaosResult]
     latencies: Latencies

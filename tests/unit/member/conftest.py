@@ -19,11 +19,8 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetCommitResponse,
     OffsetFetchResponse,
 )
-from fencepost.member.consumer.actions import (
-    Action,
-    ConsumerMoved,
+from fencepost.member.base.actions import (
     FetchOffsets,
-    FindCoordinator,
     FindLogOffsets,
     FindOffsetsByDuration,
     LeaveFinished,
@@ -31,11 +28,16 @@ from fencepost.member.consumer.actions import (
     ResolveTopicNames,
     RunCallback,
     SendCommit,
+    SendFindCoordinator,
+)
+from fencepost.member.base.config import ConsumerConfig
+from fencepost.member.base.errors import RequestFailure
+from fencepost.member.base.leave import CloseOption
+from fencepost.member.consumer.actions import (
+    Action,
+    ConsumerMoved,
     SendHeartbeat,
 )
-from fencepost.member.consumer.config import ConsumerConfig
-from fencepost.member.consumer.errors import RequestFailure
-from fencepost.member.consumer.leave import CloseOption
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.states import CONSUMER_MEMBER
 
@@ -78,7 +80,7 @@ class Rig:
 
     def _answer_the_simple_ones(self) -> None:
         for action in list(self.open):
-            if isinstance(action, FindCoordinator) and self.auto_coordinator:
+            if isinstance(action, SendFindCoordinator) and self.auto_coordinator:
                 self.open.remove(action)
                 self.take(self.member.coordinator_found(action.token, self.now))
             elif isinstance(action, ResolveTopicNames) and self.auto_names:

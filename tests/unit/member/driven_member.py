@@ -20,9 +20,9 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetFetchResponse,
 )
 from fencepost.coordinator.protocol.outcome import Request, Response
-from fencepost.member.consumer.config import ConsumerConfig
-from fencepost.member.driver.clock import LoopClock
-from fencepost.member.driver.consumer import ConsumerDriver
+from fencepost.member.base.clock import LoopClock
+from fencepost.member.base.config import ConsumerConfig
+from fencepost.member.consumer.driver import ConsumerDriver
 
 FOO = "foo-id"
 FOO_0, FOO_1 = TopicPartition("foo", 0), TopicPartition("foo", 1)

@@ -6,7 +6,7 @@ import asyncio
 import random
 from typing import Any
 
-from fencepost.member.driver.transport import Disconnected
+from fencepost.member.base.transport import Disconnected
 from fencepost.member.sac.consumer import SingleActiveConsumer
 from fencepost.member.sac.listener import SacListener, SacMachineObserver
 from fencepost.member.sac.offsets import FIRST, OffsetSpecification

@@ -7,11 +7,11 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any
 
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member.application.engine import GlobalWork, StreamsEngine
-from fencepost.member.application.port import CommitRefused, PartitionRecords, ThreadEvents
-from fencepost.member.application.runtime import CutShort
-from fencepost.member.application.settings import check_process
-from fencepost.member.application.store import StateDirectory
+from fencepost.member.streams.application.driver import GlobalWork, StreamsDriver
+from fencepost.member.streams.application.port import CommitRefused, PartitionRecords, ThreadEvents
+from fencepost.member.streams.application.runtime import CutShort
+from fencepost.member.streams.application.settings import check_process
+from fencepost.member.streams.application.store import StateDirectory
 from fencepost.member.streams.client import StreamsClient
 from fencepost.member.streams.client_states import StreamClientState as S
 from fencepost.member.streams.handler import Handlers
@@ -183,7 +183,7 @@ class Rig:
         global_work = None
         if reader is not None:
             global_work = GlobalWork(check_process(global_process or self._process), lambda: reader)
-        self.engine = StreamsEngine(
+        self.engine = StreamsDriver(
             StreamsClient("app", threads, global_thread=reader is not None, escalates=escalates),
             check_process(process or self._process),
             self._make,

@@ -13,7 +13,7 @@ from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.server.broker import Broker
 from fencepost.member import KIP848Consumer
 from fencepost.member.kafka.streams_member import WholeTopicReader
-from fencepost.simulation.lab.chaos.journal import GroupJournal
+from fencepost.simulation.lab.chaos.group_log_tail import GroupLogTail
 
 pytestmark = pytest.mark.real
 
@@ -68,7 +68,7 @@ async def consumer_of(servers: str) -> None:
 
 
 async def journal_of(servers: str) -> None:
-    await GroupJournal("g", servers).__aenter__()
+    await GroupLogTail("g", servers).__aenter__()
 
 
 @pytest.mark.parametrize("begin", [consumer_of, journal_of])
@@ -91,15 +91,15 @@ async def test_a_journal_that_is_cancelled_while_it_looks_for_its_place_is_close
 ) -> None:
     connected = asyncio.Event()
 
-    async def looking(journal: GroupJournal) -> int:
+    async def looking(journal: GroupLogTail) -> int:
         while not await journal._client.ready(journal._client.get_random_node()):
             await journal._again()
         connected.set()
         return await asyncio.get_running_loop().create_future()
 
-    monkeypatch.setattr(GroupJournal, "_locate", looking)
+    monkeypatch.setattr(GroupLogTail, "_locate", looking)
     async with Broker({"orders": 1}) as broker:
-        journal = GroupJournal("g", broker.bootstrap_servers)
+        journal = GroupLogTail("g", broker.bootstrap_servers)
         entering = asyncio.ensure_future(journal.__aenter__())
         async with asyncio.timeout(_SECONDS):
             await connected.wait()

@@ -13,7 +13,7 @@ from aiokafka.conn import CloseReason
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaError
 
 from fencepost.member.kafka.client import KafkaClient
-from fencepost.member.kafka.engine import AiokafkaRequest, Fetching
+from fencepost.member.kafka.connections import AiokafkaRequest, Fetching
 from tests.batches import batch
 
 A, B, C = ("orders", 0), ("orders", 1), ("orders", 2)

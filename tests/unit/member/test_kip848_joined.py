@@ -7,15 +7,15 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from fencepost.member.consumer.config import ConsumerConfig
+from fencepost.member.base.config import ConsumerConfig
+from fencepost.member.base.listener import RebalanceListener
 from fencepost.member.consumer.states import ConsumerMemberEvent as E
 from fencepost.member.consumer.states import ConsumerMemberState as S
-from fencepost.member.driver.listener import RebalanceListener
 from fencepost.member.kafka.listener import MemberWatch
-from fencepost.member.kafka.session import KafkaMemberSession
+from fencepost.member.kafka.member import KafkaMember
 
 
-class Restless(KafkaMemberSession):
+class Restless(KafkaMember):
     """A member that takes up each assignment, and has the next one before anything else may run."""
 
     def _make_driver(self, listener: RebalanceListener, watch: MemberWatch) -> MagicMock:
@@ -35,8 +35,8 @@ class Restless(KafkaMemberSession):
 async def test_start_ends_with_the_first_assignment_although_the_next_one_is_there_already(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("fencepost.member.kafka.session.Fetching", MagicMock())
-    monkeypatch.setattr("fencepost.member.kafka.session.KafkaTransport", MagicMock())
+    monkeypatch.setattr("fencepost.member.kafka.member.Fetching", MagicMock())
+    monkeypatch.setattr("fencepost.member.kafka.member.KafkaTransport", MagicMock())
     session = Restless(
         MagicMock(),
         MagicMock(),

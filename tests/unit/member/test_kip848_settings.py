@@ -14,7 +14,7 @@ import fencepost.member
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member import KIP848Consumer
-from fencepost.member.consumer.errors import (
+from fencepost.member.base.errors import (
     CommitFailed,
     FatalMemberError,
     NoOffsetForPartition,

@@ -20,8 +20,8 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetCommitRequest,
     OffsetFetchRequest,
 )
-from fencepost.member.driver.transport import Disconnected, RequestTimedOut, TransportError
-from fencepost.member.kafka.engine import COORDINATION
+from fencepost.member.base.transport import Disconnected, RequestTimedOut, TransportError
+from fencepost.member.kafka.connections import COORDINATION
 from fencepost.member.kafka.transport import KafkaTransport
 
 TOPIC_ID = "AAAAAAAAAAAAAAAAAAAAAQ"

@@ -9,8 +9,9 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member.consumer.actions import RunCallback, SendHeartbeat
-from fencepost.member.consumer.leave import CloseOption
+from fencepost.member.base.actions import RunCallback
+from fencepost.member.base.leave import CloseOption
+from fencepost.member.consumer.actions import SendHeartbeat
 
 MakeRig = Callable[..., Any]
 FOO = "foo-id"

@@ -10,9 +10,9 @@ import pytest
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitResponse
-from fencepost.member.consumer.backoff import Backoff
-from fencepost.member.consumer.commits import Commit, CommitKind, Commits
-from fencepost.member.consumer.config import ConsumerConfig
+from fencepost.member.base.backoff import Backoff
+from fencepost.member.base.commits import Commit, CommitKind, Commits
+from fencepost.member.base.config import ConsumerConfig
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -13,11 +13,11 @@ import structlog
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest
-from fencepost.member.consumer.errors import CallbackFailed, CommitFailed, FatalMemberError, MemberError
-from fencepost.member.consumer.leave import CloseOption
-from fencepost.member.driver.clock import LoopClock
-from fencepost.member.driver.consumer import ConsumerDriver
-from fencepost.member.driver.transport import Disconnected, RequestTimedOut
+from fencepost.member.base.clock import LoopClock
+from fencepost.member.base.errors import CallbackFailed, CommitFailed, FatalMemberError, MemberError
+from fencepost.member.base.leave import CloseOption
+from fencepost.member.base.transport import Disconnected, RequestTimedOut
+from fencepost.member.consumer.driver import ConsumerDriver
 from tests.unit.member.driven_member import FOO, FOO_0, FOO_1, Rig
 
 

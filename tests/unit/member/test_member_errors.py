@@ -10,8 +10,12 @@ import pytest
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
-from fencepost.member.consumer.actions import CommitFinished, FindCoordinator, RunCallback, SendHeartbeat
-from fencepost.member.consumer.errors import (
+from fencepost.member.base.actions import (
+    CommitFinished,
+    RunCallback,
+    SendFindCoordinator,
+)
+from fencepost.member.base.errors import (
     ERROR_RULES,
     CallbackFailed,
     ErrorRule,
@@ -19,6 +23,7 @@ from fencepost.member.consumer.errors import (
     MemberError,
     heartbeat_rule,
 )
+from fencepost.member.consumer.actions import SendHeartbeat
 
 MakeRig = Callable[..., Any]
 FOO = "foo-id"
@@ -86,7 +91,7 @@ def test_an_error_does_what_its_rule_says(rig: MakeRig, state: str, code: ErrorC
         acknowledged = rule is ErrorRule.REDISCOVER and state == "ACKNOWLEDGING"
         assert r.state == ("STABLE" if acknowledged else state)
         assert bool(r.errors) == (rule is ErrorRule.REPORT)
-        looked_up = [action for action in r.log if isinstance(action, FindCoordinator)]
+        looked_up = [action for action in r.log if isinstance(action, SendFindCoordinator)]
         assert len(looked_up) == (2 if rule is ErrorRule.REDISCOVER else 1)
         r.advance(0 if rule is ErrorRule.REDISCOVER else 120)
         assert r.heartbeat().rebalance_timeout_ms != -1
@@ -110,7 +115,7 @@ def test_a_coordinator_that_keeps_refusing_is_not_asked_in_a_loop(rig: MakeRig) 
     for _ in range(20):
         if r.pending(SendHeartbeat):
             r.answer(error=ErrorCode.NOT_COORDINATOR)
-    refused = sum(isinstance(action, FindCoordinator) for action in r.log)
+    refused = sum(isinstance(action, SendFindCoordinator) for action in r.log)
     assert refused == 2, "the first lookup goes out at once, the next one waits"
     r.advance(120)
     assert r.pending(SendHeartbeat)

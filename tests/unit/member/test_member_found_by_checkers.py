@@ -13,18 +13,18 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetCommitResponse,
     OffsetFetchResponse,
 )
-from fencepost.member.consumer.actions import (
+from fencepost.member.base.actions import (
     CallbackKind,
     CommitFinished,
     FetchOffsets,
-    FindCoordinator,
     ResolveTopicNames,
     RunCallback,
     SendCommit,
-    SendHeartbeat,
+    SendFindCoordinator,
 )
-from fencepost.member.consumer.config import ConsumerConfig
-from fencepost.member.consumer.errors import RequestFailure
+from fencepost.member.base.config import ConsumerConfig
+from fencepost.member.base.errors import RequestFailure
+from fencepost.member.consumer.actions import SendHeartbeat
 from fencepost.member.consumer.machine import ConsumerMember
 
 X = "XXXXXXXXXXXXXXXXXXXXXX"
@@ -52,7 +52,7 @@ def consuming(assigned=None) -> Script:
     member = script.member
     script(member.subscribe(["x"], None, 0))
     script(member.poll_begin(0))
-    script(member.coordinator_found(script.last(FindCoordinator).token, 0))
+    script(member.coordinator_found(script.last(SendFindCoordinator).token, 0))
     answer = ConsumerGroupHeartbeatResponse(
         member_id="m", member_epoch=2, heartbeat_interval_ms=5000, assignment=assigned
     )
@@ -138,7 +138,7 @@ def fail_heartbeat(script, now_ms) -> None:
     while member.deadline_ms < now_ms:
         script(member.deadline_reached(member.deadline_ms))
     script(member.request_failed(script.last(SendHeartbeat).token, RequestFailure.TIMED_OUT, now_ms))
-    script(member.coordinator_found(script.last(FindCoordinator).token, now_ms))
+    script(member.coordinator_found(script.last(SendFindCoordinator).token, now_ms))
     script(member.deadline_reached(now_ms + 2_000))
     assert script.last(SendHeartbeat).request.rebalance_timeout_ms > 0
 
@@ -176,7 +176,7 @@ def test_a_commit_that_waits_for_a_coordinator_leaves_out_what_was_let_go_meanwh
     script(member.poll_begin(now_ms))
     script(member.callback_finished(script.last(RunCallback).token, None, now_ms))
     assert not any(isinstance(action, SendCommit) for action in script.actions)
-    script(member.coordinator_found(script.last(FindCoordinator).token, now_ms))
+    script(member.coordinator_found(script.last(SendFindCoordinator).token, now_ms))
     assert list(script.last(SendCommit).request.offsets) == [X0]
 
 

@@ -9,13 +9,13 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member.consumer.actions import (
-    FindCoordinator,
+from fencepost.member.base.actions import (
     ResolveTopicNames,
     RunCallback,
-    SendHeartbeat,
+    SendFindCoordinator,
 )
-from fencepost.member.consumer.errors import RequestFailure
+from fencepost.member.base.errors import RequestFailure
+from fencepost.member.consumer.actions import SendHeartbeat
 
 MakeRig = Callable[..., Any]
 FOO, BAR = "foo-id", "bar-id"
@@ -351,7 +351,7 @@ def test_a_disconnect_makes_the_coordinator_unknown(rig: MakeRig) -> None:
     r.auto_coordinator = False
     r.advance(5_000)
     r.fail()
-    assert r.pending(FindCoordinator)
+    assert r.pending(SendFindCoordinator)
     r.advance(60_000)
     assert r.pending(SendHeartbeat) == []
     r.auto_coordinator = True
@@ -365,10 +365,10 @@ def test_a_lookup_that_fails_is_tried_again_after_the_back_off(rig: MakeRig) -> 
     r.subscribe("foo")
     r.poll_begin()
     for _ in range(4):
-        r.fail(FindCoordinator)
+        r.fail(SendFindCoordinator)
         assert r.open == []
         r.advance(1_000)
-        assert r.pending(FindCoordinator)
+        assert r.pending(SendFindCoordinator)
 
 
 def test_a_lookup_that_is_refused_for_good_is_fatal(rig: MakeRig) -> None:
@@ -376,7 +376,7 @@ def test_a_lookup_that_is_refused_for_good_is_fatal(rig: MakeRig) -> None:
     r.auto_coordinator = False
     r.subscribe("foo")
     r.poll_begin()
-    action = r.one(FindCoordinator)
+    action = r.one(SendFindCoordinator)
     r.open.clear()
     r.take(r.member.coordinator_refused(action.token, ErrorCode.GROUP_AUTHORIZATION_FAILED, r.now))
     assert r.state == "FATAL"
@@ -388,10 +388,10 @@ def test_a_lookup_that_is_refused_for_now_is_tried_again(rig: MakeRig) -> None:
     r.auto_coordinator = False
     r.subscribe("foo")
     r.poll_begin()
-    action = r.one(FindCoordinator)
+    action = r.one(SendFindCoordinator)
     r.open.clear()
     r.take(r.member.coordinator_refused(action.token, ErrorCode.COORDINATOR_NOT_AVAILABLE, r.now))
     assert r.open == []
     r.advance(120)
-    assert r.pending(FindCoordinator)
+    assert r.pending(SendFindCoordinator)
     assert r.state == "JOINING"

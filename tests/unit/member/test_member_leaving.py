@@ -9,8 +9,12 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member.consumer.actions import RunCallback, SendCommit, SendHeartbeat
-from fencepost.member.consumer.errors import CallbackFailed
+from fencepost.member.base.actions import (
+    RunCallback,
+    SendCommit,
+)
+from fencepost.member.base.errors import CallbackFailed
+from fencepost.member.consumer.actions import SendHeartbeat
 
 MakeRig = Callable[..., Any]
 FOO = "foo-id"

@@ -6,7 +6,8 @@ from collections.abc import Callable
 from typing import Any
 
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.member.consumer.actions import FindCoordinator, SendHeartbeat
+from fencepost.member.base.actions import SendFindCoordinator
+from fencepost.member.consumer.actions import SendHeartbeat
 
 MakeRig = Callable[..., Any]
 FOO = "foo-id"
@@ -101,4 +102,4 @@ def test_a_member_fenced_while_it_is_not_polled_does_not_join(rig: MakeRig) -> N
     r.callback()
     assert r.state == "STALE"
     assert r.pending(SendHeartbeat) == []
-    assert r.pending(FindCoordinator) == []
+    assert r.pending(SendFindCoordinator) == []

@@ -10,15 +10,15 @@ import pytest
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitResponse
-from fencepost.member.consumer.actions import (
+from fencepost.member.base.actions import (
     CommitFinished,
     FetchOffsets,
-    FindCoordinator,
     FindLogOffsets,
     FindOffsetsByDuration,
     SendCommit,
+    SendFindCoordinator,
 )
-from fencepost.member.consumer.errors import MemberError, NoOffsetForPartition
+from fencepost.member.base.errors import MemberError, NoOffsetForPartition
 
 MakeRig = Callable[..., Any]
 FOO = "foo-id"
@@ -198,14 +198,14 @@ def test_a_fetch_or_a_commit_that_meets_no_coordinator_looks_for_it_at_once(
     r.auto_coordinator = False
     r.fetched(r.one(FetchOffsets), {}, error=code)
     r.advance(200)
-    assert r.one(FindCoordinator)
+    assert r.one(SendFindCoordinator)
     r = rig()
     r.stable({FOO: (0,)})
     r.auto_coordinator = False
     r.take(r.member.commit({FOO_0: OffsetAndMetadata(offset=5)}, r.now)[1])
     r.committed(code)
     r.advance(200)
-    assert r.one(FindCoordinator)
+    assert r.one(SendFindCoordinator)
 
 
 def test_a_fetch_that_gets_no_answer_is_tried_again(rig: MakeRig) -> None:

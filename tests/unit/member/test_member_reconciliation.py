@@ -9,14 +9,14 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member.consumer.actions import (
+from fencepost.member.base.actions import (
     FetchOffsets,
     ResolveTopicNames,
     RunCallback,
     SendCommit,
-    SendHeartbeat,
 )
-from fencepost.member.consumer.errors import CallbackFailed
+from fencepost.member.base.errors import CallbackFailed
+from fencepost.member.consumer.actions import SendHeartbeat
 
 MakeRig = Callable[..., Any]
 FOO, BAR = "foo-id", "bar-id"

@@ -15,16 +15,16 @@ import pytest
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
-from fencepost.member.consumer.actions import (
+from fencepost.member.base.actions import (
     FetchOffsets,
-    FindCoordinator,
     LeaveFinished,
     ResolveTopicNames,
     RunCallback,
     SendCommit,
-    SendHeartbeat,
+    SendFindCoordinator,
 )
-from fencepost.member.consumer.backoff import Backoff
+from fencepost.member.base.backoff import Backoff
+from fencepost.member.consumer.actions import SendHeartbeat
 
 MakeRig = Callable[..., Any]
 FOO, BAR = "foo-id", "bar-id"
@@ -125,8 +125,8 @@ def test_kafka_19300_leaving_ends_without_a_coordinator(rig: MakeRig, how: str) 
     r.fail()
     r.take(getattr(r.member, how)(r.now))
     for _ in range(100):
-        if r.pending(FindCoordinator):
-            r.fail(FindCoordinator)
+        if r.pending(SendFindCoordinator):
+            r.fail(SendFindCoordinator)
         r.advance(1_000)
     assert count(r, LeaveFinished) == 1
 
@@ -138,7 +138,7 @@ def test_kafka_19357_leaving_ends_if_the_lookup_is_not_allowed(rig: MakeRig) -> 
     r.advance(5_000)
     r.fail()
     r.unsubscribe()
-    lookup = r.one(FindCoordinator)
+    lookup = r.one(SendFindCoordinator)
     r.take(r.member.coordinator_refused(lookup.token, ErrorCode.GROUP_AUTHORIZATION_FAILED, r.now))
     assert count(r, LeaveFinished) == 1
 
@@ -196,12 +196,12 @@ def test_kafka_20145_one_acknowledgement_for_one_change(rig: MakeRig) -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", [SendHeartbeat, FetchOffsets, FindCoordinator, ResolveTopicNames, SendCommit]
+    "kind", [SendHeartbeat, FetchOffsets, SendFindCoordinator, ResolveTopicNames, SendCommit]
 )
 def test_kafka_20253_no_retry_spins(rig: MakeRig, kind: type) -> None:
     r = rig(enable_auto_commit=True)
     r.auto_offsets = r.auto_names = False
-    r.auto_coordinator = kind is not FindCoordinator
+    r.auto_coordinator = kind is not SendFindCoordinator
     r.join("foo")
     if kind in (FetchOffsets, ResolveTopicNames, SendCommit):
         r.answer(2, {FOO: (0,)})

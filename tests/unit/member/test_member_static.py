@@ -9,7 +9,8 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import STATIC_LEAVE_EPOCH
-from fencepost.member.consumer.actions import RunCallback, SendHeartbeat
+from fencepost.member.base.actions import RunCallback
+from fencepost.member.consumer.actions import SendHeartbeat
 
 MakeRig = Callable[..., Any]
 FOO = "foo-id"

@@ -28,11 +28,11 @@ from fencepost.coordinator.protocol.outcome import (
 )
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.runtime import CoordinatorRuntime
-from fencepost.member.consumer.config import ConsumerConfig
-from fencepost.member.consumer.leave import CloseOption
-from fencepost.member.driver.clock import LoopClock
-from fencepost.member.driver.consumer import ConsumerDriver
-from fencepost.member.driver.transport import Disconnected
+from fencepost.member.base.clock import LoopClock
+from fencepost.member.base.config import ConsumerConfig
+from fencepost.member.base.leave import CloseOption
+from fencepost.member.base.transport import Disconnected
+from fencepost.member.consumer.driver import ConsumerDriver
 
 LATENCY_S = 0.001
 FOO = Topic(topic_id="foo" + "A" * 19, name="foo", partitions=6)

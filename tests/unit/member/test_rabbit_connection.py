@@ -16,7 +16,7 @@ from fencepost.coordinator.rabbit_codec.base import BrokerAddress, Frame, Stream
 from fencepost.coordinator.rabbit_codec.chunks import write_chunk
 from fencepost.coordinator.rabbit_codec.codec import decode, encode
 from fencepost.coordinator.rabbit_codec.entries import message
-from fencepost.member.driver.transport import Disconnected, TransportError
+from fencepost.member.base.transport import Disconnected, TransportError
 from fencepost.member.rabbit import connection as rabbit_connection
 from fencepost.member.rabbit.transport import RabbitTransport
 from fencepost.member.sac.consumer import SingleActiveConsumer

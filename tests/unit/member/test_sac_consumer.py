@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 import structlog
 
-from fencepost.member.driver.transport import Disconnected
+from fencepost.member.base.transport import Disconnected
 from fencepost.member.sac.consumer import ConsumerClosed, SingleActiveConsumer
 from fencepost.member.sac.offsets import FIRST, NONE, OffsetSpecification
 from fencepost.member.sac.states import SacMemberState

@@ -16,10 +16,10 @@ import pytest
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member import GlobalThread, IllegalStreamsState, StreamsApp, StreamsError
 from fencepost.member import StreamThreadExceptionResponse as Response
-from fencepost.member.application.changelog import changelog_topic, decode_change, encode_change
-from fencepost.member.application.settings import check_process
-from fencepost.member.application.store import StateDirectory
 from fencepost.member.kafka import streams
+from fencepost.member.streams.application.changelog import changelog_topic, decode_change, encode_change
+from fencepost.member.streams.application.settings import check_process
+from fencepost.member.streams.application.store import StateDirectory
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member.application.changelog import ChangelogUnavailable
-from fencepost.member.application.port import CommitRefused
+from fencepost.member.streams.application.changelog import ChangelogUnavailable
+from fencepost.member.streams.application.port import CommitRefused
 from fencepost.member.streams.client_states import StreamClientState as S
 from tests.unit.member.played_streams import Rig, settle
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member.application.port import PartitionRecords
+from fencepost.member.streams.application.port import PartitionRecords
 from fencepost.member.streams.client_states import StreamClientState as S
 from fencepost.member.streams.errors import IllegalStreamsState
 from fencepost.member.streams.handler import StreamThreadExceptionResponse as Response

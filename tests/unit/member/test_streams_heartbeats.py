@@ -25,12 +25,12 @@ from fencepost.coordinator.protocol.streams import (
     StreamsGroupHeartbeatResponse,
     Tasks,
 )
-from fencepost.member.application.streams_transport import StreamsTransport
-from fencepost.member.consumer.config import ConsumerConfig
+from fencepost.member.base.clock import LoopClock
+from fencepost.member.base.config import ConsumerConfig
+from fencepost.member.base.transport import Disconnected
+from fencepost.member.consumer.driver import ConsumerDriver
 from fencepost.member.consumer.states import ConsumerMemberState as S
-from fencepost.member.driver.clock import LoopClock
-from fencepost.member.driver.consumer import ConsumerDriver
-from fencepost.member.driver.transport import Disconnected
+from fencepost.member.streams.application.streams_transport import StreamsTransport
 from fencepost.member.streams.heartbeats import STREAMS_MEMBER, StreamsHeartbeats
 
 KAFKAS_PREDECESSORS = {

@@ -10,8 +10,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from fencepost.simulation.cli import main
-from fencepost.simulation.faults.plan import FaultKind
-from fencepost.simulation.lab.bridge.compare import compare, counterpart, translated
+from fencepost.simulation.faults.draw import FaultKind
+from fencepost.simulation.lab.bridge.counterpart import compare, counterpart, translated
 from fencepost.simulation.lab.bridge.shifts import Shifts
 from fencepost.simulation.run import plan_of, run
 from fencepost.simulation.scenarios.load import load_any

@@ -7,9 +7,9 @@ import asyncio
 import pytest
 
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
-from fencepost.member.driver.transport import RequestTimedOut
+from fencepost.member.base.transport import RequestTimedOut
+from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.faults.nemesis import Nemesis
-from fencepost.simulation.faults.plan import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.kafka.requests import LogOffsets
 from fencepost.simulation.kafka.transport import SimulatedTransport
 from fencepost.simulation.kafka.world import KafkaWorld

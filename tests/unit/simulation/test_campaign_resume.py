@@ -17,7 +17,7 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.pipeline import output
 from fencepost.simulation.pipeline.campaign import campaign
 from fencepost.simulation.pipeline.output import CampaignDirectory, writing
-from fencepost.simulation.pipeline.plan import cells_of
+from fencepost.simulation.pipeline.tasks import cells_of
 
 SEEDS = 12
 SECONDS = 120

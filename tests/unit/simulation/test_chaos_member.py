@@ -12,8 +12,8 @@ import pytest
 from aiokafka.structs import TopicPartition
 
 from fencepost.simulation.lab.chaos import messages as m
+from fencepost.simulation.lab.chaos.event_channel import EventChannel
 from fencepost.simulation.lab.chaos.member import RealMember
-from fencepost.simulation.lab.chaos.telling import Telling
 
 ORDERS = [TopicPartition("orders", number) for number in range(3)]
 TERMS = m.Terms(
@@ -58,7 +58,7 @@ async def member(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Any]:
     monkeypatch.setattr(asyncio.get_running_loop(), "add_reader", lambda *_: None)  # nobody orders anything
     ours, theirs = socket.socketpair()
     with ours, theirs:
-        made: Any = RealMember(TERMS, Telling(theirs, 0), theirs)
+        made: Any = RealMember(TERMS, EventChannel(theirs, 0), theirs)
         made._consumer = Consumer()
         yield made
 

@@ -18,12 +18,12 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
 )
-from fencepost.simulation.faults.plan import draw
+from fencepost.simulation.faults.draw import draw
 from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.application import FLAWS, one_expression, runs
-from fencepost.simulation.lab.chaos.ledger import Ledger
-from fencepost.simulation.lab.chaos.tempo import faster, tempo
+from fencepost.simulation.lab.chaos.record_count import RecordCount
+from fencepost.simulation.lab.chaos.time_scale import faster, tempo
 from fencepost.simulation.scenarios.load import library, load
 from fencepost.simulation.scenarios.timing import quiet_us
 
@@ -122,7 +122,7 @@ class TestMessages:
 
 class TestLedger:
     def test_what_nobody_processed_is_missing(self) -> None:
-        ledger = Ledger()
+        ledger = RecordCount()
         for number in (1, 2, 3):
             ledger.acknowledge(number, ORDERS[0], number)
         ledger.process((1, 3))
@@ -132,20 +132,20 @@ class TestLedger:
         assert ledger.missing(lambda _: True) == []
 
     def test_what_was_never_acknowledged_is_not_missing(self) -> None:
-        ledger = Ledger()
+        ledger = RecordCount()
         ledger.process((9,))
         assert ledger.missing(lambda _: True) == []
         assert ledger.duplicated == 0
 
     def test_each_further_time_counts(self) -> None:
-        ledger = Ledger()
+        ledger = RecordCount()
         ledger.process((1, 1, 2))
         ledger.process((1,))
         assert ledger.duplicated == 2
         assert ledger.processed == 4
 
     def test_records_go_with_their_topic(self) -> None:
-        ledger = Ledger()
+        ledger = RecordCount()
         ledger.acknowledge(1, ORDERS[0], 0)
         ledger.acknowledge(2, TopicPartition("payments", 0), 0)
         ledger.forget("orders")

@@ -24,17 +24,17 @@ from fencepost.simulation.checkers import real_checkers
 from fencepost.simulation.checkers.claims import OneClaimant
 from fencepost.simulation.kernel.observers import Observer, RecordsObserved
 from fencepost.simulation.lab.chaos import messages as m
-from fencepost.simulation.lab.chaos.chronicle import RealChronicle
-from fencepost.simulation.lab.chaos.happenings import (
+from fencepost.simulation.lab.chaos.events import (
     Happening,
-    Happenings,
     HostNoted,
-    Told,
+    MemberEvent,
+    RunEvents,
     TopicImageChanged,
 )
-from fencepost.simulation.lab.chaos.retelling import Retelling
+from fencepost.simulation.lab.chaos.replayed import ReplayedWorld
+from fencepost.simulation.lab.chaos.trace_writer import RealTraceWriter
 from fencepost.simulation.scenarios.load import loads
-from fencepost.simulation.trace.recorder import Recorder
+from fencepost.simulation.trace.rows import TraceRows
 
 SCENARIO = 'duration = "1m"\n[group]\nmembers = 2\n[[topics]]\nname = "orders"\npartitions = 2\n'
 ORDERS = (TopicPartition("orders", 0), TopicPartition("orders", 1))
@@ -44,8 +44,8 @@ END_US = 1_000_000
 
 def retell(
     told: Iterable[tuple[int, str, Happening]], observers: Iterable[Observer] | None = None
-) -> Retelling:
-    retelling = Retelling(
+) -> ReplayedWorld:
+    replayed = ReplayedWorld(
         loads(SCENARIO),
         GroupCoordinatorConfig(),
         None,
@@ -55,12 +55,12 @@ def retell(
         observers=real_checkers() if observers is None else observers,
         sequence=lambda: 0,
     )
-    happenings = Happenings()
+    happenings = RunEvents()
     happenings.add(0, "", TopicImageChanged(IMAGE, "orders", "created", 2))
     for t_us, host, happening in told:
         happenings.add(t_us, host, happening)
-    retelling.tell_all(happenings, (), END_US)
-    return retelling
+    replayed.tell_all(happenings, (), END_US)
+    return replayed
 
 
 def owning(host: str = "member-1", partitions: tuple[TopicPartition, ...] = ORDERS) -> list:
@@ -77,8 +77,8 @@ def on(host: str, *events: m.Event) -> list:
     return [(event.t_us, host, event) for event in events]
 
 
-def broken(retelling: Retelling) -> set[str]:
-    return {violation.invariant for violation in retelling.violations}
+def broken(replayed: ReplayedWorld) -> set[str]:
+    return {violation.invariant for violation in replayed.violations}
 
 
 def test_an_honest_member_breaks_nothing():
@@ -134,9 +134,9 @@ def test_who_comes_back_owns_nothing():
         (4, "member-1", HostNoted("crash")),
         *on("member-1", m.Up(5, "id-2"), m.Delivered(6, ORDERS[0], 0, 1)),
     ]
-    retelling = retell(told)
-    assert broken(retelling) == {"records-while-owned"}
-    assert retelling.hosts_by_member == {"id-member-1": "member-1", "id-2": "member-1"}
+    replayed = retell(told)
+    assert broken(replayed) == {"records-while-owned"}
+    assert replayed.hosts_by_member == {"id-member-1": "member-1", "id-2": "member-1"}
 
 
 def test_views_follow_what_members_say():
@@ -149,13 +149,13 @@ def test_views_follow_what_members_say():
             m.CalledBack(4, "revoked", "end", ORDERS[:1]),
         ),
         (5, "member-1", HostNoted("freeze")),
-        (6, "", Told("on_faults_end", ())),
+        (6, "", MemberEvent("on_faults_end", ())),
     ]
-    retelling = retell(told, [])
-    host = retelling.members["member-1"]
+    replayed = retell(told, [])
+    host = replayed.members["member-1"]
     assert (host.status, host.driver.state, host.driver.assignment) == ("frozen", "JOINING", ORDERS[1:])
-    assert retelling.faults_over
-    assert not retelling.settled
+    assert replayed.faults_over
+    assert not replayed.settled
 
 
 def test_a_group_is_settled_at_one_epoch_with_nothing_shared():
@@ -187,8 +187,8 @@ def test_heartbeats_are_rows_where_members_are_answered():
         def write(self, batch, /):
             rows.extend(batch)
 
-    recorder = Recorder(world="real", group="g", sink=Sink())
-    chronicle = RealChronicle(recorder)
+    recorder = TraceRows(world="real", group="g", sink=Sink())
+    trace_writer = RealTraceWriter(recorder)
     told = on(
         "member-1", m.Up(1, "id"), m.RequestSent(2, 1, join, None), m.HeartbeatAnswered(3, 1, answer, "")
     )
@@ -197,14 +197,14 @@ def test_heartbeats_are_rows_where_members_are_answered():
             *told,
             *on("member-1", m.RequestSent(4, 1, None, None), m.HeartbeatAnswered(5, 1, None, "Disconnected")),
         ],
-        [chronicle],
+        [trace_writer],
     )
     recorder.flush()
     beats = [row for row in rows if row[5] == "heartbeat"]
     assert [(row[1], row[4], row[8], row[10], row[12].split()[0]) for row in beats] == [
         (3, "member-1", 2, ORDERS, "join")
     ]
-    assert chronicle.heartbeats == 1
+    assert trace_writer.heartbeats == 1
 
 
 def test_nothing_is_told_of_what_comes_after_the_end():
@@ -218,7 +218,7 @@ def test_a_topic_of_the_same_name_is_another_topic_to_claim(comes_back: bool, ex
         value = ConsumerGroupCurrentMemberAssignmentValue(1, 0, 0)
         record = Record(ConsumerGroupCurrentMemberAssignmentKey("orders-service", member_id), value)
         step = RecordsObserved(group_id="orders-service", cause="")
-        return (1, "", Told("on_coordinator_step", ("broker-1", step, Outcome(records=(record,)))))
+        return (1, "", MemberEvent("on_coordinator_step", ("broker-1", step, Outcome(records=(record,)))))
 
     again = TopicsImage().with_topic(Topic(topic_id="U", name="orders", partitions=2))
     told = [

@@ -20,9 +20,9 @@ from fencepost.coordinator.protocol.streams import (
     DescribedSubtopology,
     Tasks,
 )
-from fencepost.simulation.lab.chaos.roster import Roster
+from fencepost.simulation.lab.chaos.foreign_members import ForeignMembers
 
-ROSTER = Roster(["member-1", "member-2"], ["orders", "refunds"])
+ROSTER = ForeignMembers(["member-1", "member-2"], ["orders", "refunds"])
 MEMBER = {"member_id": "m", "instance_id": None, "client_host": "/10.0.0.7"}
 
 

@@ -10,8 +10,8 @@ from typing import Any, cast
 import pytest
 
 from fencepost.simulation.lab.chaos import messages as m
+from fencepost.simulation.lab.chaos.event_channel import EventChannel
 from fencepost.simulation.lab.chaos.streams import process as program
-from fencepost.simulation.lab.chaos.telling import Telling
 
 
 class App:
@@ -39,7 +39,7 @@ async def test_a_change_of_threads_is_expected_when_it_happens(
     ours, theirs = socket.socketpair()
     with ours, theirs:
         terms = cast("Any", SimpleNamespace(name="client-1", threads=3))
-        process = program.StreamsProcess(terms, Telling(ours, 0), ours)
+        process = program.StreamsProcess(terms, EventChannel(ours, 0), ours)
         checker = process.checker
         monkeypatch.setattr(checker, "look", lambda: looks.append((checker.live, len(app.client.live))))
         theirs.sendall(m.frame(m.ChangeThreads(adds=adds)))

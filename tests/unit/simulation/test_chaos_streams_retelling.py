@@ -7,9 +7,9 @@ import pytest
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.streams.actions import Level
 from fencepost.simulation.lab.chaos import messages as m
-from fencepost.simulation.lab.chaos.happenings import Happenings, HostNoted, StreamsMemberHeard, Told
-from fencepost.simulation.lab.chaos.streams.retelling import ApplicationRetelling
-from fencepost.simulation.trace.recorder import Recorder
+from fencepost.simulation.lab.chaos.events import HostNoted, MemberEvent, RunEvents, StreamsMemberHeard
+from fencepost.simulation.lab.chaos.streams.replayed import ReplayedApplication
+from fencepost.simulation.trace.rows import TraceRows
 
 SECOND = 1_000_000
 BOUND_US = 10 * SECOND
@@ -21,7 +21,7 @@ class Run:
     """Happenings of one client with one thread that runs, told when `tell` is called."""
 
     def __init__(self) -> None:
-        self._happenings = Happenings()
+        self._happenings = RunEvents()
         self.add(m.Up(1, ""))
         self.client(2, "CREATED", "REBALANCING")
         for at, (source, target) in enumerate((("CREATED", "STARTING"), ("STARTING", "RUNNING")), 3):
@@ -35,7 +35,7 @@ class Run:
         self.add(m.Stepped(t_us, Level.CLIENT, "client-1", "x", source, target, False))
 
     def world(self, t_us: int, hook: str, *arguments: object) -> None:
-        self._happenings.add(t_us, "", Told(hook, arguments))
+        self._happenings.add(t_us, "", MemberEvent(hook, arguments))
 
     def note(self, t_us: int, what: str) -> None:
         self._happenings.add(t_us, "client-1", HostNoted(what))
@@ -43,19 +43,19 @@ class Run:
     def heard(self, t_us: int, epoch: int) -> None:
         self._happenings.add(t_us, "client-1", StreamsMemberHeard(epoch, heartbeat=True))
 
-    def tell(self, *members: str, request_timeout_us: int | None = None) -> ApplicationRetelling:
+    def tell(self, *members: str, request_timeout_us: int | None = None) -> ReplayedApplication:
         self.world(60 * SECOND, "on_look", members)
         self.world(60 * SECOND, "on_end")
-        recorder = Recorder(world="real", group="g")
-        retelling = ApplicationRetelling(
+        recorder = TraceRows(world="real", group="g")
+        replayed = ReplayedApplication(
             ["client-1"], recorder, BOUND_US, request_timeout_us=request_timeout_us
         )
-        retelling.tell_all(self._happenings, 61 * SECOND)
-        return retelling
+        replayed.tell_all(self._happenings, 61 * SECOND)
+        return replayed
 
 
-def found(retelling: ApplicationRetelling) -> list[str]:
-    return [violation.invariant for violation in retelling.application.violations]
+def found(replayed: ReplayedApplication) -> list[str]:
+    return [violation.invariant for violation in replayed.application.violations]
 
 
 def test_what_is_in_order_settles() -> None:

@@ -13,7 +13,7 @@ from fencepost.coordinator.protocol.consumer import (
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
-from fencepost.member.driver.transport import RequestTimedOut
+from fencepost.member.base.transport import RequestTimedOut
 from fencepost.simulation.checkers.callbacks import CallbackWatch
 from fencepost.simulation.checkers.records import ProcessedProgress, ProcessedRecords, Records
 from fencepost.simulation.checkers.requests import Requests, Sender

@@ -20,7 +20,7 @@ from fencepost.simulation.cli.failures import ShrinkResult
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.cli.plan import ComparedPlans, PlanResult
 from fencepost.simulation.cli.serve import ServeReady
-from fencepost.simulation.lab.bridge.compare import Bridge
+from fencepost.simulation.lab.bridge.counterpart import Bridge
 from fencepost.simulation.lab.chaos.result import ChaosResult
 from fencepost.simulation.lab.conform.suite import Report
 from fencepost.simulation.lab.conform.vectors import VectorReport

@@ -8,7 +8,7 @@ from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatReques
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest, OffsetFetchRequest
-from fencepost.member.driver.transport import Disconnected
+from fencepost.member.base.transport import Disconnected
 from fencepost.simulation.kafka.transport import SimulatedTransport
 from fencepost.simulation.kafka.world import KafkaWorld
 from fencepost.simulation.kernel.host import Host

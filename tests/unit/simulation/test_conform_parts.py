@@ -15,8 +15,8 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol import cluster, consumer
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode, FencepostError
 from fencepost.simulation.lab.conform.broker import Judge
-from fencepost.simulation.lab.conform.compare import comparable, differing
 from fencepost.simulation.lab.conform.deviations import DEVIATIONS
+from fencepost.simulation.lab.conform.equality import comparable, differing
 from fencepost.simulation.lab.conform.generate import generate
 from fencepost.simulation.lab.conform.lockstep import Lockstep
 from fencepost.simulation.lab.conform.probe import neighbour, offsets_partition

@@ -16,7 +16,7 @@ from fencepost.coordinator.protocol.consumer_protocol import (
     write_subscription,
 )
 from fencepost.simulation.embedded import EmbeddedKafka
-from fencepost.simulation.embedded.follower import Diverged
+from fencepost.simulation.embedded.shadow import ShadowDiverged
 
 
 def joins(member_id: str, token: int) -> JoinGroupRequest:
@@ -103,5 +103,5 @@ def test_a_generation_that_jumps_is_seen(in_both: bool) -> None:
         if in_both:
             assert "classic-generations" in {violation.invariant for violation in kafka.check()}
         else:
-            with pytest.raises(Diverged, match="when it was taken again"):
+            with pytest.raises(ShadowDiverged, match="when it was taken again"):
                 kafka.check()

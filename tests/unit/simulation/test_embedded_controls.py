@@ -19,7 +19,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
-from fencepost.simulation.embedded import EmbeddedKafka, GroupMember, watch
+from fencepost.simulation.embedded import EmbeddedKafka, GroupMember, observer
 from fencepost.simulation.trace.schema import RowKind
 from tests.unit.simulation.wire_member import WireMember, kinds
 
@@ -295,7 +295,7 @@ def test_many_records_go_in_as_many_batches(kafka: EmbeddedKafka) -> None:
 def test_offsets_are_what_was_committed(
     kafka: EmbeddedKafka, member: WireMember, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(watch, "_LATER_S", 3600.0)
+    monkeypatch.setattr(observer, "_LATER_S", 3600.0)
     kafka.produce("orders", "a", "b", partition=0)
 
     def commit(offset: int) -> None:

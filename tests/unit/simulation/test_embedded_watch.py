@@ -21,7 +21,7 @@ from fencepost.coordinator.protocol.consumer import LeaveGroupRequest
 from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolSubscription, write_subscription
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.simulation.checkers.coordination import Coordination
-from fencepost.simulation.embedded import EmbeddedKafka, watch
+from fencepost.simulation.embedded import EmbeddedKafka, observer
 from fencepost.simulation.trace.schema import RowKind
 from tests.unit.simulation.wire_member import WireMember
 
@@ -46,7 +46,7 @@ JOINED = "ConsumerGroupHeartbeatRequest m"
 
 @pytest.fixture
 def _later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(watch, "_LATER_S", 3600.0)
+    monkeypatch.setattr(observer, "_LATER_S", 3600.0)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_member_has_its_answer_before_anybody_is_told(kafka: EmbeddedKafka, to
 
 def test_who_never_rests_is_told_of_all_the_same(kafka: EmbeddedKafka, told: list[str]) -> None:
     member = join(kafka)
-    for _ in range(watch._MOST_UNTOLD):
+    for _ in range(observer._MOST_UNTOLD):
         assert not told
         member.heartbeat()
     assert told == [JOINED, "ConsumerGroupHeartbeatRequest m"], "of one for all that are the same"

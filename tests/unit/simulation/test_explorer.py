@@ -11,9 +11,9 @@ import pytest
 import fencepost.simulation.lab.explorer.roles as roles_module
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.soft import ConsumerGroupSoftState, ConsumerSoftState
+from fencepost.member.base.participant import Actions
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.membership import Membership
-from fencepost.member.consumer.participant import Actions
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.cli import main

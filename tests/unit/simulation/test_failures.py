@@ -13,8 +13,8 @@ from fencepost.simulation.failures.case import pytest_case
 from fencepost.simulation.failures.case import test_name as name_of_test
 from fencepost.simulation.failures.failure import Failure, failure_of, read_failure, replay
 from fencepost.simulation.failures.shrink import Shrunk, shrink
+from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.faults.fitting import misfit
-from fencepost.simulation.faults.plan import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.run import plan_of, run
 from fencepost.simulation.scenarios.load import library, load, load_any

@@ -19,7 +19,7 @@ from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCo
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.lab.chaos.result import ChaosResult
-from fencepost.simulation.lab.chaos.tempo import tempo
+from fencepost.simulation.lab.chaos.time_scale import tempo
 from fencepost.simulation.lab.fidelity import compare as fidelity
 from fencepost.simulation.lab.fidelity.compare import Played, compare
 from fencepost.simulation.lab.fidelity.fit import LEAST_ROUND_TRIPS, Fit, _times, fit

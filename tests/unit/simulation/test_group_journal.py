@@ -16,7 +16,7 @@ from fencepost.coordinator.protocol.records import (
     OffsetCommitValue,
     Record,
 )
-from fencepost.simulation.lab.chaos.journal import GroupJournal, LogBatch
+from fencepost.simulation.lab.chaos.group_log_tail import GroupLogTail, LogBatch
 from tests.batches import NOBODY, batch_of
 
 COMMIT, ABORT = 1, 0
@@ -48,8 +48,8 @@ def commit(number: int, group_id: str = "g") -> Record:
     return Record(OffsetCommitKey(group_id, "t", 0), OffsetCommitValue(number, -1, "", 5))
 
 
-async def read(*data: bytes, position: int = 0) -> tuple[GroupJournal, list[LogBatch]]:
-    journal = GroupJournal("g", "nowhere:1")
+async def read(*data: bytes, position: int = 0) -> tuple[GroupLogTail, list[LogBatch]]:
+    journal = GroupLogTail("g", "nowhere:1")
     journal.position = position
     return journal, list(journal._batches(b"".join(data), 3))
 

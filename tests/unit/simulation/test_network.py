@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 
-from fencepost.member.driver.transport import Disconnected, RequestTimedOut
+from fencepost.member.base.transport import Disconnected, RequestTimedOut
 from fencepost.simulation.kernel import rng
 from fencepost.simulation.kernel.host import Host
 from fencepost.simulation.kernel.loop import VirtualLoop

@@ -21,12 +21,12 @@ from fencepost.simulation.checkers import real_checkers
 from fencepost.simulation.checkers.catalogue import INVARIANTS, NOT_ON_REAL
 from fencepost.simulation.checkers.observed import ObservedCoordination
 from fencepost.simulation.kernel.observers import Observer, RecordsObserved, Report, WorldView, hook_lists
-from fencepost.simulation.lab.chaos.journal import partition_for
+from fencepost.simulation.lab.chaos.group_log_tail import partition_for
 from fencepost.simulation.lab.chaos.observed import Arrival, ObservedCoordinator
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load
-from fencepost.simulation.trace.chronicle import Chronicle
-from fencepost.simulation.trace.recorder import Recorder
+from fencepost.simulation.trace.rows import TraceRows
+from fencepost.simulation.trace.writer import TraceWriter
 
 GROUP = "group"
 TOPIC = Topic(topic_id="Qrl94gisRa6Dob-bDfRD8g", name="orders", partitions=4)
@@ -67,9 +67,9 @@ class Watch(Observer):
         self.findings: list[tuple[str, str]] = []
         self.steps: list[RecordsObserved] = []
         self.rows: list[Any] = []
-        self.recorder = Recorder(world="real", group=group_id, sink=self)
+        self.recorder = TraceRows(world="real", group=group_id, sink=self)
         checkers = [each for each in real_checkers() if isinstance(each, ObservedCoordination)]
-        observers = [Chronicle(self.recorder), *checkers]
+        observers = [TraceWriter(self.recorder), *checkers]
         for observer in observers:
             observer.attach(self, lambda invariant, message: self.findings.append((invariant, message)))  # type: ignore[arg-type]
         self.observed = ObservedCoordinator(

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation.pipeline import java
+from fencepost.simulation.pipeline import spark_java as java
 
 ECHO = '#!/bin/sh\nfor argument in "$@"; do echo "<$argument>"; done\n'
 OLD = "#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n"

@@ -8,7 +8,7 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.pipeline.outline import is_outline, read_outline, value_text
-from fencepost.simulation.pipeline.plan import parse_seeds
+from fencepost.simulation.pipeline.tasks import parse_seeds
 from fencepost.simulation.scenarios.values import Duration
 
 SCENARIO = 'duration = "30s"\n[[topics]]\nname = "orders"\npartitions = 4\n'

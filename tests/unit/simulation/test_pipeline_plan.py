@@ -14,9 +14,9 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.pipeline.output import NOTE, CampaignDirectory, run_schema, whole_file
-from fencepost.simulation.pipeline.plan import Task, cells_of, dealt, parse_grid, simulate_command, tasks_of
 from fencepost.simulation.pipeline.runs import begun_row
 from fencepost.simulation.pipeline.shipping import project_zip
+from fencepost.simulation.pipeline.tasks import Task, cells_of, dealt, parse_grid, simulate_command, tasks_of
 
 SCENARIO = 'duration = "{}"\n[[topics]]\nname = "orders"\npartitions = 4\n'
 

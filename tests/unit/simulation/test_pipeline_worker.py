@@ -19,11 +19,11 @@ import pytest
 
 from fencepost.simulation import run as run_module
 from fencepost.simulation.kernel.observers import Violation
-from fencepost.simulation.pipeline import hand as hand_module
-from fencepost.simulation.pipeline.hand import hand_for
-from fencepost.simulation.pipeline.parts import Parts, recover
-from fencepost.simulation.pipeline.plan import Task, cells_of, parse_grid
+from fencepost.simulation.pipeline import child_process as hand_module
+from fencepost.simulation.pipeline.child_process import hand_for
+from fencepost.simulation.pipeline.part_files import PartFiles, recover
 from fencepost.simulation.pipeline.runs import JobSpec, Limit, TimeLimitReached, run_one
+from fencepost.simulation.pipeline.tasks import Task, cells_of, parse_grid
 from fencepost.simulation.run import RunResult
 from fencepost.simulation.trace.parquet import SCHEMA
 from fencepost.simulation.trace.schema import Row
@@ -240,7 +240,7 @@ def test_runs_are_on_disk_as_soon_as_they_are_finished(tmp_path: Path) -> None:
     for folder in ("runs", "traces"):
         (tmp_path / folder).mkdir()
     told = orders()
-    parts = Parts(tmp_path, "part-000-000000")
+    parts = PartFiles(tmp_path, "part-000-000000")
     for seed in (1, 2):
         parts.add(*one(told, traced=seed == 1, seed=seed))
     (journal,) = (tmp_path / "runs").iterdir()
@@ -256,14 +256,14 @@ def test_runs_are_on_disk_as_soon_as_they_are_finished(tmp_path: Path) -> None:
     assert table.column("seed").to_pylist() == [1, 2]
     (traces,) = (tmp_path / "traces").iterdir()
     assert set(pq.read_table(traces).column("run_id").to_pylist()) == {told.cells[0].run_id(1)}
-    assert Parts(tmp_path, "part-000-000000").finished == set(table.column("run_id").to_pylist())
+    assert PartFiles(tmp_path, "part-000-000000").finished == set(table.column("run_id").to_pylist())
 
 
 def test_a_journal_beside_its_part_is_no_second_one(tmp_path: Path) -> None:
     for folder in ("runs", "traces"):
         (tmp_path / folder).mkdir()
     told = orders()
-    with Parts(tmp_path, "part-000-000000") as parts:
+    with PartFiles(tmp_path, "part-000-000000") as parts:
         parts.add(*one(told, traced=False, seed=1))
         (journal,) = (tmp_path / "runs").iterdir()
         kept = journal.read_bytes()

@@ -3,7 +3,7 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from fencepost.simulation.faults.plan import Draw, FaultKind, draw
+from fencepost.simulation.faults.draw import Draw, FaultKind, draw
 from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.scenarios.load import loads
 

@@ -10,7 +10,7 @@ import pytest
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.trace.parquet import SCHEMA, ParquetTrace
-from fencepost.simulation.trace.recorder import BATCH_ROWS, Recorder
+from fencepost.simulation.trace.rows import BATCH_ROWS, TraceRows
 from fencepost.simulation.trace.schema import COLUMNS, Row
 
 
@@ -22,7 +22,7 @@ class Kept:
         self.batches.append(rows)
 
 
-def fill(recorder: Recorder, rows: int, changed: int | None = None) -> None:
+def fill(recorder: TraceRows, rows: int, changed: int | None = None) -> None:
     for number in range(rows):
         recorder.add(
             number * 10,
@@ -36,7 +36,7 @@ def fill(recorder: Recorder, rows: int, changed: int | None = None) -> None:
 
 def test_rows_are_numbered_from_one():
     kept = Kept()
-    recorder = Recorder(world="simulated", group="g", sink=kept)
+    recorder = TraceRows(world="simulated", group="g", sink=kept)
     fill(recorder, 3)
     recorder.flush()
     assert [row[0] for batch in kept.batches for row in batch] == [1, 2, 3]
@@ -61,7 +61,7 @@ def test_rows_are_numbered_from_one():
 
 def test_memory_stays_flat_batches_are_handed_on():
     kept = Kept()
-    recorder = Recorder(world="simulated", group="g", sink=kept)
+    recorder = TraceRows(world="simulated", group="g", sink=kept)
     fill(recorder, BATCH_ROWS + 5)
     assert [len(batch) for batch in kept.batches] == [BATCH_ROWS]
     recorder.flush()
@@ -71,7 +71,7 @@ def test_memory_stays_flat_batches_are_handed_on():
 def test_the_digest_is_that_of_the_rows_with_or_without_a_sink():
     digests = []
     for sink in (None, Kept()):
-        recorder = Recorder(world="simulated", group="g", sink=sink)
+        recorder = TraceRows(world="simulated", group="g", sink=sink)
         fill(recorder, BATCH_ROWS + 50)
         digests.append(recorder.digest())
     assert digests[0] == digests[1]
@@ -80,7 +80,7 @@ def test_the_digest_is_that_of_the_rows_with_or_without_a_sink():
 
 @pytest.mark.parametrize("changed", [0, 20, BATCH_ROWS + 49])
 def test_one_other_row_gives_another_digest(changed):
-    plain, other = (Recorder(world="simulated", group="g") for _ in range(2))
+    plain, other = (TraceRows(world="simulated", group="g") for _ in range(2))
     fill(plain, BATCH_ROWS + 50)
     fill(other, BATCH_ROWS + 50, changed)
     assert plain.digest() != other.digest()
@@ -90,7 +90,7 @@ def test_parquet_holds_what_was_recorded(tmp_path):
     kept = Kept()
     path = tmp_path / "trace.parquet"
     for sink in (kept, ParquetTrace(path, "run-1")):
-        recorder = Recorder(world="simulated", group="g", sink=sink)
+        recorder = TraceRows(world="simulated", group="g", sink=sink)
         fill(recorder, BATCH_ROWS + 100)
         recorder.flush()
     sink.close()

@@ -9,15 +9,15 @@ import pytest
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.faults.plan import Draw, draw
-from fencepost.simulation.faults.plan import FaultKind as PlanKind
+from fencepost.simulation.faults.draw import Draw, draw
+from fencepost.simulation.faults.draw import FaultKind as PlanKind
 from fencepost.simulation.kernel.loop import TooManyEvents
 from fencepost.simulation.kernel.observers import Observer
 from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.run import plan_of, run
 from fencepost.simulation.scenarios.load import library, load, load_any, loads
 from fencepost.simulation.scenarios.timing import quiet_us
-from fencepost.simulation.trace.groups import GroupChronicle
+from fencepost.simulation.trace.groups import GroupTraceWriter
 from fencepost.simulation.trace.schema import Row, RowKind
 
 NAMES = [entry.name for entry in library() if entry.protocol == "consumer"]
@@ -206,15 +206,15 @@ def test_a_group_that_cannot_settle_is_told():
 def test_the_trace_forgets_what_members_of_a_group_were_assigned_that_is_no_more(monkeypatch):
     made = []
 
-    class Seen(GroupChronicle):
+    class Seen(GroupTraceWriter):
         def __init__(self, recorder):
             super().__init__(recorder)
             made.append(self)
 
-    monkeypatch.setattr("fencepost.simulation.run.GroupChronicle", Seen)
+    monkeypatch.setattr("fencepost.simulation.run.GroupTraceWriter", Seen)
     run(load("rolling-migration"), 2)  # no other coordinator takes over once it is a classic group
-    (chronicle,) = made
-    assert chronicle._held == {}, "it ends as a classic group"
+    (trace_writer,) = made
+    assert trace_writer._held == {}, "it ends as a classic group"
 
 
 @pytest.mark.parametrize("seed", [1.5, None, True, "3"])

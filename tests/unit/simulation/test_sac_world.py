@@ -11,7 +11,7 @@ import pytest
 from fencepost.coordinator.protocol import sac
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.member.sac.states import SacMemberState
-from fencepost.simulation.faults.plan import Draw
+from fencepost.simulation.faults.draw import Draw
 from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.kernel.rng import Streams, constant
 from fencepost.simulation.run import run
@@ -19,7 +19,7 @@ from fencepost.simulation.sac.links import Links
 from fencepost.simulation.sac.run import SacRun, prepare
 from fencepost.simulation.scenarios.load import library, load, load_any, loads_any
 from fencepost.simulation.scenarios.sac import SacScenario
-from fencepost.simulation.trace.recorder import Recorder
+from fencepost.simulation.trace.rows import TraceRows
 from fencepost.simulation.trace.schema import Row
 
 SECOND = 1_000_000
@@ -63,7 +63,7 @@ class Scene:
             streams=(msgspec.structs.replace(chosen.streams[0], partitions=2),),
         )
         self.loop = VirtualLoop()
-        recorder = Recorder(world="simulated", group="billing")
+        recorder = TraceRows(world="simulated", group="billing")
         plan = Draw(entries=(), faults_end_us=900 * SECOND, end_us=1_000 * SECOND, members=2)
         self.run: SacRun = prepare(chosen, 1, plan, self.loop, recorder)
         self.world = self.run.world

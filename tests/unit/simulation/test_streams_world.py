@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import structlog
 
-from fencepost.member.application.engine import StreamsEngine
-from fencepost.member.application.worker import Worker
 from fencepost.member.streams.actions import StreamsMoved
+from fencepost.member.streams.application.driver import StreamsDriver
+from fencepost.member.streams.application.worker import Worker
 from fencepost.simulation.kafka.cluster import SimulatedCluster
 from fencepost.simulation.run import RunResult, run
 from fencepost.simulation.scenarios.load import library, load_any, loads_any
@@ -124,13 +124,13 @@ def test_clients_that_were_to_start_later_start_when_faults_end() -> None:
 @pytest.mark.parametrize("state", ["DISCONNECTED", "ERROR"])
 def test_a_step_that_the_listener_does_not_hear_is_seen(monkeypatch: pytest.MonkeyPatch, state: str) -> None:
     """The last one, too: when it was taken nothing follows in that process."""
-    tell = StreamsEngine._tell_listener
+    tell = StreamsDriver._tell_listener
 
-    def tells_of_others(self: StreamsEngine, step: StreamsMoved) -> None:
+    def tells_of_others(self: StreamsDriver, step: StreamsMoved) -> None:
         if step.target != state:
             tell(self, step)
 
-    monkeypatch.setattr(StreamsEngine, "_tell_listener", tells_of_others)
+    monkeypatch.setattr(StreamsDriver, "_tell_listener", tells_of_others)
     result, _ = played("streams-failures", 0)
     assert {violation.invariant for violation in result.violations} == {"streams-listener"}
     assert f"to {state}" in result.violations[0].message

@@ -15,17 +15,17 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import ConsumerRecord
 
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member.application.engine import StreamsEngine
-from fencepost.member.application.port import PartitionRecords, StreamThreadMember, ThreadEvents
-from fencepost.member.application.settings import GlobalThread
 from fencepost.member.kafka.streams import StreamsApp
 from fencepost.member.streams.actions import MoveRefused, StreamsMoved
+from fencepost.member.streams.application.driver import StreamsDriver
+from fencepost.member.streams.application.port import PartitionRecords, StreamThreadMember, ThreadEvents
+from fencepost.member.streams.application.settings import GlobalThread
 from fencepost.member.streams.client_states import STREAM_CLIENT, StreamClientState
 from fencepost.member.streams.handler import StreamThreadExceptionResponse
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.application import Behaviour
+from fencepost.simulation.lab.chaos.event_channel import EventChannel
 from fencepost.simulation.lab.chaos.orders import Orders
-from fencepost.simulation.lab.chaos.telling import Telling
 from fencepost.simulation.streams.checks import ClientChecker
 from fencepost.simulation.streams.failures import GLOBAL_FAILURES, Injected, answer, said
 
@@ -39,7 +39,7 @@ class DisturbedApp(StreamsApp):
         self._engine.observer = process.observe
 
     @property
-    def engine(self) -> StreamsEngine:
+    def engine(self) -> StreamsDriver:
         """What runs the threads."""
         return self._engine
 
@@ -53,7 +53,7 @@ class DisturbedApp(StreamsApp):
 class StreamsProcess:
     """The one client of this process, on the running loop."""
 
-    def __init__(self, terms: m.ClientTerms, telling: Telling, channel: socket.socket) -> None:
+    def __init__(self, terms: m.ClientTerms, telling: EventChannel, channel: socket.socket) -> None:
         self.name = terms.name
         self.members: dict[str, FaultyThreadMember] = {}
         self.say = telling.say
@@ -97,7 +97,7 @@ class StreamsProcess:
         return app
 
     @property
-    def engine(self) -> StreamsEngine:
+    def engine(self) -> StreamsDriver:
         """What runs the threads."""
         return self._app.engine
 
@@ -309,6 +309,6 @@ def main(terms: m.ClientTerms, channel: socket.socket) -> None:
     """Be that client until it ends. Orders come over the channel, and events go back."""
 
     async def live() -> None:
-        await StreamsProcess(terms, Telling(channel, terms.began_us), channel).live()
+        await StreamsProcess(terms, EventChannel(channel, terms.began_us), channel).live()
 
     asyncio.run(live())

@@ -11,18 +11,18 @@ from typing import Any, Final
 from fencepost.coordinator.protocol.classic import HeartbeatResponse, JoinGroupResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatResponse
-from fencepost.member.application.changelog import changelog_topic
-from fencepost.simulation.lab.chaos.happenings import StreamsMemberHeard
+from fencepost.member.streams.application.changelog import changelog_topic
+from fencepost.simulation.lab.chaos.events import StreamsMemberHeard
+from fencepost.simulation.lab.chaos.foreign_members import ForeignMembers
 from fencepost.simulation.lab.chaos.processes import RunContext
-from fencepost.simulation.lab.chaos.roster import Roster
 from fencepost.simulation.lab.chaos.staging import LossWatch, Staging
-from fencepost.simulation.lab.chaos.streams.retelling import ApplicationRetelling
+from fencepost.simulation.lab.chaos.streams.replayed import ReplayedApplication
 from fencepost.simulation.lab.chaos.streams.world import RealApplication
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
 from fencepost.simulation.scenarios.scenario import ScenarioTopic
 from fencepost.simulation.scenarios.timing import SLACK_US
 from fencepost.simulation.streams.nemesis import StreamsNemesis
-from fencepost.simulation.trace.recorder import Recorder
+from fencepost.simulation.trace.rows import TraceRows
 from fencepost.simulation.trace.schema import RowKind as Row
 
 _SHOWN: Final = 5
@@ -104,8 +104,8 @@ class RealApplicationStage(Staging[RealApplication]):
         self.missing = self.ledger.missing(self._is_source)
 
     @property
-    def _roster(self) -> Roster:
-        return Roster(self._named(), [topic.name for topic in self._scenario.topics])
+    def _roster(self) -> ForeignMembers:
+        return ForeignMembers(self._named(), [topic.name for topic in self._scenario.topics])
 
     def _is_source(self, topic: str) -> bool:
         """Whether the threads read it; what the global thread reads it reads anew with each start."""
@@ -117,24 +117,24 @@ class RealApplicationStage(Staging[RealApplication]):
 
     # -- afterwards ---------------------------------------------------------------------------------------
 
-    def retell(self, recorder: Recorder) -> ApplicationRetelling:
+    def retell(self, recorder: TraceRows) -> ReplayedApplication:
         """Write down all that happened, in one order, and judge it."""
         request_timeout_us = self._scenario.network.request_timeout.us if self._is_classic else None
-        retelling = ApplicationRetelling(
+        replayed = ReplayedApplication(
             self._names(), recorder, self.bound_us, request_timeout_us=request_timeout_us
         )
         run = f"{self._scenario.name} {self._seed} {self._scenario.group.members}"
         recorder.add(0, "", Row.RUN_START.value, detail=run)
-        retelling.tell_all(self.happenings, self.ended_us)
+        replayed.tell_all(self.happenings, self.ended_us)
         for number in self.missing[:_SHOWN]:
             partition, offset = self.ledger.acknowledged[number]
-            retelling.application.report(
+            replayed.application.report(
                 "streams-at-least-once",
                 f"record {number}, {partition.topic}-{partition.partition} at {offset}, was acknowledged and"
                 " nobody processed it",
             )
         recorder.add(self.ended_us, "", Row.RUN_END.value)
-        return retelling
+        return replayed
 
 
 class _MemberWatch(LossWatch):

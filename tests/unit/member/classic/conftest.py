@@ -29,17 +29,17 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetAndMetadata,
     OffsetFetchResponse,
 )
-from fencepost.member.assignors.range_ import RangeAssignor
+from fencepost.member.base.actions import (
+    FetchOffsets,
+    RunCallback,
+    SendCommit,
+    SendFindCoordinator,
+)
 from fencepost.member.classic.actions import ClassicMoved, CountPartitions, SendGroupRequest
+from fencepost.member.classic.assignors.range_ import RangeAssignor
 from fencepost.member.classic.config import ClassicConfig
 from fencepost.member.classic.machine import ClassicMember
 from fencepost.member.classic.states import ClassicMemberState as S
-from fencepost.member.consumer.actions import (
-    FetchOffsets,
-    FindCoordinator,
-    RunCallback,
-    SendCommit,
-)
 
 
 class Cooperative(RangeAssignor):
@@ -82,7 +82,7 @@ class Rig:
             match action:
                 case ClassicMoved():
                     self.moves.append(action)
-                case FindCoordinator():
+                case SendFindCoordinator():
                     self.lookups += 1
                     self.do(self.member.coordinator_found(action.token, self.now))
                 case FetchOffsets():

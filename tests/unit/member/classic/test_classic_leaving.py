@@ -18,15 +18,15 @@ from fencepost.coordinator.protocol.consumer_protocol import (
 )
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member.classic.config import ClassicConfig
-from fencepost.member.classic.states import CLASSIC_MEMBER
-from fencepost.member.classic.states import ClassicMemberState as S
-from fencepost.member.consumer.actions import (
+from fencepost.member.base.actions import (
     LeaveFinished,
     RaiseToApplication,
 )
-from fencepost.member.consumer.errors import RequestFailure
-from fencepost.member.consumer.leave import CloseOption
+from fencepost.member.base.errors import RequestFailure
+from fencepost.member.base.leave import CloseOption
+from fencepost.member.classic.config import ClassicConfig
+from fencepost.member.classic.states import CLASSIC_MEMBER
+from fencepost.member.classic.states import ClassicMemberState as S
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 

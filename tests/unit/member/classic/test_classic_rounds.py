@@ -29,18 +29,18 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetAndMetadata,
     OffsetCommitResponse,
 )
-from fencepost.member.assignors.assignment_info import AssignmentInfo, write_assignment_info
-from fencepost.member.assignors.range_ import RangeAssignor
-from fencepost.member.assignors.streams import StreamsAssignor
-from fencepost.member.assignors.subscription_info import read_subscription_info
-from fencepost.member.assignors.task_ids import AssignorError
-from fencepost.member.classic.actions import CountPartitions
-from fencepost.member.classic.states import ClassicMemberState as S
-from fencepost.member.consumer.actions import (
+from fencepost.member.base.actions import (
     CommitFinished,
     RaiseToApplication,
 )
-from fencepost.member.consumer.errors import RequestFailure
+from fencepost.member.base.errors import RequestFailure
+from fencepost.member.classic.actions import CountPartitions
+from fencepost.member.classic.assignors.assignment_info import AssignmentInfo, write_assignment_info
+from fencepost.member.classic.assignors.range_ import RangeAssignor
+from fencepost.member.classic.assignors.streams import StreamsAssignor
+from fencepost.member.classic.assignors.subscription_info import read_subscription_info
+from fencepost.member.classic.assignors.task_ids import AssignorError
+from fencepost.member.classic.states import ClassicMemberState as S
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
 

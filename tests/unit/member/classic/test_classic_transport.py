@@ -14,12 +14,12 @@ from fencepost.coordinator.codec.groups import LeaveGroupReply
 from fencepost.coordinator.codec.registry import codec_of
 from fencepost.coordinator.protocol import classic, cluster, consumer
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
-from fencepost.member.assignors.range_ import RangeAssignor
+from fencepost.member.base.clock import LoopClock
+from fencepost.member.base.errors import FatalMemberError
+from fencepost.member.classic.assignors.range_ import RangeAssignor
+from fencepost.member.classic.driver import ClassicDriver
 from fencepost.member.classic.states import ClassicMemberState
-from fencepost.member.consumer.errors import FatalMemberError
-from fencepost.member.driver.classic import ClassicDriver
-from fencepost.member.driver.clock import LoopClock
-from fencepost.member.kafka.engine import COORDINATION, ROUNDS
+from fencepost.member.kafka.connections import COORDINATION, ROUNDS
 from fencepost.member.kafka.transport import KafkaTransport
 
 NODE = cluster.Node(node_id=4, host="there", port=9092)

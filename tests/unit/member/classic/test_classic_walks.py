@@ -28,24 +28,24 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetCommitResponse,
     OffsetFetchResponse,
 )
-from fencepost.member.assignors.range_ import RangeAssignor
-from fencepost.member.classic.actions import ClassicMoved, CountPartitions, SendGroupRequest
-from fencepost.member.classic.config import ClassicConfig
-from fencepost.member.classic.machine import ClassicMember
-from fencepost.member.classic.states import CLASSIC_MEMBER
-from fencepost.member.consumer.actions import (
+from fencepost.member.base.actions import (
     CallbackKind,
     CommitFinished,
     FetchOffsets,
-    FindCoordinator,
     FindLogOffsets,
     FindOffsetsByDuration,
     LeaveFinished,
     RunCallback,
     SendCommit,
+    SendFindCoordinator,
 )
-from fencepost.member.consumer.errors import RequestFailure
-from fencepost.member.consumer.leave import CloseOption
+from fencepost.member.base.errors import RequestFailure
+from fencepost.member.base.leave import CloseOption
+from fencepost.member.classic.actions import ClassicMoved, CountPartitions, SendGroupRequest
+from fencepost.member.classic.assignors.range_ import RangeAssignor
+from fencepost.member.classic.config import ClassicConfig
+from fencepost.member.classic.machine import ClassicMember
+from fencepost.member.classic.states import CLASSIC_MEMBER
 
 CODES = (
     *[ErrorCode.NONE] * 12,
@@ -126,9 +126,9 @@ class Walk:
                     self.owned -= set(action.partitions)
                 error = KeyError("x") if self.rng.random() < 0.1 else None
                 self.do(member.callback_finished(action.token, error, now))
-            case FindCoordinator() if code in FATAL:
+            case SendFindCoordinator() if code in FATAL:
                 self.do(member.coordinator_refused(action.token, code, now))
-            case FindCoordinator():
+            case SendFindCoordinator():
                 self.do(member.coordinator_found(action.token, now))
             case FetchOffsets():
                 committed = [each for each in action.request.partitions or () if self.rng.random() < 0.5]

@@ -20,12 +20,12 @@ from fencepost.coordinator.protocol.offsets import OffsetFetchRequest
 from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse, TopicsChanged
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.runtime import CoordinatorRuntime
-from fencepost.member.assignors.range_ import RangeAssignor
-from fencepost.member.assignors.streams import StreamsAssignor
+from fencepost.member.base.clock import LoopClock
+from fencepost.member.base.transport import Disconnected, RequestTimedOut
+from fencepost.member.classic.assignors.range_ import RangeAssignor
+from fencepost.member.classic.assignors.streams import StreamsAssignor
 from fencepost.member.classic.config import ClassicConfig
-from fencepost.member.driver.classic import ClassicDriver
-from fencepost.member.driver.clock import LoopClock
-from fencepost.member.driver.transport import Disconnected, RequestTimedOut
+from fencepost.member.classic.driver import ClassicDriver
 
 FOO = Topic(topic_id="foo" + "A" * 19, name="foo", partitions=8)
 RECORDS = 100

@@ -1,0 +1,106 @@
+"""What a member's machine tells its shell to do, whatever its protocol.
+
+A step's actions are carried out in their order. `token` names a request: its answer, or its failure,
+is fed back with the same token, once.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetFetchRequest
+
+
+class CallbackKind(enum.StrEnum):
+    """Which of the application's rebalance callbacks."""
+
+    ASSIGNED = "assigned"
+    REVOKED = "revoked"
+    LOST = "lost"
+
+
+# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
+ASSIGNED, REVOKED, LOST = CallbackKind
+
+
+class SendFindCoordinator(msgspec.Struct, frozen=True, gc=False):
+    """Look the group's coordinator up."""
+
+    token: int
+
+
+class ResolveTopicNames(msgspec.Struct, frozen=True, gc=False):
+    """Ask fresh metadata for the names of these topics."""
+
+    token: int
+    topic_ids: tuple[TopicId, ...]
+
+
+class SendCommit(msgspec.Struct, frozen=True, gc=False):
+    """Send this OffsetCommit to the coordinator."""
+
+    token: int
+    request: OffsetCommitRequest
+
+
+class FetchOffsets(msgspec.Struct, frozen=True, gc=False):
+    """Send this OffsetFetch to the coordinator."""
+
+    token: int
+    request: OffsetFetchRequest
+
+
+class FindLogOffsets(msgspec.Struct, frozen=True, gc=False):
+    """Ask for the first (earliest) or next (latest) offset of each partition's log."""
+
+    token: int
+    partitions: tuple[TopicPartition, ...]
+    earliest: bool
+
+
+class FindOffsetsByDuration(msgspec.Struct, frozen=True, gc=False):
+    """Ask where each log's first record is that is not older than this, or where it ends.
+
+    Ages are by the wall clock of whoever asks: its time is taken as the question goes out, each time anew.
+    """
+
+    token: int
+    partitions: tuple[TopicPartition, ...]
+    duration_ms: int
+
+
+class RunCallback(msgspec.Struct, frozen=True, gc=False):
+    """Run the application's callback; feed `callback_finished` when it ends. Never two at a time."""
+
+    token: int
+    kind: CallbackKind
+    partitions: tuple[TopicPartition, ...]
+    releases: bool
+    """Everything owned is given up: when this ends, in whatever way, nothing is owned."""
+
+
+class RaiseToApplication(msgspec.Struct, frozen=True):
+    """The application's next poll raises this; a fatal one is raised by every poll from now on."""
+
+    error: Exception
+    fatal: bool = False
+
+
+class CommitFinished(msgspec.Struct, frozen=True, gc=False):
+    """The commit that the application asked for under this id ended."""
+
+    commit_id: int
+    error: ErrorCode
+    """NONE if everything was committed."""
+
+
+class LeaveFinished(msgspec.Struct, frozen=True, gc=False):
+    """What `unsubscribe` or `close` began is over: callbacks, commit, and the leave, answered or given up."""
+
+
+class WakeApplication(msgspec.Struct, frozen=True, gc=False):
+    """What may be fetched has changed, or there is something to raise: an application in poll looks again."""

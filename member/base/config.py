@@ -1,0 +1,90 @@
+"""A member's settings under the names and with the defaults of Kafka's consumer."""
+
+from __future__ import annotations
+
+import msgspec
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.member.base.durations import duration_ms
+
+BY_DURATION = "by_duration:"
+"""How an `auto_offset_reset` begins that ends with a duration (KIP-1106)."""
+
+
+class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of one consumer. Times are milliseconds.
+
+    :raises FencepostError: if a value is impossible; the text names the setting.
+    """
+
+    max_poll_interval_ms: int = 300_000
+    """The longest time between two polls. Sent to the coordinator as the rebalance time-out."""
+    retry_backoff_ms: int = 100
+    retry_backoff_max_ms: int = 1_000
+    request_timeout_ms: int = 30_000
+    default_api_timeout_ms: int = 60_000
+    """How long `commit` retries."""
+    enable_auto_commit: bool = True
+    auto_commit_interval_ms: int = 5_000
+    auto_offset_reset: str = "latest"
+    """What to do where nothing is committed, or the log does not have the position: go to its beginning or
+    end, or to its first record that is not older than a duration (`by_duration:PT1H`, KIP-1106); "none" and
+    "error" both raise to the application."""
+    group_instance_id: str | None = None
+    group_remote_assignor: str | None = None
+    client_rack: str | None = None
+    client_id: str = ""
+    unreleased_instance_id_retries: int = 0
+    """How often a join that meets UNRELEASED_INSTANCE_ID is tried again; Kafka's own client never does."""
+
+    instance_holders: tuple[MemberId, ...] = ()
+    """The member ids of stopped members of this process that may still hold the instance id."""
+
+    def __post_init__(self) -> None:
+        for name in (
+            "max_poll_interval_ms",
+            "retry_backoff_ms",
+            "retry_backoff_max_ms",
+            "request_timeout_ms",
+            "default_api_timeout_ms",
+            "auto_commit_interval_ms",
+        ):
+            time: object = getattr(self, name)
+            if not isinstance(time, int | float) or time < 1:
+                raise FencepostError(f"{name}: expected at least 1 ms, got {time!r}")
+        if self.unreleased_instance_id_retries < 0:
+            raise FencepostError(
+                "unreleased_instance_id_retries: expected 0 or more, "
+                f"got {self.unreleased_instance_id_retries}"
+            )
+        self._check_offset_reset()
+        for name in ("group_instance_id", "client_rack", "group_remote_assignor"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value.strip()):
+                raise FencepostError(f"{name}: expected text or nothing, got {value!r}")
+
+    def _check_offset_reset(self) -> None:
+        reset: object = self.auto_offset_reset
+        if isinstance(reset, str) and reset.startswith(BY_DURATION):
+            try:
+                duration_ms(reset.removeprefix(BY_DURATION))
+            except ValueError as error:
+                raise FencepostError(f"auto_offset_reset: {error}") from error
+        elif reset not in ("earliest", "latest", "none", "error"):
+            raise FencepostError(
+                "auto_offset_reset: expected earliest, latest, none, error or by_duration:PnDTnHnMn.nS, "
+                f"got {reset!r}"
+            )
+
+    @property
+    def resets_offsets(self) -> bool:
+        """Whether a position is looked for in the log, and not left to the application."""
+        return self.auto_offset_reset not in ("none", "error")
+
+    @property
+    def offset_reset_duration_ms(self) -> int | None:
+        """How old a record may be that reading starts at; None where its age does not matter."""
+        if not self.auto_offset_reset.startswith(BY_DURATION):
+            return None
+        return duration_ms(self.auto_offset_reset.removeprefix(BY_DURATION))

@@ -1,0 +1,261 @@
+"""One group member on asyncio, as an application uses it, whatever protocol it speaks."""
+
+from __future__ import annotations
+
+import abc
+import asyncio
+import enum
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar
+
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
+from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
+from fencepost.member.base.actions import (
+    CommitFinished,
+    LeaveFinished,
+    RaiseToApplication,
+    WakeApplication,
+)
+from fencepost.member.base.errors import CommitFailed, NoOffsetForPartition
+from fencepost.member.base.leave import CloseOption
+from fencepost.member.base.listener import MemberObserver, RebalanceListener
+from fencepost.member.base.shell import MachineShell, MemberMachine
+from fencepost.member.base.transport import Clock, Transport
+
+
+class MemberDriver(MachineShell, abc.ABC):
+    """One member of one group, over a transport and a clock, on the running event loop.
+
+    All methods are to be called from the loop's thread. Errors that only the application can deal with
+    are raised by `poll_begin` and `wait_assignment_change`: MemberError once, FatalMemberError from then
+    on, CallbackFailed when a listener raised.
+    """
+
+    __slots__ = ("_changes", "_commits", "_errors", "_fatal", "_leaving", "_waiting", "on_change")
+
+    def __init__(
+        self,
+        member: MemberMachine,
+        transport: Transport,
+        clock: Clock,
+        *,
+        listener: RebalanceListener | None,
+        observer: MemberObserver | None,
+    ) -> None:
+        super().__init__(member, transport, clock, listener=listener, observer=observer)
+        self._commits: dict[int, asyncio.Future[None]] = {}
+        self._leaving: list[asyncio.Future[None]] = []
+        self._waiting: list[asyncio.Future[None]] = []
+        self._errors: list[Exception] = []
+        self._fatal: Exception | None = None
+        self._changes = 0
+        self.on_change: Callable[[], None] | None = None
+        """Called whenever `changes` grows, for applications that wait for more than one thing."""
+
+    # -- what it is --------------------------------------------------------------------------------------
+
+    @property
+    @abc.abstractmethod
+    def state(self) -> enum.StrEnum:
+        """The member's state."""
+
+    @property
+    def member_id(self) -> MemberId:
+        """The member id; one that the coordinator gives is empty before."""
+        return self._member.member_id
+
+    @property
+    def member_epoch(self) -> int:
+        """The newest epoch or generation received; 0 while joining and out of the group."""
+        return self._member.member_epoch
+
+    @property
+    def assignment(self) -> tuple[TopicPartition, ...]:
+        """What the member owns, sorted: from the begin of on_assigned to the end of on_revoked or on_lost."""
+        return self._member.owned_partitions()
+
+    @property
+    def changes(self) -> int:
+        """Grows whenever an application in poll should look again; see `wait_assignment_change`."""
+        return self._changes
+
+    def fetchable(self) -> Mapping[TopicPartition, int]:
+        """The partitions that may be fetched now, each with the offset of its next record."""
+        return self._member.positions.fetchable()
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """Offset of the next record of an owned partition; None while it is looked for, or not owned."""
+        return self._member.positions.position(partition)
+
+    def undecided(self, partition: TopicPartition) -> NoOffsetForPartition | None:
+        """Why the application has to seek in this partition, if it has."""
+        kind = self._member.positions.undecided.get(partition)
+        return None if kind is None else kind.of(partition)
+
+    @property
+    def fatal(self) -> Exception | None:
+        """The error that stopped the member for good; None while it goes on."""
+        return self._fatal
+
+    @property
+    def unheard(self) -> tuple[Exception, ...]:
+        """What happened since the last poll, and is for the next one to raise."""
+        return tuple(self._errors)
+
+    def delivered(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
+        """Everything that was handed over, whether it is committed already or not."""
+        return self._member.positions.delivered()
+
+    # -- what the application does -----------------------------------------------------------------------
+
+    def subscribe(self, topics: Iterable[str] = (), *, pattern: str | None = None) -> None:
+        """Subscribe to these topics, to those that an RE2 pattern matches, or both; nothing: unsubscribe.
+
+        Replaces the subscription before. The member joins with the next `poll_begin`.
+
+        :raises ValueError: after `close`.
+        """
+        self._run(self._member.subscribe(topics, pattern, self._clock.now_ms()))
+
+    def unsubscribe(self) -> asyncio.Future[None]:
+        """Give everything up and leave; the future is done when that is over."""
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._leaving.append(future)
+        self._run(self._member.unsubscribe(self._clock.now_ms()))
+        return future
+
+    async def close(self, option: CloseOption = CloseOption.DEFAULT, *, timeout_ms: int = 30_000) -> None:
+        """Commit what was handed over, give everything up, leave, and stop. Takes no longer than the time.
+
+        A callback that still runs when the time is over is cancelled.
+        """
+        if self._stopped:
+            return
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._leaving.append(future)
+        self._run(self._member.close(self._clock.now_ms(), option, timeout_ms))
+        try:
+            await future
+        finally:
+            self._stop()
+
+    def abandon(self) -> None:
+        """Stop at once and tell nobody, as a process that is killed; whoever waits is cancelled."""
+        if not self._stopped:
+            self._stop()
+
+    def poll_begin(self) -> None:
+        """The application waits for records; those of the polls before count as processed.
+
+        Commits that are due go out, reconciliations may take partitions away, and a member that was
+        removed for not polling joins again.
+
+        :raises MemberError, CallbackFailed: what happened since the last poll; this poll has not begun.
+        """
+        now_ms = self._clock.now_ms()
+        self._raise_pending(now_ms)
+        self._run(self._member.poll_begin(now_ms))
+
+    def poll_end(self, consumed: Mapping[TopicPartition, int]) -> None:
+        """The application got all records before these offsets; the poll timer starts.
+
+        Hand over records of partitions only that are `fetchable` at this moment.
+        """
+        self._run(self._member.poll_end(consumed, self._clock.now_ms()))
+
+    async def wait_assignment_change(self, since: int | None = None) -> None:
+        """Wait until `fetchable` may have changed: since this value of `changes`, or from now.
+
+        :raises MemberError, CallbackFailed: if that is what there is to know.
+        """
+        if (since is None or since == self._changes) and not self._errors and self._fatal is None:
+            future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+            self._waiting.append(future)
+            await future
+        self._raise_pending(self._clock.now_ms())
+
+    async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None) -> None:
+        """Commit these offsets, or everything that was handed over; retries within default_api_timeout_ms.
+
+        Without offsets only what is not committed yet is sent, and nothing if all is; `delivered` is all.
+
+        :raises CommitFailed: with the coordinator's error, STALE_MEMBER_EPOCH and UNKNOWN_MEMBER_ID included.
+        """
+        commit_id, actions = self._member.commit(offsets, self._clock.now_ms())
+        future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._commits[commit_id] = future
+        self._run(actions)
+        await future
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on reading from this offset. In on_assigned it says where to start.
+
+        :raises ValueError: if the partition is not owned, or is about to be given up.
+        """
+        self._run(self._member.seek(partition, offset, self._clock.now_ms()))
+
+    def offset_out_of_range(self, partition: TopicPartition) -> None:
+        """A fetch found that the log has no record at the position: reset it by `auto_offset_reset`."""
+        self._run(self._member.offset_out_of_range(partition, self._clock.now_ms()))
+
+    def _raise_pending(self, now_ms: int) -> None:
+        if self._errors:
+            self._run(self._member.poll_failed(now_ms))
+            raise self._errors.pop(0)
+        if self._fatal is not None:
+            raise self._fatal
+
+    def _stop(self) -> None:
+        """Stop the machine; whoever waits for it is cancelled."""
+        super()._stop()
+        for future in (*self._commits.values(), *self._leaving, *self._waiting):
+            future.cancel()
+        self._commits.clear()
+        self._leaving.clear()
+        self._waiting.clear()
+
+    # -- what the machine tells the application ----------------------------------------------------------
+
+    def _raise_to_application(self, action: RaiseToApplication) -> None:
+        self._log(logging.INFO, "member error", error=str(action.error), fatal=action.fatal)
+        if action.fatal:
+            self._fatal = action.error
+        elif not any(str(error) == str(action.error) for error in self._errors):
+            self._errors.append(action.error)
+
+    def _commit_finished(self, action: CommitFinished) -> None:
+        future = self._commits.pop(action.commit_id)
+        if future.done():
+            return
+        if action.error is ErrorCode.NONE:
+            future.set_result(None)
+        else:
+            future.set_exception(CommitFailed(action.error, "offsets were not committed"))
+
+    def _leave_finished(self, _: LeaveFinished) -> None:
+        _finish(self._leaving)
+
+    def _wake_application(self, _: WakeApplication) -> None:
+        self._changes += 1
+        _finish(self._waiting)
+        if self.on_change is not None:
+            self.on_change()
+
+    _PERFORM: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
+        **MachineShell._PERFORM,
+        RaiseToApplication: _raise_to_application,
+        CommitFinished: _commit_finished,
+        LeaveFinished: _leave_finished,
+        WakeApplication: _wake_application,
+    }
+
+
+def _finish(futures: list[asyncio.Future[None]]) -> None:
+    """Wake everyone who waits on these."""
+    waiting = futures[:]
+    futures.clear()
+    for future in waiting:
+        if not future.done():
+            future.set_result(None)

@@ -1,0 +1,89 @@
+"""The leave on its way: outside of the state machine, which has left already.
+
+It is sent once and its answer does not matter; only where it may not have arrived it is sent again,
+for a bounded time. A member that joins again stops that: a late leave would throw it out.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterator
+from typing import Generic, TypeVar
+
+from fencepost.member.base.backoff import Backoff
+
+R = TypeVar("R")
+A = TypeVar("A")
+
+
+class CloseOption(enum.Enum):
+    """What `close` tells the coordinator (KIP-1092)."""
+
+    DEFAULT = "default"
+    """A dynamic member leaves; a static one keeps its place until its session ends."""
+    LEAVE_GROUP = "leave group"
+    """Leave for good, static members too."""
+    REMAIN_IN_GROUP = "remain in group"
+    """Say nothing (a static member: that it comes back); the place is kept until the session ends."""
+
+
+class Leave(Generic[R, A]):
+    """The leave that is still to be sent or to be answered, if there is one.
+
+    `send` makes the action that sends a request under a token.
+    """
+
+    __slots__ = ("_backoff", "_send", "_tokens", "deadline_ms", "in_flight", "pending", "retry_at_ms")
+
+    def __init__(self, backoff: Backoff, tokens: Iterator[int], send: Callable[[int, R], A]) -> None:
+        self._backoff = backoff
+        self._tokens = tokens
+        self._send = send
+        self.pending: R | None = None
+        """Its request; None if there is nothing (more) to do."""
+        self.in_flight: int | None = None
+        self.retry_at_ms = 0
+        self.deadline_ms = 0
+
+    def begin(self, request: R, now_ms: int, deadline_ms: int) -> None:
+        """Send this as soon as the coordinator is known; give up at the deadline."""
+        self.pending = request
+        self._backoff.reset()
+        self.in_flight = None
+        self.retry_at_ms = now_ms
+        self.deadline_ms = deadline_ms
+
+    def cancel(self) -> None:
+        """Forget it."""
+        self.pending = None
+        self.in_flight = None
+
+    def request(self, now_ms: int) -> A | None:
+        """The leave, if it is to be sent now."""
+        if self.pending is None or self.in_flight is not None or now_ms < self.retry_at_ms:
+            return None
+        self.in_flight = next(self._tokens)
+        return self._send(self.in_flight, self.pending)
+
+    def answered(self, token: int) -> bool:
+        """The coordinator answered: done, whatever it said. Whether this was the leave's answer."""
+        if token != self.in_flight:
+            return False
+        self.cancel()
+        return True
+
+    def failed(self, token: int, now_ms: int) -> bool:
+        """It may not have arrived: again after the back-off. Whether this was the leave."""
+        if token != self.in_flight:
+            return False
+        self.in_flight = None
+        self.retry_at_ms = now_ms + self._backoff.next_ms()
+        return True
+
+    def retry_ms(self) -> int | None:
+        """When to send it (again)."""
+        return None if self.pending is None or self.in_flight is not None else self.retry_at_ms
+
+    def expires_ms(self) -> int | None:
+        """When to give up."""
+        return None if self.pending is None else self.deadline_ms

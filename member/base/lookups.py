@@ -1,0 +1,128 @@
+"""Lookups that are tried again until they succeed: the group's coordinator, and the names of topics."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import filterfalse
+
+from fencepost.coordinator.protocol.ids import TopicId
+from fencepost.member.base.actions import (
+    ResolveTopicNames,
+    SendFindCoordinator,
+)
+from fencepost.member.base.backoff import Backoff
+
+
+class CoordinatorLookup:
+    """Whether the coordinator is known.
+
+    The first lookup after a coordinator that answered goes out at once, the next ones back off: a
+    cluster that keeps naming a broker which refuses does not make the member spin (KAFKA-20253).
+    """
+
+    __slots__ = ("_answered", "_tokens", "backoff", "in_flight", "known", "retry_at_ms")
+
+    def __init__(self, backoff: Backoff, tokens: Iterator[int]) -> None:
+        self._tokens = tokens
+        self._answered = True
+        self.backoff = backoff
+        self.known = False
+        self.in_flight: int | None = None
+        self.retry_at_ms = 0
+
+    def lost(self, now_ms: int) -> None:
+        """The coordinator moved, or the way to it broke."""
+        if self.known:
+            self.known = False
+            self.retry_at_ms = now_ms if self._answered else now_ms + self.backoff.next_ms()
+            self._answered = False
+
+    def answered(self) -> None:
+        """The coordinator that was found does its work."""
+        self._answered = True
+        self.backoff.reset()
+
+    def request(self, now_ms: int) -> SendFindCoordinator | None:
+        """The lookup, if one is due."""
+        if self.known or self.in_flight is not None or now_ms < self.retry_at_ms:
+            return None
+        action = SendFindCoordinator(next(self._tokens))
+        self.in_flight = action.token
+        return action
+
+    def found(self, token: int) -> bool:
+        """The lookup succeeded. Whether it is the one in flight."""
+        if token != self.in_flight:
+            return False
+        self.in_flight = None
+        self.known = True
+        return True
+
+    def failed(self, token: int, now_ms: int) -> bool:
+        """The lookup failed; the next one waits. Whether it is the one in flight."""
+        if token != self.in_flight:
+            return False
+        self.in_flight = None
+        self.retry_at_ms = now_ms + self.backoff.next_ms()
+        return True
+
+    def retry_ms(self) -> int | None:
+        """When to look it up (again)."""
+        return self.retry_at_ms if not self.known and self.in_flight is None else None
+
+
+class ResolvedTopicNames:
+    """Names by topic id, as far as they are known; the others are asked for again and again."""
+
+    __slots__ = ("_asked", "_asking", "_tokens", "backoff", "in_flight", "known", "retry_at_ms")
+
+    def __init__(self, backoff: Backoff, tokens: Iterator[int]) -> None:
+        self._tokens = tokens
+        self._asking: tuple[TopicId, ...] = ()
+        self._asked: dict[TopicId, None] = {}
+        self.backoff = backoff
+        self.known: dict[TopicId, str] = {}
+        self.in_flight: int | None = None
+        self.retry_at_ms = 0
+
+    def forget(self) -> None:
+        """A member that joins starts with an empty cache."""
+        self.known = {}
+        self._asked = {}
+        self.in_flight = None
+        self.retry_at_ms = 0
+        self.backoff.reset()
+
+    def unknown(self, topic_ids: Iterable[TopicId]) -> tuple[TopicId, ...]:
+        """Those without a name, in the given order."""
+        return tuple(filterfalse(self.known.__contains__, topic_ids))
+
+    def never_answered(self, topic_ids: Iterable[TopicId]) -> bool:
+        """Whether no lookup for one of these has ended yet, so that its name may be there in a moment."""
+        return any(topic_id not in self._asked for topic_id in topic_ids)
+
+    def request(self, topic_ids: tuple[TopicId, ...], now_ms: int) -> ResolveTopicNames | None:
+        """The lookup of these ids, if one is due. Ids that were never asked for do not wait."""
+        if not topic_ids or self.in_flight is not None:
+            return None
+        if now_ms < self.retry_at_ms and not self.never_answered(topic_ids):
+            return None
+        action = ResolveTopicNames(next(self._tokens), topic_ids)
+        self.in_flight = action.token
+        self._asking = topic_ids
+        return action
+
+    def answered(self, token: int, names: Mapping[TopicId, str], now_ms: int) -> bool:
+        """Keep the names; no names at all stand for a lookup that failed. Whether it is the one in flight."""
+        if token != self.in_flight:
+            return False
+        self.in_flight = None
+        for topic_id in self._asking:
+            self._asked[topic_id] = None
+            if topic_id in names:
+                self.known[topic_id] = names[topic_id]
+        if self.unknown(self._asking):
+            self.retry_at_ms = now_ms + self.backoff.next_ms()
+        else:
+            self.backoff.reset()
+        return True

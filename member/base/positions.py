@@ -1,0 +1,382 @@
+"""How far each owned partition has been read, and how far it is committed.
+
+A partition's position is the offset of the next record to hand to the application. It is known once the
+committed offset was fetched, or the log's end was asked for where nothing is committed. What was handed
+over counts as processed from the application's next poll on (KAFKA-18641).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Collection, Iterable, Iterator, Mapping
+
+import msgspec
+
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import NO_EPOCH, MemberId, TopicPartition
+from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetFetchRequest, OffsetFetchResponse
+from fencepost.member.base.actions import (
+    FetchOffsets,
+    FindLogOffsets,
+    FindOffsetsByDuration,
+)
+from fencepost.member.base.backoff import Backoff
+from fencepost.member.base.config import ConsumerConfig
+from fencepost.member.base.errors import NoOffsetForPartition, PositionOutOfRange
+
+
+class PositionState(enum.Enum):
+    """What is known of a partition's position."""
+
+    UNKNOWN = "unknown"
+    RESETTING = "resetting"
+    """Nothing is committed; the log is asked."""
+    UNDECIDED = "undecided"
+    """Nothing is committed, and the policy is to leave it to the application."""
+    KNOWN = "known"
+
+
+# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
+UNKNOWN, RESETTING, UNDECIDED, KNOWN = PositionState
+
+
+class Position(msgspec.Struct, eq=False, gc=False):
+    """One owned partition."""
+
+    state: PositionState = UNKNOWN
+    delivered: int = -1
+    """Offset of the next record to hand over."""
+    processed: int = -1
+    """Records before this offset were handed over by polls that ended before the last one began."""
+    committed: int = -1
+
+    def start(self, offset: int) -> None:
+        """Reading starts here."""
+        self.state = KNOWN
+        self.delivered = self.processed = offset
+
+
+class Positions:
+    """Positions of the partitions whose on_assigned callback ended."""
+
+    __slots__ = (
+        "_announced",
+        "_asked",
+        "_config",
+        "_fetchable",
+        "_fresh",
+        "_frozen",
+        "_group_id",
+        "_member_id",
+        "_partitions",
+        "_reset_asked",
+        "_suspended",
+        "_tokens",
+        "backoff",
+        "fetch_in_flight",
+        "reset_in_flight",
+        "retry_at_ms",
+        "sought",
+        "undecided",
+    )
+
+    def __init__(
+        self,
+        group_id: str,
+        member_id: MemberId | None,
+        config: ConsumerConfig,
+        backoff: Backoff,
+        tokens: Iterator[int],
+    ) -> None:
+        self._group_id = group_id
+        self._member_id = member_id
+        self._config = config
+        self._tokens = tokens
+        self._partitions: dict[TopicPartition, Position] = {}
+        self._suspended: frozenset[TopicPartition] = frozenset()
+        self._asked: dict[TopicPartition, Position] = {}
+        self._reset_asked: dict[TopicPartition, Position] = {}
+        self._frozen = False
+        self._fetchable: dict[TopicPartition, int] | None = {}
+        """What `fetchable` answers, until something changes. Never mutated, it may be in use outside."""
+        self._announced: dict[TopicPartition, int | None] = {}
+        """Partitions whose on_assigned callback runs, and where it said to start reading."""
+        self._fresh: dict[TopicPartition, Position] = {}
+        """Partitions of which records were handed over since the last `process`."""
+        self.backoff = backoff
+        self.sought: dict[TopicPartition, Position] = {}
+        """Partitions whose position is still to be asked for."""
+        self.fetch_in_flight: int | None = None
+        self.reset_in_flight: int | None = None
+        self.retry_at_ms = 0
+        self.undecided: dict[TopicPartition, type[NoOffsetForPartition]] = {}
+        """Partitions whose position is the application's to decide, and what says so; until it seeks."""
+
+    def announce(self, partitions: Iterable[TopicPartition]) -> None:
+        """The application is being told that it owns exactly these; until `add` it may say where to start."""
+        self._announced = dict.fromkeys(partitions)
+
+    def add(self, partitions: Iterable[TopicPartition]) -> None:
+        """The application was told that it owns these; where it did not say where to start is asked next."""
+        for partition in partitions:
+            position = self._partitions[partition] = Position()
+            start = self._announced.pop(partition, None)
+            if start is not None:
+                position.start(start)
+                self._fetchable = None
+            elif not self._frozen:
+                self.sought[partition] = position
+        if not self._announced:
+            self._announced = {}  # one that was emptied keeps its room
+
+    def remove(self, partitions: Collection[TopicPartition]) -> None:
+        """The application does not own these any more."""
+        for partition in partitions:
+            self._partitions.pop(partition, None)
+            self.sought.pop(partition, None)
+        if not self._suspended.issuperset(partitions):
+            self._fetchable = None
+        self._suspended = self._suspended.difference(partitions)
+        self._forget_decided()
+
+    def _positions_found(self) -> None:
+        self._fetchable = None
+        self.sought = {
+            partition: position
+            for partition, position in self.sought.items()
+            if position.state is UNKNOWN or position.state is RESETTING
+        }
+        self._forget_decided()
+
+    def _forget_decided(self) -> None:
+        if self.undecided:
+            partitions = {} if self._frozen else self._partitions
+            self.undecided = {
+                partition: kind
+                for partition, kind in self.undecided.items()
+                if partition in partitions and partitions[partition].state is UNDECIDED
+            }
+
+    def freeze(self) -> None:
+        """Everything is about to be given up: nothing may be fetched any more."""
+        self._frozen = True
+        self._announced = {}
+        self.sought = {}
+        self._positions_found()
+
+    def clear(self) -> None:
+        """Nothing is owned any more."""
+        self._partitions.clear()
+        self._fresh.clear()
+        self.sought = {}
+        self._suspended = frozenset()
+        self._frozen = False
+        self.fetch_in_flight = self.reset_in_flight = None
+        self.retry_at_ms = 0
+        self.backoff.reset()
+        self._positions_found()
+
+    def suspend(self, partitions: Iterable[TopicPartition]) -> None:
+        """Exactly these are on their way out: not fetchable, and nothing new starts on them (KAFKA-19781)."""
+        suspended = frozenset(partitions)
+        if suspended != self._suspended:
+            self._suspended = suspended
+            self._fetchable = None
+
+    def fetchable(self) -> Mapping[TopicPartition, int]:
+        """Position of each partition that may be fetched now; the same object until something changes."""
+        if self._fetchable is None:
+            partitions = {} if self._frozen else self._partitions
+            self._fetchable = {
+                partition: position.delivered
+                for partition, position in partitions.items()
+                if position.state is KNOWN
+            }
+            for partition in self._suspended:
+                self._fetchable.pop(partition, None)
+        return self._fetchable
+
+    def position(self, partition: TopicPartition) -> int | None:
+        """Offset of the next record to hand over, also of a partition on its way out; None if not known."""
+        position = self._partitions.get(partition)
+        if position is None:
+            return self._announced.get(partition)
+        return position.delivered if position.state is KNOWN else None
+
+    def deliver(self, consumed: Mapping[TopicPartition, int]) -> None:
+        """Records before these offsets were handed over. Partitions that are not fetchable are left alone."""
+        fetchable = self.fetchable()
+        for partition, offset in consumed.items():
+            if partition in fetchable:
+                position = self._partitions[partition]
+                position.delivered = offset
+                self._fresh[partition] = position
+                self._fetchable = None
+
+    def process(self) -> None:
+        """The application came back for more: what it was given is processed."""
+        if self._fresh:
+            for position in self._fresh.values():
+                position.processed = position.delivered
+            self._fresh.clear()
+
+    def seek(self, partition: TopicPartition, offset: int) -> bool:
+        """Go on from this offset. Whether the partition is owned and may be moved."""
+        if partition in self._announced:
+            self._announced[partition] = offset
+            return True
+        position = self._partitions.get(partition)
+        if position is None or self._frozen or partition in self._suspended:
+            return False
+        position.start(offset)
+        self._positions_found()
+        return True
+
+    def reset(self, partition: TopicPartition) -> bool:
+        """The position is outside of the log: start again by `auto_offset_reset`, if that is its policy."""
+        if partition not in self.fetchable():
+            return True
+        resets = self._config.resets_offsets
+        position = self._partitions[partition]
+        if resets:
+            position.state = RESETTING
+            self.sought[partition] = position
+        else:
+            position.state = UNDECIDED
+            self.undecided[partition] = PositionOutOfRange
+        self._positions_found()
+        return resets
+
+    def uncommitted(self, *, delivered: bool) -> dict[TopicPartition, OffsetAndMetadata]:
+        """What a commit of the member's own has to say: processed positions, or all that were handed over."""
+        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
+        for partition, position in self._partitions.items():
+            offset = position.delivered if delivered else position.processed
+            if offset != position.committed and position.state is KNOWN:
+                offsets[partition] = OffsetAndMetadata(offset=offset)
+        return offsets
+
+    def delivered(self) -> dict[TopicPartition, OffsetAndMetadata]:
+        """All that was handed over, committed or not."""
+        return {
+            partition: OffsetAndMetadata(offset=position.delivered)
+            for partition, position in self._partitions.items()
+            if position.state is KNOWN
+        }
+
+    def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
+        """The coordinator took these."""
+        for partition, offset in offsets.items():
+            if (position := self._partitions.get(partition)) is not None:
+                position.committed = offset.offset
+
+    def _sought_in(self, state: PositionState) -> dict[TopicPartition, Position]:
+        return {
+            partition: position
+            for partition, position in self.sought.items()
+            if position.state is state and partition not in self._suspended
+        }
+
+    def wants_fetch(self) -> bool:
+        """Whether a committed offset is still to be asked for."""
+        return self.fetch_in_flight is None and bool(self._sought_in(UNKNOWN))
+
+    def fetch_request(self, epoch: int, now_ms: int) -> FetchOffsets | None:
+        """The OffsetFetch for all partitions that need one, if it is due."""
+        if self.fetch_in_flight is not None or now_ms < self.retry_at_ms:
+            return None
+        self._asked = self._sought_in(UNKNOWN)
+        if not self._asked:
+            return None
+        request = OffsetFetchRequest(
+            group_id=self._group_id,
+            member_id=self._member_id,
+            member_epoch=epoch if epoch > 0 else NO_EPOCH,
+            partitions=tuple(self._asked),
+            require_stable=True,
+        )
+        action = FetchOffsets(next(self._tokens), request)
+        self.fetch_in_flight = action.token
+        return action
+
+    def fetched(self, token: int, response: OffsetFetchResponse, now_ms: int) -> list[TopicPartition] | None:
+        """Take committed offsets over; the partitions that are left to the application. None: not ours."""
+        if token != self.fetch_in_flight:
+            return None
+        self.fetch_in_flight = None
+        if response.error_code is not ErrorCode.NONE:
+            self.retry_at_ms = now_ms + self.backoff.next_ms()
+            return []
+        self.backoff.reset()
+        undecided: list[TopicPartition] = []
+        for partition, position in self._asked.items():
+            if self._partitions.get(partition) is not position or position.state is not UNKNOWN:
+                continue
+            found = response.offsets.get(partition)
+            if found is not None and found.offset >= 0:
+                position.start(found.offset)
+                position.committed = found.offset
+            elif self._config.resets_offsets:
+                position.state = RESETTING
+            else:
+                position.state = UNDECIDED
+                self.undecided[partition] = NoOffsetForPartition
+                undecided.append(partition)
+        self._asked = {}
+        self._positions_found()
+        return undecided
+
+    def reset_request(self, now_ms: int) -> FindLogOffsets | FindOffsetsByDuration | None:
+        """The question to the logs for all partitions that need it, if it is due."""
+        if self.reset_in_flight is not None or now_ms < self.retry_at_ms:
+            return None
+        self._reset_asked = self._sought_in(RESETTING)
+        if not self._reset_asked:
+            return None
+        token = self.reset_in_flight = next(self._tokens)
+        partitions = tuple(self._reset_asked)
+        duration_ms = self._config.offset_reset_duration_ms
+        if duration_ms is not None:
+            return FindOffsetsByDuration(token, partitions, duration_ms)
+        return FindLogOffsets(token, partitions, self._config.auto_offset_reset == "earliest")
+
+    def log_offsets_found(self, token: int, offsets: Mapping[TopicPartition, int], now_ms: int) -> bool:
+        """Start at these; partitions that are missing are asked for again. Whether the answer is ours."""
+        if token != self.reset_in_flight:
+            return False
+        self.reset_in_flight = None
+        missing = False
+        for partition, position in self._reset_asked.items():
+            if self._partitions.get(partition) is not position or position.state is not RESETTING:
+                continue
+            if partition in offsets:
+                position.start(offsets[partition])
+            else:
+                missing = True
+        if missing:
+            self.retry_at_ms = now_ms + self.backoff.next_ms()
+        else:
+            self.backoff.reset()
+        self._reset_asked = {}
+        self._positions_found()
+        return True
+
+    def failed(self, token: int, now_ms: int) -> bool:
+        """A question got no answer: again after the back-off. Whether it was ours."""
+        if token == self.fetch_in_flight:
+            self.fetch_in_flight = None
+        elif token == self.reset_in_flight:
+            self.reset_in_flight = None
+        else:
+            return False
+        self.retry_at_ms = now_ms + self.backoff.next_ms()
+        return True
+
+    def fetch_retry_ms(self) -> int | None:
+        """When to ask the coordinator again."""
+        return self.retry_at_ms if self.wants_fetch() else None
+
+    def reset_retry_ms(self) -> int | None:
+        """When to ask the logs again."""
+        waits = self.reset_in_flight is None and bool(self._sought_in(RESETTING))
+        return self.retry_at_ms if waits else None

@@ -1,0 +1,350 @@
+"""Runs a member's machine on an event loop: requests out, answers in, callbacks in a task, one timer."""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import inspect
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, ClassVar, Protocol
+
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
+from fencepost.coordinator.protocol.offsets import (
+    OffsetAndMetadata,
+    OffsetCommitResponse,
+    OffsetFetchResponse,
+)
+from fencepost.member.base.actions import (
+    ASSIGNED,
+    LOST,
+    REVOKED,
+    FetchOffsets,
+    FindLogOffsets,
+    FindOffsetsByDuration,
+    RunCallback,
+    SendCommit,
+    SendFindCoordinator,
+)
+from fencepost.member.base.config import ConsumerConfig
+from fencepost.member.base.errors import RequestFailure
+from fencepost.member.base.leave import CloseOption
+from fencepost.member.base.listener import (
+    PROGRAM_ENDS,
+    MemberObserver,
+    NoListener,
+    Phase,
+    RebalanceListener,
+)
+from fencepost.member.base.log import is_logged, log
+from fencepost.member.base.participant import Actions
+from fencepost.member.base.positions import Positions
+from fencepost.member.base.transport import (
+    Clock,
+    Reply,
+    RequestTimedOut,
+    TimerHandle,
+    Transport,
+    TransportError,
+)
+
+Answered = Callable[[int, Any, int], Actions]
+
+
+class MemberMachine(Protocol):
+    """What every member's machine offers its shell, whatever the protocol."""
+
+    group_id: str
+    member_id: MemberId
+    member_epoch: int
+    deadline_ms: int | None
+    """When `deadline_reached` is due."""
+
+    @property
+    def config(self) -> ConsumerConfig:
+        """The member's settings."""
+
+    @property
+    def positions(self) -> Positions:
+        """How far each owned partition has been read."""
+
+    def owned_partitions(self) -> tuple[TopicPartition, ...]:
+        """Everything owned, sorted."""
+
+    def subscribe(self, topics: Iterable[str], pattern: str | None, now_ms: int) -> Actions:
+        """Replace the subscription."""
+
+    def unsubscribe(self, now_ms: int) -> Actions:
+        """Give everything up and leave."""
+
+    def close(self, now_ms: int, option: CloseOption, timeout_ms: int) -> Actions:
+        """Commit, give everything up, leave, and never come back."""
+
+    def poll_begin(self, now_ms: int) -> Actions:
+        """The application asks for records."""
+
+    def poll_end(self, consumed: Mapping[TopicPartition, int], now_ms: int) -> Actions:
+        """The application got all records before these offsets."""
+
+    def poll_failed(self, now_ms: int) -> Actions:
+        """The application's poll ended with an exception."""
+
+    def commit(
+        self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None, now_ms: int
+    ) -> tuple[int, Actions]:
+        """Commit these offsets, or everything that was handed over."""
+
+    def seek(self, partition: TopicPartition, offset: int, now_ms: int) -> Actions:
+        """Go on reading from this offset."""
+
+    def offset_out_of_range(self, partition: TopicPartition, now_ms: int) -> Actions:
+        """The log does not have the position."""
+
+    def callback_finished(self, token: int, error: BaseException | None, now_ms: int) -> Actions:
+        """The application's callback ended."""
+
+    def coordinator_found(self, token: int, now_ms: int) -> Actions:
+        """The group's coordinator is known."""
+
+    def coordinator_refused(self, token: int, code: ErrorCode, now_ms: int) -> Actions:
+        """The cluster answered the lookup with an error."""
+
+    def commit_answered(self, token: int, response: OffsetCommitResponse, now_ms: int) -> Actions:
+        """The coordinator answered an OffsetCommit."""
+
+    def offsets_fetched(self, token: int, response: OffsetFetchResponse, now_ms: int) -> Actions:
+        """The coordinator answered an OffsetFetch."""
+
+    def log_offsets_found(self, token: int, offsets: Mapping[TopicPartition, int], now_ms: int) -> Actions:
+        """The logs answered where to start."""
+
+    def request_failed(self, token: int, failure: RequestFailure, now_ms: int) -> Actions:
+        """A request of any kind got no answer."""
+
+    def deadline_reached(self, now_ms: int) -> Actions:
+        """Time passed."""
+
+
+class MachineShell:
+    """A member's machine with its transport, its clock and its listener; without requests of one protocol."""
+
+    # Thousands of members in one process take turns: what each of them is made of had better lie together.
+    __slots__ = (
+        "__weakref__",
+        "_callback_task",
+        "_clock",
+        "_listener",
+        "_member",
+        "_observer",
+        "_stopped",
+        "_timers",
+        "_transport",
+    )
+
+    _RAISED_IS_OVER = False
+    """Whether a callback that raised has done its work; otherwise it, or its opposite, is called again."""
+
+    def __init__(
+        self,
+        member: MemberMachine,
+        transport: Transport,
+        clock: Clock,
+        *,
+        listener: RebalanceListener | None,
+        observer: MemberObserver | None,
+    ) -> None:
+        self._member: MemberMachine = member
+        self._transport = transport
+        self._clock = clock
+        self._listener: RebalanceListener = listener or NoListener()
+        self._observer = observer
+        self._timers: list[tuple[int, TimerHandle]] = []
+        """Armed timers, the earliest last; a later one stays armed while an earlier one is needed."""
+        self._callback_task: asyncio.Task[None] | None = None
+        self._stopped = False
+
+    @property
+    def is_calling_back(self) -> bool:
+        """Whether a callback of the application is due or under way."""
+        return self._callback_task is not None
+
+    @property
+    def is_in_callback(self) -> bool:
+        """Whether who asks is the callback that is under way."""
+        return self._callback_task is not None and self._callback_task is asyncio.current_task()
+
+    # -- running the machine -----------------------------------------------------------------------------
+
+    def _run(self, actions: Actions) -> None:
+        """Carry the actions out, then see to it that the machine's next deadline is met."""
+        if self._stopped:
+            return
+        for action in actions:
+            self._PERFORM[type(action)](self, action)
+        deadline = self._member.deadline_ms
+        if deadline is None or self._stopped:
+            return
+        timers = self._timers
+        if not timers or deadline < timers[-1][0]:
+            timers.append((deadline, self._clock.call_at(deadline, self._timer_fired, deadline)))
+
+    def _timer_fired(self, when_ms: int) -> None:
+        at_ms, handle = self._timers.pop()
+        while at_ms < when_ms:  # a clock that stood still may run late timers in any order
+            handle.cancel()
+            at_ms, handle = self._timers.pop()
+        self._run(self._member.deadline_reached(self._clock.now_ms()))
+
+    def _stop(self) -> None:
+        """Carry nothing out any more, and tell nobody."""
+        self._stopped = True
+        for _, handle in self._timers:
+            handle.cancel()
+        self._timers.clear()
+        if self._callback_task is not None:
+            self._callback_task.cancel()
+        self._transport.close()
+
+    # -- carrying actions out ----------------------------------------------------------------------------
+
+    def _find_coordinator(self, action: SendFindCoordinator) -> None:
+        reply = self._transport.find_coordinator(self._member.group_id)
+        reply.add_done_callback(functools.partial(self._coordinator_done, action.token))
+
+    def _coordinator_done(self, token: int, reply: Reply[Any]) -> None:
+        outcome = outcome_of(reply)
+        if self._stopped:
+            return
+        if isinstance(outcome, ProtocolError):
+            self._run(self._member.coordinator_refused(token, outcome.code, self._clock.now_ms()))
+        elif isinstance(outcome, Exception):
+            self._failed(token, outcome)
+        else:
+            self._run(self._member.coordinator_found(token, self._clock.now_ms()))
+
+    def _find_log_offsets(self, action: FindLogOffsets) -> None:
+        reply = self._transport.log_offsets(action.partitions, earliest=action.earliest)
+        reply.add_done_callback(functools.partial(self._done, action.token, self._member.log_offsets_found))
+
+    def _find_offsets_by_duration(self, action: FindOffsetsByDuration) -> None:
+        reply = self._transport.offsets_by_duration(action.partitions, action.duration_ms)
+        reply.add_done_callback(functools.partial(self._done, action.token, self._member.log_offsets_found))
+
+    def _fetch_offsets(self, action: FetchOffsets) -> None:
+        reply = self._transport.send(action.request, self._member.config.request_timeout_ms)
+        reply.add_done_callback(functools.partial(self._fetch_done, action))
+
+    def _fetch_done(self, action: FetchOffsets, reply: Reply[Any]) -> None:
+        response = outcome_of(reply)
+        if isinstance(response, ProtocolError):
+            response = OffsetFetchResponse(group_id=self._member.group_id, error_code=response.code)
+        self._take(action.token, self._member.offsets_fetched, response)
+
+    def _send_commit(self, action: SendCommit) -> None:
+        if self._observer is not None:
+            self._observer.on_request(action.request)
+        reply = self._transport.send(action.request, self._member.config.request_timeout_ms)
+        reply.add_done_callback(functools.partial(self._commit_done, action))
+
+    def _commit_done(self, action: SendCommit, reply: Reply[Any]) -> None:
+        response = outcome_of(reply)
+        if self._stopped:
+            return
+        if isinstance(response, ProtocolError):
+            response = OffsetCommitResponse(errors=dict.fromkeys(action.request.offsets, response.code))
+        if self._observer is not None:
+            self._observer.on_commit(action.request, response)
+        self._take(action.token, self._member.commit_answered, response)
+
+    def _done(self, token: int, answered: Answered, reply: Reply[Any]) -> None:
+        self._take(token, answered, outcome_of(reply))
+
+    def _take(self, token: int, answered: Answered, outcome: Any) -> None:
+        """Feed the machine with what a request came to."""
+        if self._stopped:
+            return
+        if isinstance(outcome, Exception):
+            self._failed(token, outcome)
+        else:
+            self._run(answered(token, outcome, self._clock.now_ms()))
+
+    def _failed(self, token: int, error: Exception) -> None:
+        """A request got no answer. An error that is not the transport's own is a defect of it: logged."""
+        if not isinstance(error, (TransportError, ProtocolError)):
+            self._log(logging.ERROR, "transport failed", exc_info=error)
+        failure = (
+            RequestFailure.TIMED_OUT if isinstance(error, RequestTimedOut) else RequestFailure.DISCONNECTED
+        )
+        self._run(self._member.request_failed(token, failure, self._clock.now_ms()))
+
+    def _run_callback(self, action: RunCallback) -> None:
+        task = self._callback_task = asyncio.get_running_loop().create_task(self._call(action))
+        task.add_done_callback(functools.partial(self._call_done, action))
+
+    def _call_done(self, action: RunCallback, task: asyncio.Task[None]) -> None:
+        """A task that is cancelled by somebody else before its first step has not said that it is over."""
+        if task.cancelled() and not self._stopped:
+            self._callback_over(action, asyncio.CancelledError())
+
+    def _callback_over(self, action: RunCallback, error: BaseException | None) -> None:
+        self._callback_task = None
+        self._run(self._member.callback_finished(action.token, error, self._clock.now_ms()))
+
+    async def _call(self, action: RunCallback) -> None:
+        listener = self._listener
+        callback = {
+            ASSIGNED: listener.on_partitions_assigned,
+            REVOKED: listener.on_partitions_revoked,
+            LOST: listener.on_partitions_lost,
+        }[action.kind]
+        if self._observer is not None:
+            self._observer.on_callback(action.kind, "begin", action.partitions)
+        error: BaseException | None = None
+        try:
+            result = callback(action.partitions)
+            if inspect.isawaitable(result):
+                await result
+        except asyncio.CancelledError as cancelled:
+            if self._stopped:
+                raise
+            error = cancelled  # by somebody else: the machine waits for the end of its callback all the same
+        except PROGRAM_ENDS:
+            raise
+        except BaseException as raised:  # such as those of pytest: whoever waits is to hear of it
+            error = raised
+        if self._observer is not None:
+            over = error is None or action.releases or self._RAISED_IS_OVER
+            phase: Phase = "end" if over else "raised"
+            self._observer.on_callback(action.kind, phase, action.partitions)
+        self._callback_over(action, error)
+
+    def _log(self, level: int, event: str, **fields: object) -> None:
+        """Say which member it is about, where somebody may hear it."""
+        if is_logged(level):
+            member = self._member
+            who = {"group": member.group_id, "member": member.member_id, "epoch": member.member_epoch}
+            log(level, event, **who, **fields)
+
+    _PERFORM: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
+        SendFindCoordinator: _find_coordinator,
+        SendCommit: _send_commit,
+        FetchOffsets: _fetch_offsets,
+        FindLogOffsets: _find_log_offsets,
+        FindOffsetsByDuration: _find_offsets_by_duration,
+        RunCallback: _run_callback,
+    }
+    """What carries an action out."""
+
+
+def outcome_of(reply: Reply[Any]) -> Any:
+    """What came, or the exception that stands for it; a cancelled request counts as disconnected."""
+    try:
+        error = reply.exception()
+    except asyncio.CancelledError:
+        return TransportError("the request was cancelled")
+    if error is None:
+        return reply.result()
+    if isinstance(error, Exception):
+        return error  # and not raised: what is raised holds the frames that it went through
+    raise error

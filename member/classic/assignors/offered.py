@@ -1,0 +1,19 @@
+"""The assignors of Kafka's classic consumer by their names in `partition.assignment.strategy`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Final
+
+from fencepost.member.classic.assignor import Assignor
+from fencepost.member.classic.assignors.range_ import RangeAssignor
+from fencepost.member.classic.assignors.round_robin import RoundRobinAssignor
+from fencepost.member.classic.assignors.sticky import CooperativeStickyAssignor, StickyAssignor
+
+ASSIGNORS: Final[Mapping[str, Callable[[], Assignor]]] = {
+    RangeAssignor.name: RangeAssignor,
+    RoundRobinAssignor.name: RoundRobinAssignor,
+    StickyAssignor.name: StickyAssignor,
+    CooperativeStickyAssignor.name: CooperativeStickyAssignor,
+}
+"""Each makes one for one member. Kafka's default is `range`."""

@@ -1,0 +1,322 @@
+"""The partition assignor of Kafka Streams in the classic protocol, as a leader and as everybody else.
+
+It leads groups of applications whose topology it was told of, and which keep no state in changelogs: it makes
+no internal topics and no standby tasks. The request to shut the application down (KIP-671) comes with the
+subscription of a member, and goes to all with their assignments. Who is told repeats it in another round, for
+those that have missed the first one, until a round comes in which all members say it.
+"""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+from fencepost.coordinator.protocol.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    ConsumerProtocolSubscription,
+)
+from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
+from fencepost.member.classic.assignor import Subscriber
+from fencepost.member.classic.assignors.assignment_info import (
+    NO_REBALANCE_MS,
+    AssignmentInfo,
+    read_assignment_info,
+    write_assignment_info,
+)
+from fencepost.member.classic.assignors.java_bytes import MalformedUserData
+from fencepost.member.classic.assignors.stream_tasks import Tasks, share, tasks_of
+from fencepost.member.classic.assignors.subscription_info import (
+    ERROR_CODE_VERSION,
+    RUNS_ACTIVE,
+    SubscriptionInfo,
+    read_subscription_info,
+    write_subscription_info,
+)
+from fencepost.member.classic.assignors.task_ids import LATEST_VERSION, AssignorError, HostInfo, TaskId
+
+PROBING_REBALANCE_MS = 600_000
+"""After how long a member joins again that is to do so at some moment: probing.rebalance.interval.ms."""
+ASK_AGAIN_MS = 1_000
+"""After how long a member joins again whose request for a shutdown was not answered."""
+MOST_REPEATS = 5
+"""In how many rounds a member repeats that the application is to be shut down: others may come for ever."""
+
+_AT_ONCE_MS = 0
+_ALL_KNOW_MS = 1
+"""All members know that the application is to be shut down. Kafka Streams ignores dates beside errors."""
+
+_FUTURE = "future"
+"""The process of members whose subscription is of a newer version than ours."""
+
+
+class _Member(NamedTuple):
+    info: SubscriptionInfo
+    process: str
+    owned: tuple[TopicPartition, ...]
+
+
+class StreamsAssignor:
+    """One thread's assignor. `subtopologies` are the source topics of each part of the topology.
+
+    `error` is what the leader's last assignment said, an AssignorError or a number that is none;
+    ASSIGNMENT_ERROR also if it could not be read. `shutdown_requested` says that subscriptions carry the
+    request, this thread's own or the one that it was told of; it is never taken back.
+    """
+
+    name = "stream"
+    cooperative = True
+
+    def __init__(
+        self,
+        process_id: uuid.UUID,
+        subtopologies: Sequence[Sequence[str]],
+        *,
+        user_endpoint: str | None = None,
+        client_tags: Mapping[str, str] | None = None,
+        latest_version: int = LATEST_VERSION,
+    ) -> None:
+        self._process_id = process_id
+        self._subtopologies = tuple(map(tuple, subtopologies))
+        self._user_endpoint = user_endpoint
+        self._client_tags = dict(client_tags or {})
+        self._latest = latest_version
+        self._unique_field = 0
+        self.used_version = latest_version
+        """The version that the next subscription is written in."""
+        self.shutdown_requested = False
+        self.all_know = False
+        """Whether all members of the last round said that the application is to be shut down."""
+        self._repeats = 0
+        self.error: int = AssignorError.NONE
+        self.message = ""
+        """What is wrong, if there is an error."""
+        self.active_tasks: Tasks = {}
+
+    def request_shutdown(self) -> None:
+        """Ask for the end of the whole application with every subscription from now on."""
+        self.shutdown_requested = True
+
+    def user_data(self) -> bytes | None:
+        """The subscription's part that is Kafka Streams' own; each differs from the one before."""
+        self._unique_field = (self._unique_field + 129) % 256 - 128
+        code = AssignorError.SHUTDOWN_REQUESTED if self.shutdown_requested else AssignorError.NONE
+        return write_subscription_info(
+            SubscriptionInfo(
+                version=self.used_version,
+                latest_supported_version=self._latest,
+                process_id=self._process_id,
+                user_endpoint=self._user_endpoint,
+                unique_field=self._unique_field,
+                error_code=code,
+                client_tags=self._client_tags,
+            )
+        )
+
+    # -- as the leader -----------------------------------------------------------------------------------
+
+    def assign(
+        self, partitions: Mapping[str, int], members: Sequence[Subscriber]
+    ) -> Mapping[MemberId, ConsumerProtocolAssignment]:
+        """Tasks for everybody, or an error for everybody. Who can't be understood is left out."""
+        known = {each.member_id: found for each in members if (found := _understood(each, self._latest))}
+        version = min((self._latest, *(each.info.version for each in known.values())))
+        common = min((self._latest, *(each.info.latest_supported_version for each in known.values())))
+        asked = any(each.info.error_code == AssignorError.SHUTDOWN_REQUESTED for each in known.values())
+        sources = {topic for topics in self._subtopologies for topic in topics}
+        if asked:
+            learns = any(_learns(each.info, self._latest) for each in known.values())
+            again_ms = _AT_ONCE_MS if learns else _ALL_KNOW_MS
+            return _refusal(AssignorError.SHUTDOWN_REQUESTED, common, known, again_ms)
+        if not sources <= partitions.keys():
+            return _refusal(AssignorError.INCOMPLETE_SOURCE_TOPIC_METADATA, common, known)
+        tasks = tasks_of(self._subtopologies, partitions)
+        given = share(
+            tuple(tasks),
+            {member_id: each.process for member_id, each in known.items()},
+            _workers(tasks, known),
+            _stateful(known),
+        )
+        hosts = _hosts(tasks, given, known)
+        template = AssignmentInfo(
+            version=version, commonly_supported_version=common, partitions_by_host=hosts
+        )
+        owners = {partition: member_id for member_id, each in known.items() for partition in each.owned}
+        return {
+            member_id: _assignment(template, {task: tasks[task] for task in mine}, member_id, owners)
+            for member_id, mine in given.items()
+        }
+
+    # -- as everybody ------------------------------------------------------------------------------------
+
+    def on_assignment(self, assignment: ConsumerProtocolAssignment) -> int | None:
+        """What this thread is to do, and after how many milliseconds it joins again if it has to."""
+        self.active_tasks = {}
+        try:
+            info = read_assignment_info(assignment.user_data)
+            self.error, self.message = info.error_code, f"the leader answered with error {info.error_code}"
+            if not self.error:
+                self._take(info, assignment)
+        except MalformedUserData as error:
+            self.error, self.message = (
+                AssignorError.ASSIGNMENT_ERROR,
+                f"the assignment can't be read: {error}",
+            )
+        if self.error == AssignorError.SHUTDOWN_REQUESTED:
+            return self._repeat(info)
+        if self.error:
+            return None
+        return self._rejoin_after(info)
+
+    def _repeat(self, info: AssignmentInfo) -> int | None:
+        """Say what was told: who did not fetch this assignment in time has to hear it in the next round.
+
+        A leader of Kafka Streams does not say whether all know: then once has to do.
+        """
+        self.shutdown_requested = True
+        self.all_know = info.next_rebalance_ms == _ALL_KNOW_MS
+        most = MOST_REPEATS if info.next_rebalance_ms == _AT_ONCE_MS else 1
+        if self.all_know or self._repeats >= most:
+            return None
+        self._repeats += 1
+        return 0
+
+    def _take(self, info: AssignmentInfo, assignment: ConsumerProtocolAssignment) -> None:
+        """The tasks of the assigned partitions, which go by their order."""
+        assigned = sorted(
+            TopicPartition(topic, number)
+            for topic, numbers in assignment.partitions.items()
+            for number in numbers
+        )
+        if info.version > self.used_version:
+            raise MalformedUserData(f"version {info.version} answers version {self.used_version}")
+        if info.commonly_supported_version > self._latest:
+            raise MalformedUserData(f"version {info.commonly_supported_version} is above {self._latest}")
+        if len(assigned) != len(info.active_tasks):
+            raise MalformedUserData(f"{len(info.active_tasks)} tasks for {len(assigned)} partitions")
+        tasks: dict[TaskId, tuple[TopicPartition, ...]] = {}
+        for task, partition in zip(info.active_tasks, assigned, strict=True):
+            tasks[task] = (*tasks.get(task, ()), partition)
+        self.active_tasks = tasks
+
+    def _rejoin_after(self, info: AssignmentInfo) -> int | None:
+        """Version probing: down to what the leader wrote, and up again once all members can."""
+        common = info.commonly_supported_version
+        if common > self.used_version or info.version < self.used_version:
+            self.used_version = common
+            return 0
+        if self.shutdown_requested:
+            return ASK_AGAIN_MS
+        hosts = info.partitions_by_host
+        mine = None if self._user_endpoint is None else _host(self._user_endpoint)
+        if info.next_rebalance_ms == 0 or (hosts and mine is not None and mine not in hosts):
+            return 0
+        return None if info.next_rebalance_ms == NO_REBALANCE_MS else PROBING_REBALANCE_MS
+
+
+def _understood(member: Subscriber, latest: int) -> _Member | None:
+    """What a member says; None of one that is no thread of Kafka Streams, or of one before 2.6."""
+    if member.subscription is None:
+        return None
+    try:
+        info = read_subscription_info(member.subscription.user_data)
+    except MalformedUserData:
+        return None
+    process = _FUTURE if info.version > latest else str(info.process_id)
+    return _Member(info, process, _owned(member.subscription))
+
+
+def _learns(info: SubscriptionInfo, latest: int) -> bool:
+    """Whether a member could have said that the application is to be shut down, and does not know it yet."""
+    knows = info.error_code == AssignorError.SHUTDOWN_REQUESTED
+    return ERROR_CODE_VERSION <= info.version <= latest and not knows
+
+
+def _refusal(
+    error: AssignorError, common: int, members: Iterable[MemberId], again_ms: int = NO_REBALANCE_MS
+) -> dict[MemberId, ConsumerProtocolAssignment]:
+    """Nothing but an error for everybody, in the newest version that all can read.
+
+    Kafka's leader takes its own latest one, at which an older member fails.
+    """
+    info = AssignmentInfo(
+        version=common, commonly_supported_version=common, error_code=error, next_rebalance_ms=again_ms
+    )
+    return dict.fromkeys(
+        members, ConsumerProtocolAssignment(partitions={}, user_data=write_assignment_info(info))
+    )
+
+
+def _owned(subscription: ConsumerProtocolSubscription) -> tuple[TopicPartition, ...]:
+    return tuple(
+        TopicPartition(topic, number) for topic, numbers in subscription.owned.items() for number in numbers
+    )
+
+
+def _workers(tasks: Tasks, members: Mapping[MemberId, _Member]) -> dict[TaskId, MemberId]:
+    """Who has partitions of each task."""
+    task_of = {partition: task for task, partitions in tasks.items() for partition in partitions}
+    found: dict[TaskId, MemberId] = {}
+    for member_id in sorted(members):
+        for partition in members[member_id].owned:
+            if (task := task_of.get(partition)) is not None:
+                found.setdefault(task, member_id)
+    return found
+
+
+def _stateful(members: Mapping[MemberId, _Member]) -> dict[TaskId, list[str]]:
+    """The processes that have state of each task, those that are furthest first."""
+    found: dict[TaskId, dict[str, float]] = {}
+    for each in members.values():
+        for task, offset_sum in each.info.task_offset_sums.items():
+            far = float("inf") if offset_sum == RUNS_ACTIVE else float(offset_sum)
+            sums = found.setdefault(task, {})
+            sums[each.process] = max(far, sums.get(each.process, far))
+    return {task: sorted(sums, key=lambda process: (-sums[process], process)) for task, sums in found.items()}
+
+
+def _hosts(
+    tasks: Tasks, given: Mapping[MemberId, Sequence[TaskId]], members: Mapping[MemberId, _Member]
+) -> dict[HostInfo, tuple[TopicPartition, ...]]:
+    """Where the partitions' tasks can be asked, of processes that say where."""
+    hosts: dict[HostInfo, tuple[TopicPartition, ...]] = {}
+    for member_id, mine in given.items():
+        endpoint = members[member_id].info.user_endpoint
+        host = None if endpoint is None else _host(endpoint)
+        if host is not None:
+            partitions = tuple(partition for task in mine for partition in tasks[task])
+            hosts[host] = (*hosts.get(host, ()), *partitions)
+    return hosts
+
+
+def _host(endpoint: str) -> HostInfo | None:
+    """The parts of host:port; None if it is nothing of the kind."""
+    host, _, port = endpoint.rpartition(":")
+    if not host or not port.isdecimal():
+        return None
+    return HostInfo(host.removeprefix("[").removesuffix("]"), int(port))
+
+
+def _assignment(
+    template: AssignmentInfo, tasks: Tasks, member_id: MemberId, owners: Mapping[TopicPartition, MemberId]
+) -> ConsumerProtocolAssignment:
+    """A member's tasks without those that another one has not let go of; for these it joins once more."""
+    mine: list[tuple[TopicPartition, TaskId]] = []
+    waits = False
+    for task, partitions in tasks.items():
+        if any(owners.get(partition, member_id) != member_id for partition in partitions):
+            waits = True
+        else:
+            mine += [(partition, task) for partition in partitions]
+    mine.sort()
+    topics: dict[str, tuple[int, ...]] = {}
+    for partition, _ in mine:
+        topics[partition.topic] = (*topics.get(partition.topic, ()), partition.partition)
+    info = AssignmentInfo(
+        version=template.version,
+        commonly_supported_version=template.commonly_supported_version,
+        active_tasks=tuple(task for _, task in mine),
+        partitions_by_host=template.partitions_by_host,
+        next_rebalance_ms=0 if waits else NO_REBALANCE_MS,
+    )
+    return ConsumerProtocolAssignment(partitions=topics, user_data=write_assignment_info(info))

@@ -1,0 +1,145 @@
+"""One member of a classic group on asyncio."""
+
+from __future__ import annotations
+
+import functools
+import logging
+import random
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, ClassVar, Protocol
+
+from fencepost.coordinator.protocol.classic import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from fencepost.coordinator.protocol.consumer import LeaveGroupResponse
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.member.base.driver import MemberDriver
+from fencepost.member.base.listener import MemberObserver, RebalanceListener
+from fencepost.member.base.shell import outcome_of
+from fencepost.member.base.transport import Clock, Reply, Transport
+from fencepost.member.classic.actions import (
+    ClassicMoved,
+    CountPartitions,
+    GroupRequest,
+    SendGroupRequest,
+)
+from fencepost.member.classic.assignor import Assignor
+from fencepost.member.classic.config import ClassicConfig
+from fencepost.member.classic.machine import ClassicMember, GroupResponse
+from fencepost.member.classic.states import ClassicMemberState
+
+
+class ClassicTransport(Transport, Protocol):
+    """The way from one member of a classic group to its cluster: a leader has to know the sizes of topics."""
+
+    def partition_counts(self, topics: Iterable[str]) -> Reply[Mapping[str, int]]:
+        """How many partitions topics have, from fresh metadata; those that do not exist are missing."""
+
+
+class ClassicDriver(MemberDriver):
+    """One member of one classic group; see `MemberDriver` for what an application does with it.
+
+    A callback that raised is over all the same: it is not called again.
+    """
+
+    __slots__ = ()
+
+    _RAISED_IS_OVER = True
+    _member: ClassicMember
+    _transport: ClassicTransport
+
+    def __init__(
+        self,
+        group_id: str,
+        transport: ClassicTransport,
+        clock: Clock,
+        *,
+        assignors: Sequence[Assignor],
+        listener: RebalanceListener | None = None,
+        config: ClassicConfig | None = None,
+        rng: random.Random,
+        observer: MemberObserver | None = None,
+    ) -> None:
+        member = ClassicMember(group_id, config or ClassicConfig(), rng, assignors)
+        super().__init__(member, transport, clock, listener=listener, observer=observer)
+
+    @property
+    def state(self) -> ClassicMemberState:
+        """The member's state."""
+        return self._member.state
+
+    @property
+    def is_connected(self) -> bool:
+        """Whether the last request to the coordinator was answered, or none was sent yet (KIP-457)."""
+        return self._member.is_connected
+
+    @property
+    def heartbeat_interval_ms(self) -> int:
+        """How often it tells that it is alive."""
+        return self._member.config.heartbeat_interval_ms
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the member owns what its generation has given it, and nothing is left to be done."""
+        return self._member.is_settled
+
+    @property
+    def is_rebalancing(self) -> bool:
+        """Whether a round of joining is under way or due, or what it brought is not taken up yet."""
+        return self._member.is_rebalancing
+
+    def rejoin(self) -> None:
+        """Join again as soon as the application polls."""
+        self._run(self._member.rejoin(self._clock.now_ms()))
+
+    # -- carrying actions out ----------------------------------------------------------------------------
+
+    def _send_group_request(self, action: SendGroupRequest) -> None:
+        if self._observer is not None:
+            self._observer.on_request(action.request)
+        reply = self._transport.send(action.request, action.timeout_ms)
+        reply.add_done_callback(functools.partial(self._group_request_done, action))
+
+    def _group_request_done(self, action: SendGroupRequest, reply: Reply[Any]) -> None:
+        response = outcome_of(reply)
+        if self._stopped:
+            return
+        if isinstance(response, ProtocolError):
+            response = _refusal(action.request, response.code)
+        if self._observer is not None:
+            self._observer.on_response(action.request, response)
+        self._take(action.token, self._member.group_answered, response)
+
+    def _count_partitions(self, action: CountPartitions) -> None:
+        reply = self._transport.partition_counts(action.topics)
+        reply.add_done_callback(functools.partial(self._done, action.token, self._member.partitions_counted))
+
+    def _moved(self, action: ClassicMoved) -> None:
+        if self._observer is not None:
+            self._observer.on_state(action.event, action.source, action.target)
+        self._log(logging.DEBUG, "member moved", by=action.event, source=action.source, target=action.target)
+
+    _PERFORM: ClassVar[Mapping[type, Callable[[Any, Any], None]]] = {
+        **MemberDriver._PERFORM,
+        SendGroupRequest: _send_group_request,
+        CountPartitions: _count_partitions,
+        ClassicMoved: _moved,
+    }
+
+
+def _refusal(request: GroupRequest, code: ErrorCode) -> GroupResponse:
+    """The answer that says what the transport said."""
+    match request:
+        case JoinGroupRequest():
+            return JoinGroupResponse(error_code=code)
+        case SyncGroupRequest():
+            return SyncGroupResponse(error_code=code)
+        case HeartbeatRequest():
+            return HeartbeatResponse(error_code=code)
+        case _:
+            return LeaveGroupResponse(error_code=code)

@@ -1,0 +1,304 @@
+"""What stands between clients and brokers: answers that get lost, come late, or are errors instead.
+
+Rules wait for the next request that they are about. The brokers behind them know nothing of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Set
+from functools import partial
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
+
+from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.protocol import logs
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import MemberId, TopicId, TopicPartition
+from fencepost.coordinator.server.services import (
+    NO_REPLY,
+    Asked,
+    Handler,
+    OpenConnection,
+    Services,
+    Unanswered,
+)
+from fencepost.simulation.embedded.members import GroupMember
+from fencepost.simulation.embedded.refusals import can_fail, refused
+
+if TYPE_CHECKING:
+    from fencepost.coordinator.server.connection import KafkaServerConnection
+
+
+class FaultRule(msgspec.Struct, kw_only=True):
+    """Something that happens to answers of one API; `times` None for all of them."""
+
+    api: ApiKey
+    who: str | None = None
+    """A member id, an instance id or a client id; None for everybody."""
+    times: int | None = 1
+    met: int = 0
+    """How many requests it was about so far."""
+    error: ErrorCode | None = None
+    delay_s: float = 0.0
+    lost: bool = False
+
+    def __str__(self) -> str:
+        verb = "lose_next_response" if self.lost else "delay" if self.error is None else "fail_next"
+        arguments = [repr(self.api.name.title().replace("_", ""))]
+        if self.error is not None:
+            arguments.append(repr(self.error.name))
+        elif self.delay_s:
+            arguments.append(f"{self.delay_s:g}")
+        if self.who is not None:
+            arguments.append(repr(self.who))
+        return f"{verb}({', '.join(arguments)})"
+
+    def is_about(self, request: Any, asked: Asked, names: Callable[[], Container[str | None]]) -> bool:
+        """Whether it is this request that the rule waits for."""
+        if self.error is not None and not can_fail(request, asked.context.api_version, self.error):
+            return False
+        return self.who is None or self.who in _names(request, asked) or self.who in names()
+
+
+_FEW_CONNECTIONS = 64
+"""So many may be remembered before the closed ones among them are looked for."""
+
+
+class _Handlers(NamedTuple):
+    """The handlers of one broker."""
+
+    used: dict[int, Handler]
+    free: Mapping[int, Handler]
+    """Those of requests that no rule is about."""
+    ruled: Mapping[int, Handler]
+
+
+class FaultInjector:
+    """The rules of all brokers, and the connections on which members were heard."""
+
+    def __init__(
+        self,
+        note: Callable[[ApiKey, Any, Asked, FaultRule], None],
+        members: Callable[[], Iterable[GroupMember]],
+        name_of: Callable[[TopicId], str | None],
+    ) -> None:
+        self._note = note
+        self._members = members
+        self._name_of = name_of
+        self._fetched: dict[OpenConnection, set[TopicPartition]] = {}
+        """The partitions that were named last on a connection that fetches."""
+        self._readers: dict[OpenConnection, MemberId] = {}
+        """The member whose client fetches on a connection."""
+        self._rules: list[FaultRule] = []
+        self._tables: list[_Handlers] = []
+        self._heard: dict[OpenConnection, dict[MemberId, None]] = {}
+        self._many = _FEW_CONNECTIONS
+        self._instance_ids: dict[MemberId, str] = {}
+        """Of static members: they need not say it again on their next connection."""
+
+    def add(self, rule: FaultRule) -> None:
+        """From now on, behind the rules that there are."""
+        self._rules.append(rule)
+        self._arrange()
+
+    def remove_delays(self, api: ApiKey, who: str | None, *, of_all: bool) -> None:
+        """Answers of that API come at once again: to `who`, or to all, whoever the delays are about."""
+        self._rules = [
+            rule
+            for rule in self._rules
+            if not (rule.delay_s and rule.api is api and (of_all or rule.who == who))
+        ]
+        self._arrange()
+
+    def clear(self) -> None:
+        """No more rules."""
+        self._rules.clear()
+        self._arrange()
+
+    @property
+    def unmet(self) -> list[FaultRule]:
+        """The rules that wait for more requests, of those that are about a number of them."""
+        return [rule for rule in self._rules if rule.times is not None]
+
+    def around(self, table: Mapping[int, Handler]) -> Mapping[int, Handler]:
+        """These handlers, with the rules before them. Which ones these are changes with the rules."""
+        free = {key: partial(self._hear, handler) for key, handler in table.items()}
+        ruled = {key: partial(self._handle, ApiKey(key), handler) for key, handler in table.items()}
+        handlers = _Handlers({}, free, ruled)
+        self._tables.append(handlers)
+        self._arrange()
+        return handlers.used
+
+    def _arrange(self) -> None:
+        """A connection gives answers that it knows of a handler by itself: not so where a rule waits."""
+        about = {rule.api for rule in self._rules}
+        for used, free, ruled in self._tables:
+            used.update((key, ruled[key] if key in about else free[key]) for key in free)
+
+    # -- connections ------------------------------------------------------------------------------------
+
+    @property
+    def connected(self) -> Set[MemberId]:
+        """The members that were heard on a connection that is open."""
+        return {
+            member_id
+            for connection, members in self._heard.items()
+            if not connection.is_closed
+            for member_id in members
+        }
+
+    def disconnect(self, who: str, connections: Iterable[KafkaServerConnection]) -> list[str]:
+        """Close those of members of that id, instance id or client id, and of clients of that id.
+
+        Answers the members' ids, or `who` if it is a client that is no member.
+        """
+        found: dict[str, None] = {}
+        others = False
+        for connection in connections:
+            if connection.is_closed:
+                continue
+            is_client = connection.client_id == who
+            heard = self._heard.get(connection, {})
+            members = [each for each in heard if is_client or self._is_called(each, who)]
+            if is_client or members:
+                connection.close()
+                found |= dict.fromkeys(members)
+                others = others or not members
+        return list(found) or [who] * others
+
+    def _is_called(self, member_id: MemberId, who: str) -> bool:
+        return who in (member_id, self._instance_ids.get(member_id))
+
+    def forget(self, member_id: MemberId) -> None:
+        """The member is none any more."""
+        self._instance_ids.pop(member_id, None)
+        self._readers = {each: known for each, known in self._readers.items() if known != member_id}
+        for members in self._heard.values():
+            members.pop(member_id, None)
+
+    def _listen(self, request: Any, reply: Any, connection: OpenConnection) -> None:
+        """A member that gets its id here has none in its request. One that is none any more is forgotten."""
+        member_id = getattr(request, "member_id", None) or getattr(reply, "member_id", None)
+        leaves = getattr(request, "member_epoch", 0) < 0
+        unknown = getattr(reply, "error_code", None) is ErrorCode.UNKNOWN_MEMBER_ID
+        if not member_id or leaves or unknown:
+            return
+        members = self._heard.get(connection)
+        if members is None:
+            if len(self._heard) >= self._many:
+                self._heard = {each: members for each, members in self._heard.items() if not each.is_closed}
+                self._many = max(_FEW_CONNECTIONS, 2 * len(self._heard))
+            members = self._heard[connection] = {}
+        members[member_id] = None
+        if instance_id := getattr(request, "instance_id", None):
+            self._instance_ids[member_id] = instance_id
+
+    # -- requests ---------------------------------------------------------------------------------------
+
+    def _hear(self, handler: Handler, services: Services, request: Any, asked: Asked) -> Any:
+        if isinstance(request, logs.FetchRequest):
+            self._note_fetched(request, asked.connection)
+        reply = handler(services, request, asked)
+        self._listen(request, reply, asked.connection)
+        return reply
+
+    def _handle(self, api: ApiKey, handler: Handler, services: Services, request: Any, asked: Asked) -> Any:
+        if api is ApiKey.FETCH:
+            self._note_fetched(request, asked.connection)
+        rules = self._about(api, request, asked)
+        if not rules:
+            return self._hear(handler, services, request, asked)
+        for rule in rules:
+            self._note(api, request, asked, rule)
+            rule.met += 1
+            if rule.met == rule.times:
+                self._rules.remove(rule)
+                self._arrange()
+        error = next((rule.error for rule in rules if rule.error is not None), None)
+        if error is None:
+            reply = self._hear(handler, services, request, asked)
+        else:
+            reply = refused(handler, services, request, asked, error)
+        lost = reply is None or any(rule.lost for rule in rules)
+        delay_s = sum(rule.delay_s for rule in rules)
+        if reply is NO_REPLY or (delay_s == 0 and not isinstance(reply, asyncio.Future)):
+            return self._answer(api, reply, lost)
+        return services.loop.create_task(self._later(api, reply, lost, delay_s))
+
+    def _names_on(self, asked: Asked) -> set[str | None]:
+        """Return the ids of the members that use a connection.
+
+        Heartbeats and commits name their member. Clients fetch on other connections: such a connection is
+        that of the only member with its client id and host that was given a partition which it fetched.
+        """
+        connection = asked.connection
+        ids = dict.fromkeys(self._heard.get(connection, ()))
+        if not ids and (fetched := self._fetched.get(connection)):
+            context = asked.context
+            found = [
+                member
+                for member in self._members()
+                if (member.client_id, member.client_host) == (context.client_id, context.client_host)
+                and not fetched.isdisjoint(member.assignment)
+            ]
+            if len(found) == 1:
+                self._readers[connection] = found[0].member_id
+        if not ids and connection in self._readers:
+            ids[self._readers[connection]] = None
+        return {*ids, *(self._instance_ids.get(each) for each in ids)} - {None}
+
+    def _topic_name(self, topic: logs.OfTopic[Any]) -> str | None:
+        if topic.name is not None or topic.topic_id is None:
+            return topic.name
+        return self._name_of(topic.topic_id)
+
+    def _note_fetched(self, request: logs.FetchRequest, connection: OpenConnection) -> None:
+        """Remember the partitions that a fetch names; one that goes on with its session may name none."""
+        if not request.topics:
+            return
+        if len(self._fetched) >= self._many:
+            self._fetched = {each: known for each, known in self._fetched.items() if not each.is_closed}
+            self._readers = {each: known for each, known in self._readers.items() if not each.is_closed}
+            self._many = max(_FEW_CONNECTIONS, 2 * len(self._fetched), 2 * len(self._heard))
+        self._fetched[connection] = {
+            TopicPartition(name, one.partition)
+            for topic in request.topics
+            if (name := self._topic_name(topic)) is not None
+            for one in topic.partitions
+        }
+
+    def _about(self, api: ApiKey, request: Any, asked: Asked) -> list[FaultRule]:
+        """The rules about a request, which fails once and is lost once: further such rules wait."""
+        rules: list[FaultRule] = []
+        names = partial(self._names_on, asked)
+        fails = is_lost = False
+        for rule in self._rules:
+            if rule.api is not api or not rule.is_about(request, asked, names):
+                continue
+            if (rule.error is not None and fails) or (rule.lost and is_lost):
+                continue
+            fails, is_lost = fails or rule.error is not None, is_lost or rule.lost
+            rules.append(rule)
+        return rules
+
+    @staticmethod
+    def _answer(api: ApiKey, reply: Any, lost: bool) -> Any:
+        if lost:
+            raise Unanswered(f"the answer to {api.name} was lost on purpose")
+        return reply
+
+    async def _later(self, api: ApiKey, reply: Any, lost: bool, delay_s: float) -> Any:
+        if isinstance(reply, asyncio.Future):
+            reply = await reply
+        await asyncio.sleep(delay_s)
+        return self._answer(api, reply, lost)
+
+
+def _names(request: Any, asked: Asked) -> Iterator[str | None]:
+    """Everything by which the one who asks may be called."""
+    for each in (request, *getattr(request, "groups", ()), *getattr(request, "members", ())):
+        yield getattr(each, "member_id", None)
+        yield getattr(each, "instance_id", None)
+    yield asked.context.client_id

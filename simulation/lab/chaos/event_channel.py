@@ -1,0 +1,96 @@
+"""How a member's process tells what happens in it: at once, so that nothing is lost when it is killed."""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
+from fencepost.coordinator.protocol.outcome import Request, Response
+from fencepost.member.base.actions import CallbackKind
+from fencepost.member.base.listener import AnyEvent, AnyState, Phase
+from fencepost.simulation.lab.chaos import messages as m
+
+_REQUESTS_KEPT = 256
+"""A request of which so many were sent since is not answered any more."""
+
+
+class EventChannel:
+    """The way back to who directs the run. A write returns when the system has the bytes."""
+
+    def __init__(self, channel: socket.socket, began_us: int) -> None:
+        self._channel = channel
+        self._began_us = began_us
+
+    def now_us(self) -> int:
+        """Microseconds since the start of the run."""
+        return time.monotonic_ns() // 1_000 - self._began_us
+
+    def say(self, kind: Callable[..., m.Event], *fields: Any) -> None:
+        """Tell an event of now. Ends the process if nobody listens any more."""
+        try:
+            self._channel.sendall(m.frame(kind(self.now_us(), *fields)))
+        except (BrokenPipeError, ConnectionResetError):
+            raise SystemExit(1) from None
+
+
+class RealMemberObserver:
+    """The observer of a consumer of ours."""
+
+    def __init__(
+        self, telling: EventChannel, standing: Callable[[], tuple[int, tuple[TopicPartition, ...]]]
+    ) -> None:
+        self._say = telling.say
+        self._standing = standing
+        self._numbers: OrderedDict[int, tuple[object, int]] = OrderedDict()
+        self._last = 0
+
+    def on_state(self, event: AnyEvent, source: AnyState, target: AnyState) -> None:
+        """The machine moved."""
+        self._say(m.MemberMoved, str(event), str(source), str(target), *self._standing())
+
+    def on_request(self, request: Request) -> None:
+        """A request goes out."""
+        number, new = self._number(request)
+        heartbeat = request if new and isinstance(request, ConsumerGroupHeartbeatRequest) else None
+        commit = request if new and isinstance(request, OffsetCommitRequest) else None
+        self._say(m.RequestSent, number, heartbeat, commit)
+
+    def _number(self, request: object) -> tuple[int, bool]:
+        known = self._numbers.get(id(request))
+        if known is not None:
+            self._numbers.move_to_end(id(request))
+            return known[1], False
+        self._last += 1
+        self._numbers[id(request)] = request, self._last
+        if len(self._numbers) > _REQUESTS_KEPT:
+            self._numbers.popitem(last=False)
+        return self._last, True
+
+    def on_response(self, request: Request, response: Response | Exception) -> None:
+        """A heartbeat was answered, or failed."""
+        number, _ = self._number(request)
+        if isinstance(response, Exception):
+            self._say(m.HeartbeatAnswered, number, None, type(response).__name__)
+        elif isinstance(response, ConsumerGroupHeartbeatResponse):
+            self._say(m.HeartbeatAnswered, number, response, "")
+
+    def on_callback(self, kind: CallbackKind, phase: Phase, partitions: tuple[TopicPartition, ...]) -> None:
+        """A rebalance callback began or ended."""
+        self._say(m.CalledBack, str(kind), phase, partitions)
+
+    def on_commit(self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception) -> None:
+        """A commit was answered, or failed."""
+        number, _ = self._number(request)
+        if isinstance(response, Exception):
+            self._say(m.Committed, number, None, None, type(response).__name__)
+        else:
+            self._say(m.Committed, number, None, response, "")

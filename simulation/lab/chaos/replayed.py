@@ -1,0 +1,331 @@
+"""A run told once more, in one order: the world as observers see it, at the time of each event.
+
+Members are heard over pipes and the coordinator through its log, each with a delay of its own. So observers
+are called when everything has been heard: what happened is merged by time and by cause, and this world is
+brought along event by event.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from functools import cached_property, partial
+from typing import Any, cast
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.consumer.group import ConsumerGroup
+from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.journal.memory import MemoryJournal
+from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
+from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.member.base.transport import Disconnected, RequestTimedOut, TransportError
+from fencepost.member.consumer.driver import ConsumerDriver
+from fencepost.member.consumer.states import ConsumerMemberState
+from fencepost.simulation.kernel.observers import CoordinatorView, Observer, Violation, hook_lists
+from fencepost.simulation.lab.chaos import messages as m
+from fencepost.simulation.lab.chaos.events import (
+    Happening,
+    HeartbeatSeen,
+    HostNoted,
+    MemberEvent,
+    RunEvents,
+    StreamsMemberHeard,
+    TopicImageChanged,
+)
+from fencepost.simulation.lab.chaos.merge import LOG, Merge, mark_before, marks_of_commit
+from fencepost.simulation.lab.chaos.observed import Arrival, ObservedCoordinator
+from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.scenarios.timing import SLACK_US, settling_ms
+
+_WORLD = "world"
+"""What is told of no member, as a source of the merge."""
+_ERRORS: Mapping[str, type[TransportError]] = {
+    kind.__name__: kind for kind in (TransportError, Disconnected, RequestTimedOut)
+}
+
+
+class ReplayedDriver:
+    """What is known of a member from what it said."""
+
+    def __init__(self) -> None:
+        self.state = ConsumerMemberState.UNSUBSCRIBED
+        self.member_epoch = 0
+        self.assignment: tuple[TopicPartition, ...] = ()
+
+
+class ForeignDriver:
+    """A member that does not tell of its state: it stands where the coordinator's log has it."""
+
+    def __init__(self, replayed: ReplayedWorld, member_id: MemberId) -> None:
+        self._retelling = replayed
+        self._member_id = member_id
+        self.assignment: tuple[TopicPartition, ...] = ()
+
+    @property
+    def state(self) -> ConsumerMemberState:
+        """STABLE if it is in the group, as far as one can know."""
+        known = self._retelling.active is not None
+        out = known and not self.member_epoch
+        return ConsumerMemberState.JOINING if out else ConsumerMemberState.STABLE
+
+    @property
+    def member_epoch(self) -> int:
+        """The epoch on record."""
+        group = self._retelling.group
+        member = None if group is None else group.members.get(self._member_id)
+        return 0 if member is None else member.member_epoch
+
+
+class ReplayedBroker:
+    """A broker's host; what coordinates there is seen in `ReplayedWorld.active`."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.status = "standby"
+        self.coordinator: GroupCoordinator | None = None
+
+
+class ReplayedHost:
+    """A member's host."""
+
+    def __init__(self, name: str, instance_id: str | None) -> None:
+        self.name = name
+        self.instance_id = instance_id
+        self.status = "stopped"
+        self.member_id: MemberId = ""
+        self.told: ReplayedDriver | ForeignDriver | None = None
+        self.requests: dict[int, Any] = {}
+
+    @property
+    def driver(self) -> ConsumerDriver | None:
+        """What observers may read of a driver, of which there is one in another process only."""
+        return cast("ConsumerDriver | None", self.told)
+
+
+class ReplayedWorld:
+    """Everything of one run, at the time of the event that is told. It is a `WorldView` for observers."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        config: GroupCoordinatorConfig,
+        observed: ObservedCoordinator | None,
+        *,
+        client: m.ClientName,
+        members: Iterable[tuple[str, str | None]],
+        brokers: Iterable[str],
+        observers: Iterable[Observer],
+        sequence: Callable[[], int],
+    ) -> None:
+        self.scenario = scenario
+        self.config = config
+        self.topics = TopicsImage()
+        self.journal = MemoryJournal()
+        self.coordinators: Mapping[str, CoordinatorView] = {name: ReplayedBroker(name) for name in brokers}
+        self.active: GroupCoordinator | None = None if observed is None else observed.coordinator
+        self.members = {name: ReplayedHost(name, instance_id) for name, instance_id in members}
+        self.hosts_by_member: dict[MemberId, str] = {}
+        self.log_ends: dict[TopicPartition, int] = {}
+        self.faults_over = False
+        self.now_us = 0
+        self.violations: list[Violation] = []
+        self._client = client
+        self._observed = observed
+        self._sequence = sequence
+        watching = tuple(observers)
+        for observer in watching:
+            observer.attach(self, self.report)
+        self._pushed: dict[str, MemberId] = {}
+        self._hooks = hook_lists(watching)
+        if observed is not None:
+            observed.hooks = self._hooks
+
+    @property
+    def group_id(self) -> str:
+        """The one group of this world."""
+        return self.scenario.group.id
+
+    @cached_property
+    def settling_ms(self) -> int:
+        """How long the group may take to settle, with what a busy machine may add."""
+        return settling_ms(self.scenario, self.config) + SLACK_US // 1_000
+
+    def tell(self, hook: str, *arguments: object) -> None:
+        """Tell observers what happened now."""
+        for method in self._hooks[hook]:
+            method(*arguments, self.now_us)
+
+    def report(self, invariant: str, message: str) -> None:
+        """Take a checker's finding down."""
+        violation = Violation(invariant=invariant, seq=self._sequence(), t_us=self.now_us, message=message)
+        self.violations.append(violation)
+        for method in self._hooks["on_violation"]:
+            method(violation)
+
+    @property
+    def group(self) -> ConsumerGroup | None:
+        """The group, as the coordinator's log has it."""
+        return None if self.active is None else self.active.groups.get(self.group_id)
+
+    @property
+    def settled(self) -> bool:
+        """Whether members that run are STABLE at one epoch, the group's if it is known, and share nothing."""
+        running = [host for host in self.members.values() if host.status in ("running", "stopping", "frozen")]
+        told = [host.told for host in running if host.told is not None]
+        epochs = {driver.member_epoch for driver in told}
+        if self.group is not None and (
+            len(self.group.members) != len(running) or epochs - {self.group.group_epoch}
+        ):
+            return False
+        owned = [partition for driver in told for partition in driver.assignment]
+        return (
+            len(told) == len(running)
+            and len(epochs) <= 1
+            and len(owned) == len(set(owned))
+            and all(driver.state is ConsumerMemberState.STABLE for driver in told)
+        )
+
+    @property
+    def standing(self) -> str:
+        """Where each member stands that runs, for people."""
+        told = [(host.name, host.told) for host in self.members.values() if host.told is not None]
+        return ", ".join(f"{name} {driver.state} {driver.member_epoch}" for name, driver in told)
+
+    # -- all of it ----------------------------------------------------------------------------------------
+
+    def tell_all(self, happenings: RunEvents, arrivals: Iterable[Arrival], end_us: int) -> None:
+        """What was heard of members and the world, and of the coordinator, until the end of the run."""
+        merge: Merge[Callable[[int], None]] = Merge()
+        for t_us, host, happening in happenings.in_order():
+            if t_us <= end_us:
+                after = None if self._observed is None else self._after(host, happening)
+                marks = _marks(happening)
+                item = partial(self._happened, host, happening)
+                merge.push(host or _WORLD, t_us, item, after=after, marks=marks)
+        tells = self._client == "fencepost"
+        for arrival in arrivals:
+            if arrival.t_us <= end_us:
+                after = arrival.after if tells else None
+                merge.push(LOG, arrival.t_us, partial(self._play, arrival), after=after, marks=arrival.marks)
+        for merged in merge.drain():
+            merged.item(merged.t_us)
+
+    def _after(self, host: str, happening: Happening) -> Hashable | None:
+        """What of the log an event can only have followed."""
+        match happening:
+            case m.Up(_, member_id):
+                self._pushed[host] = member_id
+            case HeartbeatSeen(request, response):
+                return mark_before(request.member_id, response)
+            case m.HeartbeatAnswered(_, _, response, _) if response is not None:
+                return mark_before(self._pushed[host], response)
+        return None
+
+    def _play(self, arrival: Arrival, t_us: int) -> None:
+        assert self._observed is not None
+        self.now_us = t_us
+        self._observed.play(arrival, t_us)
+
+    # -- what happened ------------------------------------------------------------------------------------
+
+    def _happened(self, host: str, happening: Happening, t_us: int) -> None:
+        """Bring the world along by one event, and tell observers of it."""
+        self.now_us = t_us
+        match happening:
+            case MemberEvent(hook, arguments):
+                self.faults_over = self.faults_over or hook == "on_faults_end"
+                self.tell(hook, *arguments)
+            case TopicImageChanged(image, topic, what, partitions):
+                self.topics = image
+                self.tell("on_topic", topic, what, partitions)
+            case HeartbeatSeen(request, response):
+                self.tell("on_member_response", host, request, response)
+            case HostNoted(what):
+                self._noted(self.members[host], what)
+            case StreamsMemberHeard():
+                return  # of Streams applications, which are told elsewhere
+            case _:
+                self._said(self.members[host], happening)
+
+    def _noted(self, host: ReplayedHost, what: str) -> None:
+        host.status = {"crash": "crashed", "freeze": "frozen"}.get(what, "running")
+        if what == "crash":
+            host.told = None
+        self.tell("on_member_host", host.name, what)
+
+    def _said(self, host: ReplayedHost, event: m.Event) -> None:
+        match event:
+            case m.MemberMoved(_, arrow, source, target, epoch, owned):
+                if isinstance(host.told, ReplayedDriver):
+                    host.told.state = ConsumerMemberState(target)
+                    host.told.member_epoch = epoch
+                    host.told.assignment = owned
+                self.tell("on_member_state", host.name, arrow, source, target)
+            case m.RequestSent():
+                self._sent(host, event)
+            case m.HeartbeatAnswered(_, number, response, error):
+                self.tell("on_member_response", host.name, host.requests[number], response or _error(error))
+            case m.CalledBack(_, kind, phase, partitions):
+                self._called_back(host, kind, phase, partitions)
+            case m.Committed(_, number, request, response, error):
+                asked = request if request is not None else host.requests.pop(number)
+                self.tell("on_commit", host.name, asked, response or _error(error))
+            case m.Delivered(_, partition, first, last_exclusive):
+                self.tell("on_records_delivered", host.name, partition, first, last_exclusive)
+            case m.Processed(_, partition, first, last_exclusive, _):
+                self.tell("on_records_processed", host.name, partition, first, last_exclusive)
+            case _:
+                self._process(host, event)
+
+    def _process(self, host: ReplayedHost, event: m.Event) -> None:
+        """What becomes of a process."""
+        match event:
+            case m.Up(_, member_id):
+                host.member_id = member_id
+                self.hosts_by_member[member_id] = host.name
+                host.status = "running"
+                ours = self._client == "fencepost"
+                host.told = ReplayedDriver() if ours else ForeignDriver(self, member_id)
+                host.requests.clear()
+                self.tell("on_member_host", host.name, "start")
+            case m.Stopping():
+                host.status = "stopping"
+                self.tell("on_member_host", host.name, "stop")
+            case m.Stopped() if host.told is not None:
+                host.status, host.told = "stopped", None
+                self.tell("on_member_host", host.name, "stopped")
+            case _:
+                return  # one that stopped before it had a consumer, or failed, which ends the run
+
+    def _sent(self, host: ReplayedHost, event: m.RequestSent) -> None:
+        if event.heartbeat is not None:
+            host.requests[event.number] = event.heartbeat
+        elif event.commit is not None:
+            host.requests[event.number] = event.commit
+        request = host.requests[event.number]
+        if event.commit is None and isinstance(host.told, ReplayedDriver):
+            host.told.member_epoch = max(request.member_epoch, 0)
+            if request.member_epoch < 0 and self._observed is not None:
+                self._observed.left(request.member_id)
+        self.tell("on_member_request", host.name, request)
+
+    def _called_back(
+        self, host: ReplayedHost, kind: str, phase: str, partitions: tuple[TopicPartition, ...]
+    ) -> None:
+        told = host.told
+        if told is not None and kind == "assigned" and phase == "begin":
+            told.assignment = tuple(sorted({*told.assignment, *partitions}))
+        elif told is not None and kind != "assigned" and (phase == "end" or kind == "lost"):
+            told.assignment = tuple(p for p in told.assignment if p not in partitions)
+        self.tell("on_callback", host.name, kind, phase, partitions)
+
+
+def _error(name: str) -> Exception:
+    kind = _ERRORS.get(name)
+    return TransportError(name) if kind is None else kind(name)
+
+
+def _marks(happening: Happening) -> tuple[Hashable, ...]:
+    """What of the log can only follow an event."""
+    if isinstance(happening, m.RequestSent) and happening.commit is not None:
+        return tuple(marks_of_commit(happening.commit))
+    return ()

@@ -1,0 +1,127 @@
+"""Plays a scenario faster: the plan that its seed draws in simulation, in less time, on a real broker.
+
+Everything that the scenario says about time is multiplied by one factor: when things happen and how long they
+take, time-outs of clients included, and rates of records divided by it. So the run has the same disturbances,
+in the same order, hitting the same members for the same share of the run, and as many records. What belongs
+to the broker stays as it is there: heartbeats, sessions, failover.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.faults.draw import Draw, DrawnEvent, draw
+from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.scenarios.streams import StreamsScenario
+from fencepost.simulation.scenarios.timing import SLACK_US, quiet_us
+from fencepost.simulation.scenarios.values import Duration, Moment, Span
+
+DEFAULT_US = 60_000_000
+"""How long a run takes unless somebody says otherwise."""
+
+_LEAST_FACTOR = 0.04
+"""Faster than 25 times makes a rebalance timeout of a minute shorter than a busy machine's hiccups."""
+
+T = TypeVar("T")
+S = TypeVar("S", Scenario, StreamsScenario)
+
+
+class TimeScale(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
+    """A scenario and its plan as they are played."""
+
+    scenario: S
+    plan: Draw
+    factor: float
+    """What each time was multiplied by; 0.125 is eight times as fast."""
+    quiet_us: int
+    """How long the quiet phase is."""
+
+
+def tempo(scenario: S, seed: int, config: GroupCoordinatorConfig, duration_us: int) -> TimeScale[S]:
+    """The scenario and the seed's plan, played within that time on a broker of that configuration.
+
+    :raises FencepostError: if that is too short for it.
+    """
+    if isinstance(scenario, StreamsScenario):
+        simulated = scenario.quiet_us
+        session_ms = config.group_streams_session_timeout_ms
+        interval_ms = config.group_streams_heartbeat_interval_ms
+    else:
+        simulated = quiet_us(scenario, GroupCoordinatorConfig.from_properties(scenario.config))
+        session_ms = config.group_consumer_session_timeout_ms
+        interval_ms = config.group_consumer_heartbeat_interval_ms
+    plan = draw(scenario, Streams(seed), simulated)
+    # The quiet phase is the broker's time-outs, which stay, and the clients', which are played faster.
+    fixed, played = 0, simulated
+    if scenario.quiet is None:
+        fixed = 1_000 * (session_ms + 3 * interval_ms) + SLACK_US
+        played = (
+            scenario.group.rebalance_timeout.us
+            + scenario.network.request_timeout.us
+            + scenario.application.restart.longest_us
+        )
+    factor = min(1.0, (duration_us - fixed) / (plan.faults_end_us + played))
+    if factor < _LEAST_FACTOR:
+        least = fixed + round(_LEAST_FACTOR * (plan.faults_end_us + played))
+        raise FencepostError(
+            f"--duration {Duration(duration_us)}: {scenario.name} needs at least"
+            f" {-(-least // 1_000_000)}s on this broker, whose session timeout is"
+            f" {session_ms / 1000:g} s"
+        )
+    return TimeScale(
+        scenario=faster(scenario, factor),
+        plan=faster_plan(plan, factor, fixed + round(factor * played)),
+        factor=factor,
+        quiet_us=fixed + round(factor * played),
+    )
+
+
+def faster(value: T, factor: float) -> T:
+    """A scenario, or a part of one, with each time in it multiplied, and each rate divided."""
+    result: Any = value
+    if isinstance(value, Duration):
+        result = Duration(max(1_000, round(value.us * factor)) if value.us else 0)
+    elif isinstance(value, Moment):
+        result = value if value.share is not None else Moment(round(value.us * factor))
+    elif isinstance(value, Span):
+        result = _span(value, factor)
+    elif isinstance(value, tuple):
+        result = tuple(faster(each, factor) for each in value)
+    elif isinstance(value, msgspec.Struct):
+        fields = {name: faster(getattr(value, name), factor) for name in value.__struct_fields__}
+        if "records_per_second" in fields:
+            fields["records_per_second"] = fields["records_per_second"] / factor
+        result = type(value)(**fields)
+    return result  # type: ignore[no-any-return]
+
+
+def _span(span: Span, factor: float) -> Span:
+    low, high = round(span.low * factor), round(span.high * factor)
+    return Span(span.kind, max(low, 1) if span.kind == "lognormal" else low, max(high, 1) if span.high else 0)
+
+
+def faster_plan(plan: Draw, factor: float, quiet: int) -> Draw:
+    """A plan with each time in it multiplied, and a quiet phase of that length."""
+    faults_end = round(plan.faults_end_us * factor)
+    return msgspec.structs.replace(
+        plan,
+        entries=tuple(_entry(entry, factor) for entry in plan.entries),
+        faults_end_us=faults_end,
+        end_us=faults_end + quiet,
+    )
+
+
+def _entry(entry: DrawnEvent, factor: float) -> DrawnEvent:
+    kind, low, high = entry.added
+    return msgspec.structs.replace(
+        entry,
+        at_us=round(entry.at_us * factor),
+        lasts_us=round(entry.lasts_us * factor),
+        added=(kind, round(low * factor), round(high * factor)),
+        records_per_second=entry.records_per_second / factor,
+    )

@@ -1,0 +1,113 @@
+"""Collects the rows of one run: hashes them for the digest, and hands them on in batches.
+
+Rows gather as events, without what is the same for all or can be counted. Memory stays flat: a full batch is
+hashed, written if there is a sink, and dropped. The digest depends on nothing but the rows.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Iterator, Sequence
+from typing import Any, Final, Protocol, TypeAlias, overload
+
+import msgspec
+
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.simulation.trace.schema import Row
+
+BATCH_ROWS: Final = 8_192
+
+Event: TypeAlias = tuple[int, str, str, str, str, int, int, tuple[TopicPartition, ...], str, str]
+"""A row without `seq`, `world` and `group`. A plain tuple: named ones cost three times as much."""
+
+
+class RowBatch(Sequence[Row]):
+    """Rows by columns, as most writers want them; a row is made when it is read."""
+
+    def __init__(self, columns: Sequence[Sequence[Any]]) -> None:
+        self.columns = columns
+        """One for each field of a row, in their order."""
+
+    def __len__(self) -> int:
+        return len(self.columns[0])
+
+    def __iter__(self) -> Iterator[Row]:
+        return map(Row._make, zip(*self.columns, strict=True))
+
+    @overload
+    def __getitem__(self, index: int) -> Row: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Row]: ...
+
+    def __getitem__(self, index: int | slice) -> Row | Sequence[Row]:
+        if isinstance(index, slice):
+            return RowBatch([column[index] for column in self.columns])
+        return Row._make(column[index] for column in self.columns)
+
+
+class TraceSink(Protocol):
+    """Where batches of rows go, such as a Parquet file."""
+
+    def write(self, rows: Sequence[Row], /) -> None:
+        """Take a batch; the rows are not touched afterwards."""
+
+
+class TraceRows:
+    """The trace of one run as it grows. `seq` is the number of the last row."""
+
+    __slots__ = ("_encoder", "_events", "_fixed", "_hash", "_sink", "seq")
+
+    def __init__(self, *, world: str, group: str, sink: TraceSink | None = None) -> None:
+        self.seq = 0
+        self._fixed = (world, group)
+        self._sink = sink
+        self._events: list[Event] = []
+        self._encoder = msgspec.msgpack.Encoder()
+        self._hash = hashlib.blake2b(self._encoder.encode(self._fixed), digest_size=16)
+
+    def add(
+        self,
+        t_us: int,
+        actor: str,
+        kind: str,
+        *,
+        state_from: str = "",
+        state_to: str = "",
+        member_epoch: int = -1,
+        group_epoch: int = -1,
+        partitions: tuple[TopicPartition, ...] = (),
+        error: str = "",
+        detail: str = "",
+    ) -> None:
+        """Record one event; epochs are -1 where there is none."""
+        states = (state_from, state_to)
+        self.append((t_us, actor, kind, *states, member_epoch, group_epoch, partitions, error, detail))
+
+    def append(self, event: Event) -> None:
+        """Record one event, given without the columns that are the same for all rows. The hot path."""
+        self.seq += 1
+        events = self._events
+        events.append(event)
+        if len(events) >= BATCH_ROWS:
+            self.flush()
+
+    def flush(self) -> None:
+        """Hash and hand on what has gathered."""
+        events, self._events = self._events, []
+        if events:
+            self._hash.update(self._encoder.encode(events))
+            if self._sink is not None:
+                self._sink.write(self._rows(events))
+
+    def _rows(self, events: list[Event]) -> RowBatch:
+        size = len(events)
+        world, group = self._fixed
+        moments, *others = zip(*events, strict=True)
+        numbers = range(self.seq - size + 1, self.seq + 1)
+        return RowBatch([numbers, moments, (world,) * size, (group,) * size, *others])
+
+    def digest(self) -> str:
+        """A hash of all rows so far, 32 hexadecimal digits. Ends a batch: ask once, at the end."""
+        self.flush()
+        return self._hash.hexdigest()

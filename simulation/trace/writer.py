@@ -1,0 +1,350 @@
+"""The observer that writes the trace: turns what happens in a world into rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import chain, starmap
+from typing import TYPE_CHECKING, Any
+
+from fencepost.coordinator.consumer.states import STATES_BY_CODE
+from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol.classic import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    LeaveGroupBatchRequest,
+    LeaveGroupRequest,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import (
+    LEAVE_EPOCH,
+    STATIC_LEAVE_EPOCH,
+    MemberId,
+    Partitions,
+    TopicPartition,
+    topic_partitions,
+)
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
+from fencepost.coordinator.protocol.outcome import (
+    DeadlineReached,
+    MemberFenced,
+    Outcome,
+    RebalanceRequested,
+    RegularExpressionsResolved,
+    Request,
+    SessionEnded,
+    TopicsChanged,
+)
+from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.simulation.kernel.observers import (
+    Observer,
+    RecordsObserved,
+    Report,
+    StepEvent,
+    Violation,
+    WorldView,
+)
+from fencepost.simulation.trace.rows import TraceRows
+from fencepost.simulation.trace.schema import RowKind
+from fencepost.simulation.trace.sizes import message_sizes
+
+if TYPE_CHECKING:
+    from fencepost.coordinator.consumer.group import ConsumerGroup
+
+# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
+NONE = ErrorCode.NONE
+_HEARTBEAT = RowKind.HEARTBEAT.value
+_ASSIGNMENT = RowKind.ASSIGNMENT.value
+_MEMBER_STATE = RowKind.MEMBER_STATE.value
+_CALLBACK_BEGIN, _CALLBACK_END = RowKind.CALLBACK_BEGIN.value, RowKind.CALLBACK_END.value
+_KEEPALIVE = "keepalive"
+_SETTLED = frozenset({"Stable", "Empty", "Dead"})
+
+
+class TraceWriter(Observer):
+    """Writes every event to a recorder. Actors are hosts: members' and brokers'."""
+
+    world: WorldView
+
+    def __init__(self, recorder: TraceRows) -> None:
+        self._hosts: Mapping[MemberId, str] = {}
+        self._held: dict[MemberId, tuple[Partitions, TopicsImage, tuple[TopicPartition, ...]]] = {}
+        """What each member was assigned last, and its partitions under the names of those topics."""
+        self._append = recorder.append
+        self._group_state = ""
+        self._group_epoch = -1
+        self._rebalancing = False
+        self.heartbeats = 0
+        self.rebalances = 0
+        """How many ended, counted as the analyses do."""
+
+    def attach(self, world: WorldView, report: Report) -> None:
+        """Remember the world."""
+        self.world = world
+        self._hosts = world.hosts_by_member
+
+    # -- the coordinator --------------------------------------------------------------------------------
+
+    def on_steady_step(self, host: str, event: Any, outcome: Any, now_us: int) -> None:
+        """A heartbeat that changed nothing: the hot path."""
+        self.heartbeats += 1
+        reply = outcome.reply
+        self._append(
+            (
+                now_us,
+                self._hosts[event.member_id],
+                _HEARTBEAT,
+                "",
+                "",
+                reply.member_epoch,
+                self._group_epoch,
+                () if reply.assignment is None else self._assigned(event.member_id, reply.assignment),
+                "",
+                _KEEPALIVE
+                if event.topic_partitions is None and reply.assignment is None
+                else _asked(event, reply, self._hosts[event.member_id]),
+            )
+        )
+
+    def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
+        """A heartbeat that was refused or changed something, or any other event of the coordinator."""
+        active = self.world.active
+        group = None if active is None else active.groups.get(self.world.group_id)
+        self._step(host, group, event, outcome, now_us)
+
+    def _step(
+        self, host: str, group: ConsumerGroup | None, event: StepEvent, outcome: Outcome, now_us: int
+    ) -> None:
+        if group is not None:
+            self._group_epoch = group.group_epoch
+        state = "" if group is None else str(group.state)
+        self._records(host, event, outcome, state, now_us)
+        if isinstance(event, ConsumerGroupHeartbeatRequest):
+            self._heartbeat(event, outcome, now_us)
+        if state and state != self._group_state:
+            before, self._group_state = self._group_state, state
+            self._settle(state)
+            self._add(now_us, host, RowKind.GROUP_STATE, state_from=before, state_to=state)
+
+    def _heartbeat(self, event: ConsumerGroupHeartbeatRequest, outcome: Outcome, now_us: int) -> None:
+        self.heartbeats += 1
+        reply: Any = outcome.reply
+        error = "" if reply.error_code is NONE else reply.error_code.name
+        actor = self._hosts.get(event.member_id, event.member_id)
+        self._append(
+            (
+                now_us,
+                actor,
+                _HEARTBEAT,
+                "",
+                "",
+                reply.member_epoch if not error else event.member_epoch,
+                self._group_epoch,
+                () if reply.assignment is None else self._assigned(event.member_id, reply.assignment),
+                error,
+                _asked(event, reply, actor),
+            )
+        )
+
+    def _records(self, host: str, event: StepEvent, outcome: Outcome, state: str, now_us: int) -> None:
+        for record in outcome.records:
+            key, value = record.key, record.value
+            if isinstance(key, r.ConsumerGroupCurrentMemberAssignmentKey):
+                self._assignment(key.member_id, value, now_us)
+            elif isinstance(value, r.ConsumerGroupMetadataValue):
+                cause = cause_of(event)
+                self._add(
+                    now_us, host, RowKind.GROUP_EPOCH, state_to=state, group_epoch=value.epoch, detail=cause
+                )
+                self._rebalancing = True
+                self._settle(state)
+            elif isinstance(value, r.ConsumerGroupTargetAssignmentMetadataValue):
+                self._add(now_us, host, RowKind.TARGET, group_epoch=value.assignment_epoch)
+            elif value is None and isinstance(key, r.ConsumerGroupMemberMetadataKey):
+                self._removed(key.member_id, event, outcome, now_us)
+
+    def _assignment(self, member_id: MemberId, value: Any, now_us: int) -> None:
+        actor, state, epoch = self._hosts.get(member_id, member_id), "", -1
+        held: tuple[TopicPartition, ...] = ()
+        if value is None:
+            self._held.pop(member_id, None)
+        else:
+            state, epoch = STATES_BY_CODE[value.state]._value_, value.member_epoch
+            held = self._assigned(member_id, value.assigned)
+            if value.pending_revocation:
+                held += self._named(value.pending_revocation)
+        self._append((now_us, actor, _ASSIGNMENT, "", state, epoch, self._group_epoch, held, "", member_id))
+
+    def _settle(self, state: str) -> None:
+        if state in _SETTLED:
+            self.rebalances += self._rebalancing and state == "Stable"
+            self._rebalancing = False
+
+    def _removed(self, member_id: MemberId, event: StepEvent, outcome: Outcome, now_us: int) -> None:
+        reason = "left"
+        if isinstance(event, JoinGroupRequest) or (
+            isinstance(event, ConsumerGroupHeartbeatRequest) and event.member_epoch >= 0
+        ):
+            reason = "replaced"
+        elif isinstance(event, RecordsObserved):
+            reason = event.removed.get(member_id, reason)
+        for effect in outcome.effects:
+            if isinstance(effect, MemberFenced) and effect.member_id == member_id:
+                reason = effect.reason
+        actor = self._hosts.get(member_id, member_id)
+        if actor in self.world.members and self.world.members[actor].member_id != member_id:
+            actor = member_id  # of an earlier process: the member that runs on this host now is another one
+        self._add(now_us, actor, RowKind.MEMBER_REMOVED, detail=reason)
+
+    def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
+        """A broker's host changed."""
+        self._held.clear()
+        self._add(now_us, host, RowKind.COORDINATOR, detail=what)
+
+    # -- members ----------------------------------------------------------------------------------------
+
+    def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
+        """A member machine moved."""
+        driver = self.world.members[host].driver
+        epoch, owned = (-1, ()) if driver is None else (driver.member_epoch, driver.assignment)
+        states = str(source), str(target)
+        self._append((now_us, host, _MEMBER_STATE, *states, epoch, self._group_epoch, owned, "", str(event)))
+
+    def on_callback(
+        self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
+    ) -> None:
+        """A rebalance callback began or ended."""
+        row = _CALLBACK_BEGIN if phase == "begin" else _CALLBACK_END
+        error = "CallbackFailed" if phase == "raised" else ""
+        chosen = tuple(sorted(partitions))
+        self._append((now_us, host, row, "", "", -1, self._group_epoch, chosen, error, str(kind)))
+
+    def on_commit(
+        self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
+    ) -> None:
+        """A commit was answered, or was not."""
+        if isinstance(response, Exception):
+            error = type(response).__name__
+        else:
+            error = next((code.name for code in response.errors.values() if code is not NONE), "")
+        offsets = sorted(request.offsets.items())
+        self._add(
+            now_us,
+            host,
+            RowKind.COMMIT,
+            member_epoch=request.member_epoch,
+            partitions=tuple([tp for tp, _ in offsets]),
+            error=error,
+            detail=" ".join([f"{tp.topic}-{tp.partition}:{o.offset}" for tp, o in offsets]),
+        )
+
+    def on_records_processed(
+        self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
+    ) -> None:
+        """The application finished with records."""
+        end = self.world.log_ends.get(partition)
+        span = f"{first}..{last_exclusive}" if end is None else f"{first}..{last_exclusive} of {end}"
+        self._add(now_us, host, RowKind.RECORDS, partitions=(partition,), detail=span)
+
+    def on_member_host(self, host: str, what: str, now_us: int) -> None:
+        """A member's host changed."""
+        self._add(now_us, host, RowKind.HOST, detail=what)
+
+    # -- the world around -------------------------------------------------------------------------------
+
+    def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
+        """The network lost a message."""
+        row = RowKind.REQUEST_LOST if kind == "request" else RowKind.RESPONSE_LOST
+        self._add(now_us, host, row, detail=f"{type(request).__name__} {broker}")
+
+    def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
+        """A topic changed."""
+        self._add(now_us, topic, RowKind.TOPIC, detail=f"{what} {partitions}")
+
+    def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
+        """A fault began or ended."""
+        self._add(now_us, str(fault), RowKind.FAULT, state_to=phase, detail=detail)
+
+    def on_faults_end(self, now_us: int) -> None:
+        """Nothing disturbs the group any more."""
+        self._add(now_us, "", RowKind.FAULTS_END)
+
+    def on_violation(self, violation: Violation) -> None:
+        """A checker reported."""
+        self._add(violation.t_us, "", RowKind.VIOLATION, error=violation.invariant, detail=violation.message)
+
+    # -- rows -------------------------------------------------------------------------------------------
+
+    def _add(
+        self,
+        now_us: int,
+        actor: str,
+        kind: RowKind,
+        *,
+        state_from: str = "",
+        state_to: str = "",
+        member_epoch: int = -1,
+        group_epoch: int | None = None,
+        partitions: tuple[TopicPartition, ...] = (),
+        error: str = "",
+        detail: str = "",
+    ) -> None:
+        epoch = self._group_epoch if group_epoch is None else group_epoch
+        states = state_from, state_to
+        self._append((now_us, actor, kind._value_, *states, member_epoch, epoch, partitions, error, detail))
+
+    def _assigned(self, member_id: MemberId, partitions: Partitions) -> tuple[TopicPartition, ...]:
+        """What a member is assigned, under names: mostly the same set as the last time."""
+        topics = self.world.topics
+        known = self._held.get(member_id)
+        if known is not None and known[0] is partitions and known[1] is topics:
+            return known[2]
+        named = self._named(partitions)
+        self._held[member_id] = partitions, topics, named
+        return named
+
+    def _named(self, partitions: Partitions) -> tuple[TopicPartition, ...]:
+        if not partitions:
+            return ()
+        known = self.world.topics.by_id
+        by_name = [(known[i].name if i in known else i, numbers) for i, numbers in partitions.items()]
+        return tuple(chain.from_iterable(starmap(topic_partitions, sorted(by_name))))
+
+
+def _asked(request: ConsumerGroupHeartbeatRequest, reply: ConsumerGroupHeartbeatResponse, client: str) -> str:
+    """What a heartbeat is, and its bytes. Those of a mere keepalive follow from the names."""
+    return f"{_asks(request)} {message_sizes(request, reply, client)}"
+
+
+def _asks(request: ConsumerGroupHeartbeatRequest) -> str:
+    """What a heartbeat is: join, full, keepalive or leave; ack if it only says what the member owns."""
+    if request.member_epoch == 0:
+        return "join"
+    if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
+        return "leave"
+    if request.topic_partitions is None:
+        return _KEEPALIVE
+    return "full" if request.rebalance_timeout_ms != -1 else "ack"
+
+
+def cause_of(event: StepEvent) -> str:
+    """What raised a group's epoch."""
+    if isinstance(event, ConsumerGroupHeartbeatRequest):
+        return _asks(event)
+    if isinstance(event, RecordsObserved):
+        return event.cause
+    return _CAUSES.get(type(event)) or type(event).__name__
+
+
+_CAUSES: dict[type, str] = {
+    DeadlineReached: "timeout",
+    HeartbeatRequest: "keepalive",
+    JoinGroupRequest: "join",
+    LeaveGroupBatchRequest: "leave",
+    LeaveGroupRequest: "leave",
+    RebalanceRequested: "asked",
+    SessionEnded: "timeout",
+    SyncGroupRequest: "full",
+    TopicsChanged: "topics",
+    RegularExpressionsResolved: "expressions",
+}
