@@ -16,6 +16,7 @@ import msgspec
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.consumer.states import GroupState
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.host import CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
@@ -24,7 +25,6 @@ from fencepost.coordinator.protocol.consumer import (
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, Partitions
 from fencepost.coordinator.protocol.outcome import TopicsChanged
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.coordinator.runtime import CoordinatorRuntime
 
 GROUP = "benchmark"
 TOPIC_ID = "benchmark-topic-000000"
@@ -60,15 +60,15 @@ class Client(msgspec.Struct):
             self.assignment = response.assignment
 
 
-def runtime(partitions: int, interval_ms: int) -> CoordinatorRuntime:
+def runtime(partitions: int, interval_ms: int) -> CoordinatorHost:
     config = GroupCoordinatorConfig(group_consumer_assignment_interval_ms=interval_ms)
-    made = CoordinatorRuntime(GroupCoordinator(config), MemoryJournal())
+    made = CoordinatorHost(GroupCoordinator(config), MemoryJournal())
     topic = Topic(topic_id=TOPIC_ID, name="benchmark", partitions=partitions)
-    made.process(TopicsChanged(image=TopicsImage.of([topic])), 0)
+    made.step(TopicsChanged(image=TopicsImage.of([topic])), 0)
     return made
 
 
-def form(made: CoordinatorRuntime, clients: list[Client], start_ms: int) -> Iterator[str]:
+def form(made: CoordinatorHost, clients: list[Client], start_ms: int) -> Iterator[str]:
     """Joins back to back, a millisecond apart, then rounds of heartbeats until the group is stable."""
     now_ms, steps = start_ms, 0
     started = time.perf_counter()
@@ -88,14 +88,14 @@ def form(made: CoordinatorRuntime, clients: list[Client], start_ms: int) -> Iter
     yield f"stable after {rounds} rounds of heartbeats: {spent:.2f} s, {steps / spent:,.0f} steps/s"
 
 
-def beat(made: CoordinatorRuntime, client: Client, now_ms: int) -> None:
-    reply = made.process(client.request(), now_ms).reply
+def beat(made: CoordinatorHost, client: Client, now_ms: int) -> None:
+    reply = made.step(client.request(), now_ms).reply
     assert isinstance(reply, ConsumerGroupHeartbeatResponse)
     assert not reply.error_code, reply
     client.received(reply)
 
 
-def steady(made: CoordinatorRuntime, clients: list[Client], now_ms: int, count: int, *, fresh: bool) -> str:
+def steady(made: CoordinatorHost, clients: list[Client], now_ms: int, count: int, *, fresh: bool) -> str:
     """Keepalives of all members in turn; `fresh` ones are decoded anew, as a server has them."""
     keepalives = [msgspec.structs.replace(client, acknowledge=False).request() for client in clients]
     handle = made.coordinator.handle

@@ -11,9 +11,10 @@ import gc
 import time
 from collections.abc import Iterable
 
+from fencepost.coordinator.host import CoordinatorHost
 from fencepost.coordinator.journal.memory import SacMemoryJournal
 from fencepost.coordinator.protocol import sac
-from fencepost.coordinator.runtime import SacRuntime
+from fencepost.coordinator.protocol.outcome import DeadlineReached
 from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput
 
 NODES = ("a", "b", "c")
@@ -23,7 +24,7 @@ class Bench:
     def __init__(self, groups: int, consumers: int, connections: int) -> None:
         self.groups, self.consumers = groups, consumers
         self.connections = {node: [f"k{i}@{node}" for i in range(connections)] for node in NODES}
-        self.runtime = SacRuntime(SacCoordinator(), SacMemoryJournal(compact_beyond=200_000))
+        self.runtime = CoordinatorHost(SacCoordinator(), SacMemoryJournal(compact_beyond=200_000))
         self.coordinator = self.runtime.coordinator
 
     def registrations(self) -> Iterable[SacInput]:
@@ -46,7 +47,7 @@ class Bench:
             yield sac.ActivateConsumer(stream=key.stream, consumer_name=key.consumer_name)
 
     def run(self, what: str, events: Iterable[SacInput], now_ms: int) -> None:
-        process, told, count = self.runtime.process, 0, 0
+        process, told, count = self.runtime.step, 0, 0
         started = time.process_time()
         for event in events:
             count += 1
@@ -55,7 +56,9 @@ class Bench:
 
     def due(self, what: str, now_ms: int) -> None:
         started = time.process_time()
-        outcomes = self.runtime.run_due(now_ms)
+        outcomes, step = [], self.runtime.step
+        while (due_ms := self.coordinator.next_deadline()) is not None and due_ms <= now_ms:
+            outcomes.append(step(DeadlineReached(due_ms), now_ms))
         seconds = time.process_time() - started
         told = sum(type(effect) is sac.NotifyConsumer for each in outcomes for effect in each.effects)
         self.say(what, len(outcomes), told, seconds)

@@ -2,7 +2,7 @@
 
 `handle` reads the hard state and changes only what is in no record: who was heard when, timers, the
 cluster's topics. `apply` is the only writer of the hard state, live and on load. A shell appends the
-records of an outcome, applies them, and then sends the reply; `CoordinatorRuntime` does that.
+records of an outcome, applies them, and then sends the reply; `CoordinatorHost` does that.
 
 What is one kind of group's is in `consumer.groups`, `classic.groups`, `streams.groups`, `offsets.store`; this
 hands out.
@@ -19,6 +19,7 @@ from fencepost.coordinator.classic.groups import ClassicGroups
 from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig, GroupSettings
 from fencepost.coordinator.consumer.groups import ConsumerGroups
 from fencepost.coordinator.consumer.records import APPLY as CONSUMER_RECORDS
+from fencepost.coordinator.consumer.states import GROUP_TABLE
 from fencepost.coordinator.migration.requests import ClassicProtocolRequests
 from fencepost.coordinator.offsets import expiry, transactions
 from fencepost.coordinator.offsets.store import OffsetStore
@@ -38,6 +39,7 @@ from fencepost.coordinator.protocol.consumer import (
     ListGroupsRequest,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.machine import IllegalTransition, StateTable
 from fencepost.coordinator.protocol.offsets import (
     OffsetCommitRequest,
     OffsetDeleteRequest,
@@ -66,8 +68,10 @@ from fencepost.coordinator.protocol.records import (
 from fencepost.coordinator.protocol.streams import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.protocol.transactions import TransactionEnded
+from fencepost.coordinator.refusals import client_error, refusal
 from fencepost.coordinator.streams.groups import StreamsGroups
 from fencepost.coordinator.streams.records import APPLY as STREAMS_RECORDS
+from fencepost.coordinator.streams.states import STREAMS_GROUP_TABLE
 from fencepost.coordinator.timers import Timers
 
 
@@ -201,17 +205,58 @@ class GroupCoordinator:
         self.classic.rebuild(now_ms)
         self._keep_sweeping(now_ms)
 
-    def discard(self, outcome: Outcome, code: ErrorCode) -> tuple[Effect, ...]:
-        """Tell that an outcome was not written, and its effects were not carried out; what to do instead.
+    def apply_batch(self, records: tuple[Record, ...]) -> None:
+        """Make the records of one outcome true.
 
-        `code` is what its request is answered with.
+        :raises InconsistentRecord: if one cannot follow the records before it.
+        :raises IllegalTransition: if a group moved along no arrow of its table.
         """
+        before = self._states(records)
+        for record in records:
+            self.apply(record)
+        after = self._states(records)
+        if after != before:
+            self._check_arrows(before, after)
+
+    def _states(self, records: tuple[Record, ...]) -> dict[str, str]:
+        """The state of each group with an epoch that the records are about; Empty for one that is missing."""
+        groups, streams = self.groups, self.streams.groups
+        found: dict[str, str] = {}
+        for record in records:
+            group_id = record.key.group_id
+            if group_id not in found:
+                group = groups.get(group_id) or streams.get(group_id)
+                found[group_id] = "Empty" if group is None else group.state
+        return found
+
+    def _check_arrows(self, before: dict[str, str], after: dict[str, str]) -> None:
+        """Each group that is there now moved along an arrow of its table, or not at all."""
+        for group_id, source in before.items():
+            target = after[group_id]
+            if target == source:
+                continue
+            if group_id in self.groups:
+                table: StateTable[Any, Any] = GROUP_TABLE
+            elif group_id in self.streams.groups:
+                table = STREAMS_GROUP_TABLE
+            else:
+                continue
+            if not table.allows(source, target):
+                raise IllegalTransition(f"{table.name}: {group_id} moved from {source} to {target}")
+
+    def not_written(self, event: Event, outcome: Outcome, code: ErrorCode, now_ms: int) -> Outcome:
+        """Return the outcome in place of one that was not written, and whose effects were not carried out.
+
+        `code` is the log's error; the client receives what Kafka makes of it.
+        """
+        code = client_error(code)
         for effect in outcome.effects:
             if isinstance(effect, ResolveRegularExpressions):
                 self.consumer.resolution_ended(effect.group_id)
         self.soft.discard(outcome.records)
         self.streams.discard(outcome.records)
-        return self.classic.discard(code, self.soft.now_ms)
+        effects = self.classic.discard(code, self.soft.now_ms)
+        return Outcome(reply=refusal(event, code), effects=effects)
 
     def unload(self) -> tuple[Effect, ...]:
         """The groups have another coordinator from now on: what to tell those who wait here."""

@@ -55,7 +55,7 @@ def resolving(effect: ResolveRegularExpressions, image: TopicsImage) -> Sliced[R
     to it, so it comes from a journal of another version.
     """
     names = sorted(image.by_name)
-    topics = {}
+    topics: dict[str, tuple[str, ...]] = {}
     for expression in effect.regular_expressions:
         try:
             topics[expression] = yield from matching(expression, names)

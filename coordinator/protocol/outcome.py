@@ -71,6 +71,9 @@ class RegularExpressionsResolved(msgspec.Struct, frozen=True, kw_only=True):
 class DeadlineReached(msgspec.Struct, frozen=True):
     """Time has reached `next_deadline()`: the most overdue timer runs."""
 
+    due_ms: int = 0
+    """When it was due; a timer of a real loop fires a little late."""
+
 
 class MemberHeard(msgspec.Struct, frozen=True, kw_only=True):
     """A member is alive, as the shell knows without a request: its session starts anew."""

@@ -106,12 +106,6 @@ class MarkersWritten(msgspec.Struct, frozen=True, kw_only=True):
     producer_epoch: int
 
 
-class TransactionDeadline(msgspec.Struct, frozen=True, kw_only=True):
-    """Time has reached the coordinator's `next_deadline()`."""
-
-    next_producer_id: int = NO_PRODUCER_ID
-
-
 class WriteMarkers(msgspec.Struct, frozen=True, kw_only=True):
     """End the transaction where it took place: in the logs of partitions, and in the offsets of groups."""
 

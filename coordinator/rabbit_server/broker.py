@@ -47,7 +47,6 @@ class StreamBroker:
         }
         self._cluster: RabbitCluster | None = None
         self._clock: ServerClock | None = None
-        self._timer: tuple[int, asyncio.TimerHandle] | None = None
 
     @property
     def cluster(self) -> RabbitCluster:
@@ -65,13 +64,12 @@ class StreamBroker:
         self._clock = clock = ServerClock(loop)
         later: Callable[[Callable[[], None]], object] = loop.call_soon
         self._cluster = RabbitCluster(
-            Groups(clock.now_ms, later),
+            Groups(clock, later),
             now_ms=clock.now_ms,
             secret=secrets.token_bytes(32),
             users=self._users,
             limits=self._limits,
         )
-        self._cluster.groups.on_deadline = self._arm
         numbers = count(1)
 
         def connect(
@@ -90,28 +88,12 @@ class StreamBroker:
             await self.close()
             raise
 
-    def _arm(self, deadline_ms: int) -> None:
-        """One timer, for the earliest that is due; one that is early looks again."""
-        if self._timer is not None:
-            if self._timer[0] <= deadline_ms:
-                return
-            self._timer[1].cancel()
-        assert self._clock is not None
-        self._timer = deadline_ms, self._clock.call_at(deadline_ms, self._run_due)
-
-    def _run_due(self) -> None:
-        self._timer = None
-        groups = self.cluster.groups
-        groups.run_due()
-        if (deadline_ms := groups.coordinator.next_deadline()) is not None:
-            self._arm(deadline_ms)
-
     async def close(self) -> None:
         """Stop listening and close all connections. Clients are told nothing, as when nodes die."""
         for listener in self._listeners.values():
             await listener.close()
-        if self._timer is not None:
-            self._timer[1].cancel()
+        if self._cluster is not None:
+            self._cluster.groups.close()
 
     async def __aenter__(self: Self) -> Self:
         await self.start()

@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from fencepost.coordinator.protocol.outcome import DeadlineReached
+from fencepost.coordinator.host import CoordinatorClock, CoordinatorHost, HostHooks
 from fencepost.coordinator.protocol.sac import (
     ActivateConsumer,
     CheckConnection,
@@ -24,14 +24,14 @@ from fencepost.coordinator.protocol.sac import (
 )
 from fencepost.coordinator.rabbit_codec.codes import ResponseCode
 from fencepost.coordinator.rabbit_server.refusal import RabbitRequestRefused, SacCoordinatorUnreachable
-from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput
+from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput, SacOutcome
 
 if TYPE_CHECKING:
     from fencepost.coordinator.rabbit_server.consuming import Consumer
     from fencepost.coordinator.rabbit_server.session import RabbitSession
 
 
-class Groups:
+class Groups(HostHooks):
     """The coordinator, and the way between it and connections.
 
     What it tells a connection comes later than the answer to the command that led to it: `later` runs a
@@ -39,13 +39,11 @@ class Groups:
     the other.
     """
 
-    def __init__(self, now_ms: Callable[[], int], later: Callable[[Callable[[], None]], object]) -> None:
+    def __init__(self, clock: CoordinatorClock, later: Callable[[Callable[[], None]], object]) -> None:
         self.coordinator = SacCoordinator()
+        self._host = CoordinatorHost(self.coordinator, None, clock, self)
         self.on_change: Callable[[], None] = lambda: None
         """Called when a group has changed, or what is known of one of its consumers."""
-        self.on_deadline: Callable[[int], None] = lambda deadline_ms: None
-        """Called with the time at which `run_due` is to be called."""
-        self._now_ms = now_ms
         self._later = later
         self._cut: dict[str, None] = {}
         self._sessions: dict[ConnectionId, RabbitSession] = {}
@@ -61,9 +59,11 @@ class Groups:
 
     def process(self, event: SacInput) -> SacReply | None:
         """One step of the coordinator: what it says is applied, and then told."""
-        outcome = self.coordinator.handle(event, self._now_ms())
-        for record in outcome.records:
-            self.coordinator.apply(record)
+        reply: SacReply | None = self._host.process(event).reply
+        return reply
+
+    def stepped(self, event: SacInput, outcome: SacOutcome, now_ms: int) -> None:
+        """Queue what connections are to be told, and say that groups have changed."""
         was_quiet = not self._messages
         self._messages.extend(
             each for each in outcome.effects if isinstance(each, NotifyConsumer | CheckConnection)
@@ -72,14 +72,14 @@ class Groups:
             self._later(self._tell)
         if outcome.records:
             self.on_change()
-        if (deadline_ms := self.coordinator.next_deadline()) is not None:
-            self.on_deadline(deadline_ms)
-        return outcome.reply
 
     def run_due(self) -> None:
-        """Forget the connections that have been away for too long."""
-        while (deadline := self.coordinator.next_deadline()) is not None and deadline <= self._now_ms():
-            self.process(DeadlineReached())
+        """Forget the connections that have been away for too long; the clock may have been moved."""
+        self._host.run_due()
+
+    def close(self) -> None:
+        """Nothing happens by itself any more."""
+        self._host.abandon()
 
     def _tell(self) -> None:
         """Hand connections what they are to be told, in order; what that leads to is told behind it."""

@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import DeadlineReached
 from fencepost.coordinator.protocol.sac import (
     DISCONNECTED_TIMEOUT,
@@ -184,8 +185,13 @@ class SacCoordinator:
         """When to hand in `DeadlineReached`, in milliseconds; None if nothing is timed."""
         return self.state.timers.next_deadline()
 
-    def discard(self, event: SacInput, now_ms: int) -> SacOutcome:
-        """What to answer instead of an outcome that could not be written: nothing happened."""
+    def apply_batch(self, records: tuple[SacRecord, ...]) -> None:
+        """Make the records of one outcome true."""
+        for record in records:
+            self.state.apply(record)
+
+    def not_written(self, event: SacInput, outcome: SacOutcome, code: ErrorCode, now_ms: int) -> SacOutcome:
+        """Return the outcome in place of one that could not be written: nothing happened."""
         if isinstance(event, DeadlineReached) and self._due is not None:
             self.state.timers.set(self._due, now_ms + _RETRY_MS)
         command = isinstance(event, SacCommand)

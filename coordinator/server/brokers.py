@@ -32,7 +32,7 @@ from fencepost.coordinator.server.cluster import KafkaCluster, check_replicas
 from fencepost.coordinator.server.connection import KafkaServerConnection
 from fencepost.coordinator.server.dispatch import handlers
 from fencepost.coordinator.server.gate import Gate
-from fencepost.coordinator.server.groups import GroupCoordinators, KeptJournal, RuntimeFactory, Shard
+from fencepost.coordinator.server.groups import GroupCoordinators, KeptJournal, MakeHooks, Shard
 from fencepost.coordinator.server.listener import Listener
 from fencepost.coordinator.server.long_requests import LongRequests
 from fencepost.coordinator.server.repeated import RepeatedAnswers
@@ -57,7 +57,7 @@ class Brokers:
     With `users`, passwords by name, clients have to log in; with `tls` they have to speak TLS.
     `racks` has the rack of each broker, if they have any. `replica_selector` chooses the replica that
     consumers fetch from.
-    `intercept` stands between clients and handlers; `make_runtime` and `on_state` watch the coordinators.
+    `intercept` stands between clients and handlers; `make_hooks` and `on_state` watch the coordinators.
     :raises FencepostError: for a topic that Kafka would refuse, or a user that can't be one.
     """
 
@@ -79,7 +79,7 @@ class Brokers:
         racks: Sequence[str | None] = (),
         replica_selector: ReplicaSelector | None = None,
         intercept: Intercept = lambda node_id, table: table,
-        make_runtime: RuntimeFactory | None = None,
+        make_hooks: MakeHooks | None = None,
         on_state: Callable[[Shard, str], None] = lambda shard, what: None,
     ) -> None:
         self.config = config or GroupCoordinatorConfig()
@@ -91,7 +91,7 @@ class Brokers:
             self.config,
             node_ids=range(1, len(ports) + 1),
             journal=journal if storage is None else storage,
-            make_runtime=make_runtime,
+            make_hooks=make_hooks,
             on_state=on_state,
         )
         self.cleaner = Cleaner(self.cluster)

@@ -13,48 +13,116 @@ from functools import partial
 from typing import Any, Protocol, TypeAlias
 
 import msgspec
+import structlog
 
 from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.host import CoordinatorHost, HostHooks, Journal, Work
 from fencepost.coordinator.journal.memory import MemoryJournal
+from fencepost.coordinator.protocol.classic import JoinGroupRequest, SyncGroupRequest
 from fencepost.coordinator.protocol.consumer import ListGroupsRequest, ListGroupsResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.outcome import Request, TopicsChanged
+from fencepost.coordinator.protocol.outcome import (
+    CreateInternalTopics,
+    MemberFenced,
+    Request,
+    Response,
+    TopicsChanged,
+)
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatResponse
 from fencepost.coordinator.protocol.topics import TopicsImage
-from fencepost.coordinator.runtime import CoordinatorRuntime, Journal, refusal
+from fencepost.coordinator.refusals import refusal
 from fencepost.coordinator.server.clock import ServerClock
 from fencepost.coordinator.server.internal_topics import InternalTopics
-from fencepost.coordinator.server.runner import CoordinatorRunner
+
+log = structlog.get_logger(__name__)
 
 
-class KeptJournal(Journal, Protocol):
+class KeptJournal(Journal[Record], Protocol):
     """A journal that can be read again: the records of all batches, in their order."""
 
     def __iter__(self) -> Iterator[Record]: ...
 
 
-RuntimeFactory: TypeAlias = Callable[["Shard", Callable[[], GroupCoordinator]], CoordinatorRuntime]
-"""Makes what runs the coordinator of a shard; it is given how to load one."""
+class ServedHooks(HostHooks):
+    """The ways out of a served coordinator: parked responses are futures, and work waits for the next turn.
+
+    `internal_topics` creates the topics that groups of Streams applications wait for.
+    """
+
+    __slots__ = ("_internal_topics", "_loop", "host")
+
+    def __init__(self, internal_topics: InternalTopics) -> None:
+        self._internal_topics = internal_topics
+        self._loop = asyncio.get_running_loop()
+        self.host: CoordinatorHost[GroupCoordinator]
+
+    def deliver(
+        self, responses: Sequence[tuple[asyncio.Future[Response], Response]], outcome: object
+    ) -> None:
+        """Resolve the futures. One is cancelled when its client has hung up."""
+        for future, response in responses:
+            if not future.done():
+                future.set_result(response)
+
+    def later(self, work: Work) -> None:
+        """Run one slice of the work in each of the loop's next turns."""
+        self._loop.call_soon(self._slice, work)
+
+    def _slice(self, work: Work) -> None:
+        if not work():
+            self.later(work)
+
+    def carry_out(self, effect: object) -> None:
+        """Create topics, and log who was fenced if the application has set logging up."""
+        if type(effect) is CreateInternalTopics:
+            self._loop.call_soon(self._create, effect)
+        elif type(effect) is MemberFenced and structlog.is_configured():
+            log.info(
+                "member_fenced",
+                group_id=effect.group_id,
+                member_id=effect.member_id,
+                reason=effect.reason,
+            )
+
+    def _create(self, effect: CreateInternalTopics) -> None:
+        host = self.host
+        if not host.closed:
+            retry_ms = 2 * host.coordinator.streams.settings(effect.group_id).heartbeat_interval_ms
+            self._internal_topics.request(effect, now_ms=host.clock.now_ms(), retry_ms=retry_ms)
+
+
+MakeHooks: TypeAlias = Callable[["Shard", Callable[[], GroupCoordinator]], ServedHooks]
+"""Makes the hooks of a shard's host; it receives a function that loads the shard's coordinator."""
+_MAY_WAIT = frozenset({JoinGroupRequest, SyncGroupRequest})
+
+
+def ask(host: CoordinatorHost[GroupCoordinator], request: Request) -> Any:
+    """Return the reply, or a future of it if the request has to wait for other members."""
+    reply = host.process(request).reply
+    if reply is None and type(request) in _MAY_WAIT:
+        reply = asyncio.get_running_loop().create_future()
+        host.park(request.token, reply)  # type: ignore[union-attr]  # those that may wait have one
+    return reply
 
 
 class Shard:
-    """Some of the groups. `runner` is there while `node_id` answers for them, not while it loads."""
+    """Some of the groups. `host` is there while `node_id` answers for them, not while it loads."""
 
-    __slots__ = ("journal", "load_timer", "node_id", "number", "runner")
+    __slots__ = ("host", "journal", "load_timer", "node_id", "number")
 
     def __init__(self, number: int, node_id: int, journal: KeptJournal) -> None:
         self.number = number
         self.node_id = node_id
         self.journal = journal
-        self.runner: CoordinatorRunner | None = None
+        self.host: CoordinatorHost[GroupCoordinator] | None = None
         self.load_timer: asyncio.TimerHandle | None = None
 
     @property
     def coordinator(self) -> GroupCoordinator | None:
         """The coordinator, once it is loaded."""
-        return None if self.runner is None else self.runner.runtime.coordinator
+        return None if self.host is None else self.host.coordinator
 
 
 class _Part:
@@ -86,13 +154,13 @@ class GroupCoordinators:
         *,
         node_ids: Sequence[int],
         journal: KeptJournal | None,
-        make_runtime: RuntimeFactory | None,
+        make_hooks: MakeHooks | None,
         on_state: Callable[[Shard, str], None],
     ) -> None:
         GroupCoordinator(config)
         self.config = config
         self.node_ids = tuple(node_ids)
-        self._make_runtime = make_runtime or _runtime
+        self._make_hooks = make_hooks
         self._on_state = on_state
         self._clock: ServerClock | None = None
         self._image = TopicsImage()
@@ -146,8 +214,8 @@ class GroupCoordinators:
         NOT_COORDINATOR for groups that another one leads, COORDINATOR_LOAD_IN_PROGRESS while it loads them.
         """
         shards = self.shards
-        if len(shards) == 1 and (runner := shards[0].runner) is not None:
-            return runner.process(request)
+        if len(shards) == 1 and (host := shards[0].host) is not None:
+            return ask(host, request)
         if type(request) is ListGroupsRequest:
             return self._list(request, node_id)
         group_ids = getattr(request, "group_ids", None)
@@ -156,13 +224,13 @@ class GroupCoordinators:
         parts = (msgspec.structs.replace(request, group_ids=(group_id,)) for group_id in group_ids)
         replies = [self._ask_one(part, part.group_ids[0], node_id) for part in parts]  # type: ignore[union-attr]
         if not replies:
-            return shards[0].runner.process(request) if shards[0].runner else refusal(request, _LOADING)
+            return ask(shards[0].host, request) if shards[0].host else refusal(request, _LOADING)
         return type(replies[0])(groups=tuple(group for reply in replies for group in reply.groups))
 
     def _ask_one(self, request: Request, group_id: str, node_id: int) -> Any:
         shard = self.shard_of(group_id)
-        if shard.node_id == node_id and shard.runner is not None:
-            return shard.runner.process(request)
+        if shard.node_id == node_id and shard.host is not None:
+            return ask(shard.host, request)
         return refusal(request, self.absence(group_id, node_id))
 
     def absence(self, group_id: str, node_id: int) -> ErrorCode:
@@ -170,21 +238,21 @@ class GroupCoordinators:
         shard = self.shard_of(group_id)
         if shard.node_id != node_id:
             return ErrorCode.NOT_COORDINATOR
-        return _LOADING if shard.runner is None else ErrorCode.NONE
+        return _LOADING if shard.host is None else ErrorCode.NONE
 
     def _list(self, request: ListGroupsRequest, node_id: int) -> ListGroupsResponse:
         """The groups that this broker leads; an administrator asks all brokers."""
         led = [shard for shard in self.shards if shard.node_id == node_id]
-        if any(shard.runner is None for shard in led):
+        if any(shard.host is None for shard in led):
             return ListGroupsResponse(error_code=_LOADING)
-        replies: list[Any] = [shard.runner.process(request) for shard in led if shard.runner is not None]
+        replies: list[Any] = [ask(shard.host, request) for shard in led if shard.host is not None]
         groups = (group for reply in replies for group in reply.groups)
         return ListGroupsResponse(groups=tuple(sorted(groups, key=lambda group: group.group_id)))
 
     def has_pending(self, group_id: str, producer_id: int) -> bool:
         """Whether offsets of the group are in an open transaction of the producer."""
-        runner = self.shard_of(group_id).runner
-        return runner is not None and producer_id in runner.runtime.coordinator.offsets.pending(group_id)
+        coordinator = self.shard_of(group_id).coordinator
+        return coordinator is not None and producer_id in coordinator.offsets.pending(group_id)
 
     def explained(self, group_id: str, reply: StreamsGroupHeartbeatResponse) -> StreamsGroupHeartbeatResponse:
         """An answer to a member of a streams group, with what keeps its topics from being created."""
@@ -194,15 +262,15 @@ class GroupCoordinators:
 
     # -- what happens to them ---------------------------------------------------------------------------
 
-    def active(self) -> Iterable[CoordinatorRunner]:
-        """The runners of all shards that are loaded."""
-        return [shard.runner for shard in self.shards if shard.runner is not None]
+    def active(self) -> Iterable[CoordinatorHost[GroupCoordinator]]:
+        """The hosts of all shards that are loaded."""
+        return [shard.host for shard in self.shards if shard.host is not None]
 
     def topics_changed(self, image: TopicsImage) -> None:
         """The cluster's topics changed."""
         self._image = image
-        for runner in self.active():
-            runner.process(TopicsChanged(image=image))
+        for host in self.active():
+            host.process(TopicsChanged(image=image))
 
     def configure(self, group_id: str, config: GroupConfig | None) -> None:
         """Give a group settings of its own from now on, or take them away."""
@@ -210,10 +278,9 @@ class GroupCoordinators:
             self._configs.pop(group_id, None)
         else:
             self._configs[group_id] = config
-        runner = self.shard_of(group_id).runner
-        if runner is not None:
-            runner.runtime.configure(group_id, config)
-            runner.run_due()
+        host = self.shard_of(group_id).host
+        if host is not None:
+            host.configure(group_id, config)
 
     def move(self, shard: Shard, node_id: int, load_s: float = 0.0) -> None:
         """Let another broker lead a shard: it loads the journal, which takes `load_s` seconds."""
@@ -228,30 +295,32 @@ class GroupCoordinators:
 
     def next_deadline(self) -> int | None:
         """When the next timer of any group fires; it may turn out too early."""
-        deadlines = (runner.runtime.coordinator.next_deadline() for runner in self.active())
+        deadlines = (host.coordinator.next_deadline() for host in self.active())
         return min((each for each in deadlines if each is not None), default=None)
 
     def run_due(self) -> None:
         """Do what is due by now; the clock may have been moved."""
-        for runner in self.active():
-            runner.run_due()
+        for host in self.active():
+            host.run_due()
 
     def _unload(self, shard: Shard) -> None:
         if shard.load_timer is not None:
             shard.load_timer.cancel()
             shard.load_timer = None
-        if shard.runner is not None:
-            shard.runner.close()
-            shard.runner = None
+        if shard.host is not None:
+            shard.host.close()
+            shard.host = None
             self._on_state(shard, "resign")
 
     def _load(self, shard: Shard) -> None:
         assert self._clock is not None
         shard.load_timer = None
         loaded = partial(self._loaded, shard, self._clock.now_ms())
-        shard.runner = CoordinatorRunner(self._make_runtime(shard, loaded), self._clock, self.internal_topics)
+        make = self._make_hooks
+        hooks = ServedHooks(self.internal_topics) if make is None else make(shard, loaded)
+        shard.host = hooks.host = CoordinatorHost(loaded(), shard.journal, self._clock, hooks)
         self._on_state(shard, "active")
-        shard.runner.process(TopicsChanged(image=self._image))
+        shard.host.process(TopicsChanged(image=self._image))
 
     def _loaded(self, shard: Shard, now_ms: int) -> GroupCoordinator:
         coordinator = GroupCoordinator(self.config)
@@ -265,7 +334,3 @@ class GroupCoordinators:
 _LONGEST_JOURNAL = 100_000
 """Records that a journal in memory holds before those that newer ones replaced are dropped."""
 _LOADING = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-
-
-def _runtime(shard: Shard, load: Callable[[], GroupCoordinator]) -> CoordinatorRuntime:
-    return CoordinatorRuntime(load(), shard.journal)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import msgspec
 import structlog
 
 from fencepost.coordinator.codec.batches import BatchHeader
+from fencepost.coordinator.host import CoordinatorHost, HostHooks
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.transaction_records import TransactionKey, TransactionRecord
@@ -21,7 +22,6 @@ from fencepost.coordinator.protocol.transactions import (
     EndTxnRequest,
     InitProducerIdRequest,
     MarkersWritten,
-    TransactionDeadline,
     TransactionEnded,
     WriteMarkers,
 )
@@ -63,7 +63,7 @@ class TransactionCoordinators:
         self._groups = groups
         self._storage = storage
         self._clock: ServerClock | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._host: CoordinatorHost[TransactionCoordinator] | None = None
         self._retries: dict[asyncio.TimerHandle, None] = {}
 
     def start(self, clock: ServerClock) -> None:
@@ -76,17 +76,18 @@ class TransactionCoordinators:
             else self._storage.transaction_records()
         )
         self.coordinator = TransactionCoordinator(self.coordinator.config)
+        self._host = CoordinatorHost(self.coordinator, self._storage, clock, _TransactionHooks(self._end))
         for effect in self.coordinator.replay(records):
             self._end(effect)
-        self._arm()
+        self._host.run_due()
 
     def close(self) -> None:
         """Nothing happens by itself any more."""
         self._clock = None
-        for handle in (self._timer, *self._retries):
-            if handle is not None:
-                handle.cancel()
-        self._timer = None
+        if self._host is not None:
+            self._host.abandon()
+        for handle in self._retries:
+            handle.cancel()
         self._retries.clear()
 
     def now_ms(self) -> int:
@@ -170,20 +171,11 @@ class TransactionCoordinators:
         code: ErrorCode = self._process(request).error_code
         return code
 
-    def _process(self, event: TransactionRequest | MarkersWritten | TransactionDeadline) -> Any:
-        assert self._clock is not None
+    def _process(self, event: TransactionRequest | MarkersWritten) -> Any:
+        assert self._host is not None
         if self._needs_id(event):
             event = msgspec.structs.replace(event, next_producer_id=self._cluster.next_producer_id())
-        outcome = self.coordinator.handle(event, self._clock.now_ms())
-        if outcome.records:
-            if self._storage is not None:
-                self._storage.append(outcome.records)
-            for record in outcome.records:
-                self.coordinator.apply(record)
-            for effect in outcome.effects:
-                self._end(effect)
-            self._arm()
-        return outcome.reply
+        return self._host.process(event).reply
 
     def _needs_id(self, event: object) -> bool:
         """Ids are drawn where one may be used: for a new transactional id, or when epochs run out."""
@@ -201,11 +193,11 @@ class TransactionCoordinators:
         """Tell groups of the end, and then that it is over; those that are being loaded are told later."""
         left = []
         for group_id in groups:
-            runner = self._groups.shard_of(group_id).runner
-            if runner is None:
+            host = self._groups.shard_of(group_id).host
+            if host is None:
                 left.append(group_id)
             else:
-                runner.process(
+                host.process(
                     TransactionEnded(group_id=group_id, producer_id=effect.producer_id, commit=effect.commit)
                 )
         if left:
@@ -239,14 +231,6 @@ class TransactionCoordinators:
         handle = asyncio.get_running_loop().call_later(_RETRY_S, again)
         self._retries[handle] = None
 
-    def _arm(self) -> None:
-        deadline = self.coordinator.next_deadline()
-        if self._timer is not None:
-            self._timer.cancel()
-            self._timer = None
-        if deadline is not None and self._clock is not None:
-            self._timer = self._clock.call_at(deadline, self.run_due)
-
     def next_deadline(self) -> int | None:
         """When the next transaction takes too long, or the next id is forgotten."""
         return self.coordinator.next_deadline()
@@ -256,7 +240,18 @@ class TransactionCoordinators:
 
         The clock may have been moved.
         """
-        assert self._clock is not None
-        while (due := self.coordinator.next_deadline()) is not None and due <= self._clock.now_ms():
-            self._process(TransactionDeadline())
-        self._arm()
+        assert self._host is not None
+        self._host.run_due()
+
+
+class _TransactionHooks(HostHooks):
+    """The way out of the host: markers are written, and groups are told."""
+
+    __slots__ = ("_end",)
+
+    def __init__(self, end: Callable[[WriteMarkers], None]) -> None:
+        self._end = end
+
+    def carry_out(self, effect: WriteMarkers) -> None:
+        """End a transaction where it took place."""
+        self._end(effect)

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.outcome import DeadlineReached
 from fencepost.coordinator.protocol.transaction_records import (
     TransactionKey,
     TransactionRecord,
@@ -30,7 +31,6 @@ from fencepost.coordinator.protocol.transactions import (
     InitProducerIdRequest,
     InitProducerIdResponse,
     MarkersWritten,
-    TransactionDeadline,
     WriteMarkers,
 )
 from fencepost.coordinator.timers import Timers
@@ -73,11 +73,11 @@ class TransactionCoordinator:
             AddOffsetsToTxnRequest: self._add_offsets,
             EndTxnRequest: self._end,
             MarkersWritten: self._markers_written,
-            TransactionDeadline: self._deadline_reached,
+            DeadlineReached: self._deadline_reached,
         }
 
     def handle(
-        self, event: TransactionRequest | MarkersWritten | TransactionDeadline, now_ms: int
+        self, event: TransactionRequest | MarkersWritten | DeadlineReached, now_ms: int
     ) -> TransactionOutcome:
         """What an event leads to. A request that breaks a rule is answered with Kafka's error."""
         try:
@@ -102,6 +102,17 @@ class TransactionCoordinator:
             expires_ms = value.last_update_ms + self.config.transactional_id_expiration_ms
             self._timers.set(transactional_id, expires_ms)
 
+    def apply_batch(self, records: tuple[TransactionRecord, ...]) -> None:
+        """Make the records of one outcome true."""
+        for record in records:
+            self.apply(record)
+
+    def not_written(
+        self, event: TransactionRequest, outcome: TransactionOutcome, code: ErrorCode, now_ms: int
+    ) -> TransactionOutcome:
+        """Return the outcome in place of one that could not be written: nothing happened."""
+        return TransactionOutcome(reply=refusal(event, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+
     def replay(self, records: Iterable[TransactionRecord]) -> tuple[WriteMarkers, ...]:
         """Load a journal; the markers of transactions whose end was decided and perhaps not carried out."""
         for record in records:
@@ -119,7 +130,7 @@ class TransactionCoordinator:
         return next((name for name, value in known if value.producer_id == producer_id), None)
 
     def next_deadline(self) -> int | None:
-        """When to hand in `TransactionDeadline`, in milliseconds; None if nothing is timed."""
+        """When to hand in `DeadlineReached`, in milliseconds; None if nothing is timed."""
         return self._timers.next_deadline()
 
     # -- requests ---------------------------------------------------------------------------------------
@@ -297,7 +308,7 @@ class TransactionCoordinator:
         value = self._moved(now, _E.MARKERS_WRITTEN, target, partitions=(), groups=(), last_update_ms=now_ms)
         return TransactionOutcome(records=(_record(event.transactional_id, epochs.after_markers(value)),))
 
-    def _deadline_reached(self, event: TransactionDeadline, now_ms: int) -> TransactionOutcome:
+    def _deadline_reached(self, event: DeadlineReached, now_ms: int) -> TransactionOutcome:
         """The most overdue: a transaction that took too long, or an id that nobody uses."""
         transactional_id = self._timers.pop_due(now_ms)
         if transactional_id is None:

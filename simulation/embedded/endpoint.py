@@ -65,7 +65,7 @@ class EmbeddedEndpoint:
                 ports=ports or (0,) * brokers,
                 config=config,
                 intercept=lambda node_id, table: self.interference.around(table),
-                make_runtime=self.watch.make_runtime,
+                make_hooks=self.watch.make_hooks,
                 on_state=self.watch.coordinator_state,
                 **kept,
                 **options,
@@ -105,7 +105,7 @@ class EmbeddedEndpoint:
     def _members(self) -> Iterator[GroupMember]:
         """Yield the members of all groups."""
         for runner in self.brokers.groups.active():
-            coordinator = runner.runtime.coordinator
+            coordinator = runner.coordinator
             image = coordinator.image
             for group in coordinator.groups.values():
                 yield from consumer_members(group, {}, image)
@@ -173,8 +173,8 @@ class EmbeddedEndpoint:
         assert self.brokers.clock is not None
         now_ms = self.brokers.clock.now_ms()
         connected = self.interference.connected
-        for runner in self.brokers.groups.active():
-            coordinator = runner.runtime.coordinator
+        for host in self.brokers.groups.active():
+            coordinator = host.coordinator
             heard = [
                 (group_id, each, end_ms)
                 for group_id, group in coordinator.groups.items()
@@ -187,7 +187,7 @@ class EmbeddedEndpoint:
                 heard += [(group_id, each, end_ms) for each in streams.members]
             for group_id, member_id, at_ms in heard:
                 if member_id in connected:
-                    runner.runtime.process(MemberHeard(group_id=group_id, member_id=member_id), at_ms)
+                    host.process(MemberHeard(group_id=group_id, member_id=member_id), at_ms)
 
     def move_coordinator(self, group_id: str | None, node_id: int | None, load_s: float) -> None:
         """Other brokers lead the shards of all groups, or of one.

@@ -133,12 +133,12 @@ class GroupControls:
         return self._shard().coordinator
 
     def _process(self, event: Event) -> Any:
-        runner = self._shard().runner
-        if runner is None:
+        host = self._shard().host
+        if host is None:
             raise FencepostError(
                 f"the coordinator of group {self.group_id!r} is loading: nothing can happen to it"
             )
-        return runner.process(event)
+        return host.process(event).reply
 
     def _state(self) -> str:
         coordinator = self._coordinator()

@@ -16,6 +16,7 @@ import msgspec
 
 from fencepost.coordinator.config import GroupConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.host import AppendFailed
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import JoinGroupRequest
 from fencepost.coordinator.protocol.consumer import (
@@ -26,9 +27,9 @@ from fencepost.coordinator.protocol.ids import MemberId, Partitions
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import NOTHING, DeadlineReached, Event, Outcome
 from fencepost.coordinator.protocol.streams_records import StreamsGroupMemberMetadataKey
-from fencepost.coordinator.runtime import AppendFailed, CoordinatorRuntime
 from fencepost.coordinator.server.brokers import Brokers
-from fencepost.coordinator.server.groups import Shard
+from fencepost.coordinator.server.groups import ServedHooks, Shard
+from fencepost.coordinator.server.internal_topics import InternalTopics
 from fencepost.simulation.checkers.claims import OneClaimant
 from fencepost.simulation.checkers.classic import ClassicGroupsChecker
 from fencepost.simulation.checkers.clients import Clients
@@ -39,7 +40,7 @@ from fencepost.simulation.embedded.classic import ClassicTraceWriter
 from fencepost.simulation.embedded.members import classic_member_ids, is_member, knows_its_topics
 from fencepost.simulation.embedded.names import MemberNames
 from fencepost.simulation.embedded.reported_members import Heartbeat, HeartbeatAnswer, ReportedMembers
-from fencepost.simulation.embedded.shadow import ShadowCoordinator, Witness
+from fencepost.simulation.embedded.shadow import ShadowCoordinator
 from fencepost.simulation.embedded.streams import StreamsTraceWriter
 from fencepost.simulation.embedded.view import WORLD, GroupView, ShardView, host_of
 from fencepost.simulation.embedded.waiting import Waiting
@@ -72,41 +73,37 @@ class _Step(NamedTuple):
     """A timer of a real loop fires a little late: what it does is told as of its own time."""
 
 
-class ObservedRuntime(CoordinatorRuntime):
-    """Runs a coordinator, and tells of each step once its records are applied."""
+class ObservedHooks(ServedHooks):
+    """The hooks of a served host that is observed: each step is told once its records are applied."""
 
-    __slots__ = ("_follower", "_shard", "_watch", "_witness")
+    __slots__ = ("_shadow", "_shard", "_watch")
 
     def __init__(
         self,
+        internal_topics: InternalTopics,
         shard: Shard,
-        coordinator: GroupCoordinator,
-        follower: ShadowCoordinator,
+        shadow: ShadowCoordinator,
         watch: EmbeddedObserver,
     ) -> None:
-        self._witness = Witness(shard.journal)
-        super().__init__(coordinator, self._witness)
+        super().__init__(internal_topics)
         self._shard = shard
-        self._follower = follower
+        self._shadow = shadow
         self._watch = watch
 
-    def process(self, event: Event, now_ms: int) -> Outcome:
-        """One step."""
-        due_ms = self.coordinator.next_deadline() if type(event) is DeadlineReached else None
-        self._witness.failure = None
-        outcome = super().process(event, now_ms)
-        told_ms = now_ms if due_ms is None else min(now_ms, due_ms)
-        self._watch.step(_Step(self._shard, event, outcome, self._witness.failure, now_ms, told_ms))
-        return outcome
+    def stepped(self, event: Event, outcome: Outcome, now_ms: int) -> None:
+        """Note one step; what a timer did is told as of its own time."""
+        told_ms = min(now_ms, event.due_ms) if type(event) is DeadlineReached else now_ms
+        self._watch.step(_Step(self._shard, event, outcome, self.host.failure, now_ms, told_ms))
 
-    def configure(self, group_id: str, config: GroupConfig | None) -> None:
-        """Both coordinators count by it from now on."""
+    steady = stepped
+
+    def configured(self, group_id: str, config: GroupConfig | None) -> None:
+        """Let the shadow count by it, too."""
         self._watch.catch_up()
-        self._follower.coordinator.set_group_config(group_id, config)
-        super().configure(group_id, config)
+        self._shadow.coordinator.set_group_config(group_id, config)
 
-    def close(self) -> None:
-        """The coordinator is there no longer for those who watch."""
+    def closing(self) -> None:
+        """Tell all that happened: the coordinator is gone for those who observe."""
         self._watch.catch_up()
 
 
@@ -224,10 +221,11 @@ class EmbeddedObserver:
 
     # -- what happens -----------------------------------------------------------------------------------
 
-    def make_runtime(self, shard: Shard, load: Callable[[], GroupCoordinator]) -> CoordinatorRuntime:
-        """What runs the coordinator of a shard, and the one that follows it."""
-        follower = self._shards[shard.number].view.follower = ShadowCoordinator(load())
-        return ObservedRuntime(shard, load(), follower, self)
+    def make_hooks(self, shard: Shard, load: Callable[[], GroupCoordinator]) -> ServedHooks:
+        """Return the hooks for a shard's host, and make the coordinator that shadows it."""
+        assert self._brokers is not None
+        shadow = self._shards[shard.number].view.follower = ShadowCoordinator(load())
+        return ObservedHooks(self._brokers.groups.internal_topics, shard, shadow, self)
 
     def coordinator_state(self, shard: Shard, what: str) -> None:
         """A broker loads a shard, leads it now, or does no more."""

@@ -15,7 +15,7 @@ from fencepost.coordinator.protocol.cluster import TopicMetadata
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.transactions import AddPartitionsToTxnResponse
-from fencepost.coordinator.runtime import refusal
+from fencepost.coordinator.refusals import refusal
 from fencepost.coordinator.server.fetch import FetchApi
 from fencepost.coordinator.server.fetch_sessions import (
     Fetched,

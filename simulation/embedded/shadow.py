@@ -1,34 +1,15 @@
-"""A second coordinator, for those who watch: it takes the same steps, behind the one that answers."""
+"""A second coordinator, for those who observe: it takes the same steps, behind the one that answers."""
 
 from __future__ import annotations
 
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.host import AppendFailed, CoordinatorHost
 from fencepost.coordinator.protocol.outcome import Event, Outcome
 from fencepost.coordinator.protocol.records import Record
-from fencepost.coordinator.runtime import AppendFailed, CoordinatorRuntime, Journal
 
 
 class ShadowDiverged(Exception):
     """The same step led to something else."""
-
-
-class Witness:
-    """A journal's batches go through it; `failure` is why one was not kept, until somebody resets it."""
-
-    def __init__(self, journal: Journal) -> None:
-        self._journal = journal
-        self.failure: AppendFailed | None = None
-
-    def append(self, records: tuple[Record, ...]) -> None:
-        """Keep one batch.
-
-        :raises AppendFailed: if it is not kept.
-        """
-        try:
-            self._journal.append(records)
-        except AppendFailed as failure:
-            self.failure = failure
-            raise
 
 
 class _Again:
@@ -48,14 +29,14 @@ class ShadowCoordinator:
         self.coordinator = coordinator
         """As it was after the last step that was taken here, which may be some steps ago."""
         self._journal = _Again()
-        self._runtime = CoordinatorRuntime(coordinator, self._journal)
+        self._host = CoordinatorHost(coordinator, self._journal)
 
     def follow(self, event: Event, outcome: Outcome, failure: AppendFailed | None, now_ms: int) -> None:
         """Take a step that had this outcome, or whose records could not be appended.
 
-        :raises Diverged: if it leads to another one.
+        :raises ShadowDiverged: if it leads to another one.
         """
         self._journal.failure = failure
-        mine = self._runtime.process(event, now_ms)
+        mine = self._host.step(event, now_ms)
         if mine != outcome:
             raise ShadowDiverged(f"{event} led to {outcome}, and to {mine} when it was taken again")

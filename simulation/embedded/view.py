@@ -41,7 +41,7 @@ class CoordinatorSeen:
     @property
     def status(self) -> str:
         """`active`, or `loading`."""
-        return "loading" if self._view.shard.runner is None else "active"
+        return "loading" if self._view.shard.host is None else "active"
 
     @property
     def coordinator(self) -> GroupCoordinator | None:
@@ -125,7 +125,7 @@ class ShardView:
     @property
     def active(self) -> GroupCoordinator | None:
         """The coordinator, while the shard has one."""
-        return None if self.shard.runner is None or self.follower is None else self.follower.coordinator
+        return None if self.shard.host is None or self.follower is None else self.follower.coordinator
 
     @property
     def log_ends(self) -> Mapping[TopicPartition, int]:

@@ -3,27 +3,24 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fencepost.coordinator.coordinator import GroupCoordinator
-from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
+from fencepost.coordinator.host import CoordinatorHost, HostHooks, Work
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import (
     NOTHING,
     CreateInternalTopics,
-    DeadlineReached,
     Effect,
     Event,
     Outcome,
-    ParkedResponse,
-    ResolveRegularExpressions,
+    Response,
     TopicsChanged,
 )
-from fencepost.coordinator.runtime import CoordinatorRuntime
 from fencepost.simulation.kafka.requests import GROUP_REQUESTS, refuse
-from fencepost.simulation.kafka.waiting import MAY_WAIT, WaitingCalls
-from fencepost.simulation.kernel.host import Host
+from fencepost.simulation.kafka.waiting import MAY_WAIT
+from fencepost.simulation.kernel.host import Host, HostClock, HostTimer
 from fencepost.simulation.kernel.network import Call
 from fencepost.simulation.kernel.rng import Samples
 
@@ -42,11 +39,10 @@ class BrokerStatus(enum.StrEnum):
 
 # Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
 STANDBY, LOADING, ACTIVE, DOWN = BrokerStatus
-NONE = ErrorCode.NONE
 
 
-class BrokerHost(Host):
-    """One broker. `coordinator` and its `runtime` are there while it runs the group's coordinator."""
+class BrokerHost(Host, HostHooks):
+    """One broker. `coordinator` and its host are there while it runs the group's coordinator."""
 
     def __init__(self, name: str, cluster: SimulatedCluster) -> None:
         super().__init__(name, cluster.loop)
@@ -54,12 +50,11 @@ class BrokerHost(Host):
         """Whether the process lives: unless its status is DOWN."""
         self.status = STANDBY
         self.coordinator: GroupCoordinator | None = None
-        self.runtime: CoordinatorRuntime | None = None
+        self.coordinator_host: CoordinatorHost[GroupCoordinator] | None = None
+        """The same object that runs a served coordinator, on this broker's clock."""
         self._cluster = cluster
         self._term = 0
         """Grows whenever this host stops or starts being the coordinator: what is due of before is void."""
-        self._armed_ms: int | None = None
-        self._unanswered = WaitingCalls()
         self._steady = cluster.hooks["on_steady_step"]
         self._changed = cluster.hooks["on_coordinator_step"]
         self._replication: Samples = cluster.streams.samples(
@@ -88,7 +83,9 @@ class BrokerHost(Host):
                 request = self._cluster.tokens.stamp(request)
             outcome = self.step(request)  # type: ignore[arg-type]  # GROUP_REQUESTS are events
             if outcome.reply is None:
-                self._unanswered.add(request.token, call)  # type: ignore[attr-defined]  # of MAY_WAIT
+                assert self.coordinator_host is not None
+                self.coordinator_host.park(request.token, call)  # type: ignore[attr-defined]  # of MAY_WAIT
+                call.connection.network.wait(call)
                 return
             call.answer(outcome.reply, now + self._replication.draw() if outcome.records else now)
         elif self.status is LOADING:
@@ -98,79 +95,39 @@ class BrokerHost(Host):
 
     def step(self, event: Event) -> Outcome:
         """One step of the coordinator, and all that follows from it but the reply."""
-        assert self.runtime is not None
-        now = self.loop.now_us
-        outcome = self.runtime.process(event, now // 1_000)
-        reply = outcome.reply
-        if (
-            not outcome.records
-            and not outcome.effects
-            and type(reply) is ConsumerGroupHeartbeatResponse
-            and reply.error_code is NONE
-        ):
-            for hook in self._steady:
-                hook(self.name, event, outcome, now)
-            return outcome
-        if outcome is NOTHING:
-            return outcome
-        for hook in self._changed:
-            hook(self.name, event, outcome, now)
-        if outcome.effects:
-            self._carry_out(outcome, now)
-        self._arm()
+        assert self.coordinator_host is not None
+        outcome: Outcome = self.coordinator_host.process(event)
         return outcome
 
-    def _carry_out(self, outcome: Outcome, now: int) -> None:
-        for effect in outcome.effects:
-            if isinstance(effect, ResolveRegularExpressions):
-                self._resolve(effect)
-            elif isinstance(effect, CreateInternalTopics):
-                self._cluster.create_internal_topics(effect)
-        answers = [effect for effect in outcome.effects if isinstance(effect, ParkedResponse)]
-        if answers:
-            self._answer(answers, now + self._replication.draw() if outcome.records else now)
+    # -- what the coordinator's host says and wants -------------------------------------------------------
 
-    def _answer(self, answers: Iterable[Effect], ready_us: int) -> None:
-        """Answer requests that waited."""
-        for answer in answers:
-            if isinstance(answer, ParkedResponse):
-                self._unanswered.answer(answer, ready_us)
+    def steady(self, event: Event, outcome: Outcome, now_ms: int) -> None:
+        """Tell observers."""
+        now_us = self.loop.now_us
+        for hook in self._steady:
+            hook(self.name, event, outcome, now_us)
 
-    # -- timers and effects -------------------------------------------------------------------------------
+    def stepped(self, event: Event, outcome: Outcome, now_ms: int) -> None:
+        """Tell observers."""
+        if outcome is not NOTHING:
+            now_us = self.loop.now_us
+            for hook in self._changed:
+                hook(self.name, event, outcome, now_us)
 
-    def _arm(self) -> None:
-        """Make sure that something wakes the coordinator at its next deadline."""
-        assert self.coordinator is not None
-        due = self.coordinator.next_deadline()
-        if due is not None and (self._armed_ms is None or due < self._armed_ms):
-            self._armed_ms = due
-            self.loop.schedule(max(due * 1_000, self.loop.now_us), self._run_due, (self._term, due))
+    def deliver(self, responses: Sequence[tuple[Call, Response]], outcome: Outcome) -> None:
+        """Answer requests that waited; a frozen broker does it when it thaws."""
+        now_us = self.loop.now_us
+        ready_us = now_us + self._replication.draw() if outcome.records else now_us
+        self.run(_answer, (responses, ready_us))
 
-    def _run_due(self, armed: tuple[int, int]) -> None:
-        if self.frozen:
-            self.run(self._run_due, armed)
-            return
-        if armed != (self._term, self._armed_ms) or self.status is not ACTIVE:
-            return
-        assert self.coordinator is not None
-        self._armed_ms = None
-        now_ms = self.loop.now_us // 1_000
-        while (due := self.coordinator.next_deadline()) is not None and due <= now_ms:
-            self.step(DeadlineReached())
-        self._arm()
+    def later(self, work: Work) -> None:
+        """Resolve regular expressions after the time that it takes."""
+        HostTimer(self, self.loop.now_us + self._cluster.regex.draw(), _finish, (work,))
 
-    def _resolve(self, effect: ResolveRegularExpressions) -> None:
-        self.loop.schedule(
-            self.loop.now_us + self._cluster.regex.draw(), self._resolved, (self._term, effect)
-        )
-
-    def _resolved(self, due: tuple[int, ResolveRegularExpressions]) -> None:
-        if self.frozen:
-            self.run(self._resolved, due)
-            return
-        term, effect = due
-        if term == self._term and self.status is ACTIVE:
-            self.step(self._cluster.resolve(effect))
+    def carry_out(self, effect: Effect) -> None:
+        """Create the topics that a group of a Streams application waits for."""
+        if isinstance(effect, CreateInternalTopics):
+            self._cluster.create_internal_topics(effect)
 
     # -- leadership ---------------------------------------------------------------------------------------
 
@@ -188,9 +145,10 @@ class BrokerHost(Host):
         if term != self._term or self.status is not LOADING:
             return
         self.coordinator = GroupCoordinator(self._cluster.config)
-        self.runtime = CoordinatorRuntime(self.coordinator, self._cluster.journal)
         self.coordinator.replay(self._cluster.journal, self.loop.now_us // 1_000)
-        self._armed_ms = None
+        self.coordinator_host = CoordinatorHost(
+            self.coordinator, self._cluster.journal, HostClock(self), self
+        )
         self.status = ACTIVE
         self._cluster.tell("on_coordinator_state", self.name, "active")
         self.step(TopicsChanged(image=self._cluster.topics))
@@ -198,18 +156,16 @@ class BrokerHost(Host):
     def resign(self) -> None:
         """Stop being the coordinator, in good order: the journal has everything."""
         if self.status in (LOADING, ACTIVE):
-            if self.coordinator is not None:
-                self.run(self._turn_away, self.coordinator.unload())
+            if self.coordinator_host is not None:
+                self.coordinator_host.close()
             self._forget(STANDBY)
             self._cluster.tell("on_coordinator_state", self.name, "resign")
 
-    def _turn_away(self, answers: tuple[Effect, ...]) -> None:
-        self._answer(answers, self.loop.now_us)
-
     def crash(self) -> None:
         """Die. All connections break; replies that waited for replication are never sent."""
+        if self.coordinator_host is not None:
+            self.coordinator_host.abandon()
         self._forget(DOWN)
-        self._unanswered.clear()
         self.up = False
         self.end()
         self._cluster.tell("on_coordinator_state", self.name, "crash")
@@ -240,8 +196,7 @@ class BrokerHost(Host):
 
     def _forget(self, status: BrokerStatus) -> None:
         self._term += 1
-        self.coordinator = self.runtime = None
-        self._armed_ms = None
+        self.coordinator = self.coordinator_host = None
         self.status = status
 
     def topics_changed(self) -> None:
@@ -251,3 +206,14 @@ class BrokerHost(Host):
             return
         if self.status is ACTIVE:
             self.step(TopicsChanged(image=self._cluster.topics))
+
+
+def _finish(work: Work) -> None:
+    while not work():
+        pass
+
+
+def _answer(ready: tuple[Sequence[tuple[Call, Response]], int]) -> None:
+    responses, ready_us = ready
+    for call, response in responses:
+        call.answer(response, ready_us)

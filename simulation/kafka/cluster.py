@@ -6,13 +6,10 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
-from fencepost.coordinator.consumer.regular_expressions import resolve
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import (
     CreateInternalTopics,
-    RegularExpressionsResolved,
-    ResolveRegularExpressions,
 )
 from fencepost.coordinator.protocol.regular_expressions import matching
 from fencepost.coordinator.protocol.slices import at_once
@@ -230,10 +227,6 @@ class SimulatedCluster:
         assert isinstance(request, LogOffsets)
         known = [partition for partition in request.partitions if partition in self.logs]
         return {partition: 0 if request.earliest else self.logs[partition] for partition in known}
-
-    def resolve(self, effect: ResolveRegularExpressions) -> RegularExpressionsResolved:
-        """Match regular expressions against the cluster's topics."""
-        return resolve(effect, self.topics)
 
     def tell(self, hook: str, *arguments: object) -> None:
         """Tell observers what happened now."""

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from fencepost.coordinator.host import AppendFailed
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.records import Record
-from fencepost.coordinator.runtime import AppendFailed
 
 _COMPACT_BEYOND = 2_000
 """Records; a coordinator that loads reads all that there are, and so do the checkers, twice."""

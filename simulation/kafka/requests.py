@@ -26,7 +26,7 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetFetchRequest,
 )
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatRequest
-from fencepost.coordinator.runtime import refusal
+from fencepost.coordinator.refusals import refusal
 
 
 class FindCoordinator(msgspec.Struct, frozen=True):

@@ -53,9 +53,9 @@ class SacCoordination(SacChecker):
         now_us: int,
     ) -> None:
         """One active consumer at most; nodes that left are gone."""
-        runtime = self.world.cluster.runtime
-        assert runtime is not None
-        coordinator = runtime.coordinator
+        host = self.world.cluster.host
+        assert host is not None
+        coordinator = host.coordinator
         self._figures.counts["commands"] += outcome.reply is not None
         for effect in outcome.effects:
             if isinstance(effect, NotifyConsumer):
@@ -99,16 +99,16 @@ class SacCoordination(SacChecker):
 
     def on_end(self, now_us: int) -> None:
         """Where groups had time to settle each has one active consumer, the right one, and it knows."""
-        runtime = self.world.cluster.runtime
-        if runtime is not None:
-            self._replay(runtime.coordinator)
+        host = self.world.cluster.host
+        if host is not None:
+            self._replay(host.coordinator)
         scenario = self.world.scenario
         if now_us < self._calm_us + scenario.settling_us or not scenario.keeps_up:
             return
-        if runtime is None:
+        if host is None:
             self.report("sac-settled", "no node leads the coordinator")
             return
-        groups = runtime.coordinator.state.groups
+        groups = host.coordinator.state.groups
         expected = {
             subscriber.connection.owner: subscriber
             for client in self.world.clients.values()

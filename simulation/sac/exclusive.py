@@ -61,9 +61,9 @@ class Exclusive(SacChecker):
         """Windows open where an active consumer is taken for something else."""
         if not outcome.records:
             return
-        runtime = self.world.cluster.runtime
-        assert runtime is not None
-        for _, one, old, new in status_changes(before, runtime.coordinator.state.groups):
+        host = self.world.cluster.host
+        assert host is not None
+        for _, one, old, new in status_changes(before, host.coordinator.state.groups):
             if new is _S.DISCONNECTED_ACTIVE and old is _S.FORGOTTEN_ACTIVE:
                 self.causes[one.owner] = "twice lost"
             elif new is _S.CONNECTED_ACTIVE and old is not _S.DISCONNECTED_ACTIVE:

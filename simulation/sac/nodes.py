@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fencepost.coordinator.host import CoordinatorHost, CoordinatorTimer, HostHooks, NoTimer
 from fencepost.coordinator.journal.memory import SacMemoryJournal
-from fencepost.coordinator.protocol.outcome import DeadlineReached
 from fencepost.coordinator.protocol.sac import (
     CheckConnection,
     ConnectionDown,
@@ -24,8 +24,8 @@ from fencepost.coordinator.protocol.sac import (
     Tick,
     node_of,
 )
-from fencepost.coordinator.runtime import SacRuntime
-from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput
+from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValue
+from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput, SacOutcome
 from fencepost.simulation.sac.connection import ServerConnection
 from fencepost.simulation.sac.links import Link, Links
 
@@ -52,7 +52,27 @@ class SacNode:
         self.connections: dict[ConnectionId, ServerConnection] = {}
 
 
-class SacNodes:
+class _LeaderClock:
+    """The virtual clock of the node that leads. Nothing fires for a leader that has stepped down."""
+
+    def __init__(self, loop: VirtualLoop) -> None:
+        self._loop = loop
+
+    def now_ms(self) -> int:
+        """Return the virtual time in milliseconds."""
+        return self._loop.now_us // 1_000
+
+    def call_at(self, when_ms: int, callback: Callable[[], None], /) -> CoordinatorTimer:
+        """Run the callback at that time. A timer is never cancelled: its host ignores all but the last."""
+        self._loop.schedule(max(when_ms * 1_000, self._loop.now_us), _fire, callback)
+        return NoTimer()
+
+
+def _fire(callback: Callable[[], None]) -> None:
+    callback()
+
+
+class SacNodes(HostHooks):
     """All nodes. At most one of them leads, and only while it reaches most members of the cluster."""
 
     def __init__(
@@ -71,8 +91,10 @@ class SacNodes:
         self.links.on_change = self._link_changed
         self.journal = SacMemoryJournal(compact_beyond=_COMPACT_BEYOND)
         self.leader: SacNode | None = None
-        self.runtime: SacRuntime | None = None
-        """Of the leader, once it has loaded."""
+        self.host: CoordinatorHost[SacCoordinator] | None = None
+        """The leader's coordinator in its host, once it has loaded."""
+        self._groups: dict[SacGroupKey, SacGroupValue] = {}
+        """The coordinator's groups before the step that is under way."""
         self.offsets: dict[tuple[str, str], int] = {}
         self._rates: dict[str, float] = {}
         for stream in scenario.streams:
@@ -81,7 +103,6 @@ class SacNodes:
         self._splits: list[frozenset[str]] = []
         self._term = 0
         self._election = 0
-        self._armed_ms: int | None = None
         self._watched: dict[ConnectionId, None] = {}
         self._watched_nodes: dict[str, None] = {}
         self._replication = streams.samples("cluster/replication", spec.replication.quantiles)
@@ -107,16 +128,16 @@ class SacNodes:
 
     def process(self, event: SacInput) -> SacReply | None:
         """One step of the leader's coordinator, with all that it leads to."""
-        assert self.runtime is not None
+        assert self.host is not None
+        reply: SacReply | None = self.host.process(event).reply
+        return reply
+
+    def stepped(self, event: SacInput, outcome: SacOutcome, now_ms: int) -> None:
+        """Tell observers of a step, with the groups as they were before it."""
+        assert self.host is not None
         assert self.leader is not None
-        state = self.runtime.coordinator.state
-        before = dict(state.groups)
-        outcome = self.runtime.process(event, self.loop.now_us // 1_000)
-        self.tell("on_step", self.leader.name, event, outcome, before)
-        for effect in outcome.effects:
-            self._carry_out(effect)
-        self._arm()
-        return outcome.reply
+        self.tell("on_step", self.leader.name, event, outcome, self._groups)
+        self._groups = dict(self.host.coordinator.state.groups)
 
     def commit(self, event: SacInput, answered: Callable[[SacReply], None]) -> None:
         """A command has reached the leader: it is carried out when most nodes have it."""
@@ -126,18 +147,19 @@ class SacNodes:
 
     def _committed(self, due: tuple[int, SacInput, Callable[[SacReply], None]]) -> None:
         term, event, answered = due
-        if term == self._term and self.runtime is not None and self._has_majority(self.leader):
+        if term == self._term and self.host is not None and self._has_majority(self.leader):
             reply = self.process(event)
             assert reply is not None
             answered(reply)
 
-    def later(self, event: SacInput) -> None:
+    def notice(self, event: SacInput) -> None:
         """What the leader notices by itself is an entry of its log as any other."""
         self.commit(event, lambda _: None)
 
     # -- effects --------------------------------------------------------------------------------------------
 
-    def _carry_out(self, effect: SacEffect) -> None:
+    def carry_out(self, effect: SacEffect) -> None:
+        """Send or watch what the coordinator wants sent or watched."""
         match effect:
             case NotifyConsumer():
                 self._send(effect.connection, ServerConnection.notified, effect)
@@ -172,7 +194,7 @@ class SacNodes:
         assert self.leader is not None
         node = node_of(connection)
         if not self.links.know(self.leader.name, node):
-            self.later(ConnectionDown(connection, DownReason.NOCONNECTION))
+            self.notice(ConnectionDown(connection, DownReason.NOCONNECTION))
             return
         self._watched[connection] = None
         if self.connection(connection) is None:
@@ -183,7 +205,7 @@ class SacNodes:
         if node not in self._watched_nodes:
             self._watched_nodes[node] = None
             if self.links.know(self.leader.name, node):
-                self.later(NodeUp(node))
+                self.notice(NodeUp(node))
 
     def connection_ended(self, connection: ServerConnection, reason: str) -> None:
         """A connection's process has ended: the leader hears of it if it watches, and can be reached."""
@@ -197,7 +219,7 @@ class SacNodes:
         def arrive(_: object) -> None:
             if term == self._term and connection in self._watched:
                 del self._watched[connection]
-                self.later(ConnectionDown(connection, reason))
+                self.notice(ConnectionDown(connection, reason))
 
         self.links.send(node, self.leader.name, arrive, None)
 
@@ -260,15 +282,15 @@ class SacNodes:
         self._look_for_leader()
 
     def _link_changed(self, one: str, other: str, link: Link) -> None:
-        if self.runtime is None or self.leader is None or self.leader.name not in (one, other):
+        if self.host is None or self.leader is None or self.leader.name not in (one, other):
             return
         node = other if self.leader.name == one else one
         if link.is_lost:
             for connection in [each for each in self._watched if node_of(each) == node]:
                 del self._watched[connection]
-                self.later(ConnectionDown(connection, DownReason.NOCONNECTION))
+                self.notice(ConnectionDown(connection, DownReason.NOCONNECTION))
         elif node in self._watched_nodes:
-            self.later(NodeUp(node))
+            self.notice(NodeUp(node))
 
     # -- leadership -----------------------------------------------------------------------------------------
 
@@ -295,7 +317,8 @@ class SacNodes:
             return
         coordinator = SacCoordinator()
         coordinator.replay(self.journal, self.loop.now_us // 1_000)
-        self.runtime = SacRuntime(coordinator, self.journal)
+        self._groups = dict(coordinator.state.groups)
+        self.host = CoordinatorHost(coordinator, self.journal, _LeaderClock(self.loop), self)
         self.tell("on_leader", self.leader.name, "active")
         self.process(LeaderChanged())
         self.loop.schedule(self.loop.now_us, self._tick, self._term)
@@ -329,35 +352,16 @@ class SacNodes:
         assert self.leader is not None
         self.tell("on_leader", self.leader.name, what)
         self._term += 1
-        self.leader = self.runtime = None
-        self._armed_ms = None
+        if self.host is not None:
+            self.host.abandon()
+        self.leader = self.host = None
         self._watched.clear()
         self._watched_nodes.clear()
 
     # -- time -----------------------------------------------------------------------------------------------
 
-    def _arm(self) -> None:
-        assert self.runtime is not None
-        due = self.runtime.coordinator.next_deadline()
-        if due is not None and (self._armed_ms is None or due < self._armed_ms):
-            self._armed_ms = due
-            self.loop.schedule(max(due * 1_000, self.loop.now_us), self._run_due, (self._term, due))
-
-    def _run_due(self, armed: tuple[int, int]) -> None:
-        if armed != (self._term, self._armed_ms) or self.runtime is None:
-            return
-        self._armed_ms = None
-        now_ms = self.loop.now_us // 1_000
-        while self._due_by(now_ms):
-            self.process(DeadlineReached())
-        self._arm()
-
-    def _due_by(self, now_ms: int) -> bool:
-        due = None if self.runtime is None else self.runtime.coordinator.next_deadline()
-        return due is not None and due <= now_ms
-
     def _tick(self, term: int) -> None:
-        if term == self._term and self.runtime is not None:
+        if term == self._term and self.host is not None:
             members = tuple(node.name for node in self.nodes.values() if node.member)
             timeout_ms = self.spec.disconnected_timeout.ms
             self.process(Tick(nodes=members, disconnected_timeout_ms=timeout_ms))
@@ -387,7 +391,7 @@ class _Question:
             return
         self._attempt += 1
         leader = cluster.leader
-        sent = cluster.runtime is not None and leader is not None
+        sent = cluster.host is not None and leader is not None
         if sent and leader is not None and cluster.links.know(self._node.name, leader.name):
             cluster.links.send(self._node.name, leader.name, self._arrive, leader)
             loop.schedule(min(loop.now_us + _ATTEMPT_US, self._until_us), self.attempt, self._attempt)
@@ -396,7 +400,7 @@ class _Question:
 
     def _arrive(self, leader: SacNode) -> None:
         cluster, name = self._cluster, leader.name
-        if cluster.leader is not leader or cluster.runtime is None:
+        if cluster.leader is not leader or cluster.host is None:
             return
 
         def committed(reply: SacReply) -> None:

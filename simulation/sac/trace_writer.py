@@ -60,10 +60,10 @@ class SacTraceWriter(SacObserver):
         now_us: int,
     ) -> None:
         """Rows for consumers whose status changed."""
-        runtime = self.world.cluster.runtime
-        assert runtime is not None
+        host = self.world.cluster.host
+        assert host is not None
         error = "" if outcome.reply is None or outcome.reply.error is None else str(outcome.reply.error)
-        for key, one, old, new in status_changes(before, runtime.coordinator.state.groups):
+        for key, one, old, new in status_changes(before, host.coordinator.state.groups):
             self._add(
                 now_us,
                 one.owner.rpartition("/")[0],

@@ -148,8 +148,8 @@ class SacWorld:
     @property
     def settled(self) -> bool:
         """Whether each group that has consumers has one that is active, in its own eyes too."""
-        runtime = self.cluster.runtime
-        if runtime is None:
+        host = self.cluster.host
+        if host is None:
             return False
         active = {
             subscriber.subscription.stream
@@ -157,5 +157,5 @@ class SacWorld:
             for subscriber in client.subscribers
             if subscriber.consumer.state is SacMemberState.ACTIVE
         }
-        groups = runtime.coordinator.state.groups
+        groups = host.coordinator.state.groups
         return all(key.stream in active for key in self.group_keys if key in groups)

@@ -15,6 +15,7 @@ from fencepost.coordinator.consumer.soft import ConsumerTimerKey, ConsumerTimerK
 from fencepost.coordinator.consumer.states import ConsumerGroupMemberState, GroupState
 from fencepost.coordinator.consumer.subscription import effective_topics
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.host import CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
@@ -29,7 +30,6 @@ from fencepost.coordinator.protocol.records import (
     Record,
 )
 from fencepost.coordinator.protocol.topics import TopicsImage, metadata_hash
-from fencepost.coordinator.runtime import CoordinatorRuntime
 
 GROUP = "g"
 
@@ -55,7 +55,7 @@ class ConsumerGroupInvariants(RuleBasedStateMachine):
 
     config: GroupCoordinatorConfig
     journal: MemoryJournal
-    runtime: CoordinatorRuntime
+    runtime: CoordinatorHost
     image: TopicsImage
     clients: list[Client]
     now_ms: int

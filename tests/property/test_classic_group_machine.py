@@ -14,6 +14,7 @@ from fencepost.coordinator.classic.states import ClassicGroupState
 from fencepost.coordinator.classic.step import ClassicTimerKey, ClassicTimerKind
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.host import AppendFailed, CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.classic import (
     HeartbeatRequest,
@@ -28,7 +29,7 @@ from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolSub
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse
 from fencepost.coordinator.protocol.records import Record
-from fencepost.coordinator.runtime import AppendFailed, CoordinatorRuntime
+from tests.hosting import steps_due
 
 GROUP = "g"
 SLOTS = 5
@@ -74,7 +75,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         self.config = GroupCoordinatorConfig(group_max_size=4)
         self.journal = UnreliableJournal()
         self.coordinator = GroupCoordinator(self.config)
-        self.runtime = CoordinatorRuntime(self.coordinator, self.journal)
+        self.runtime = CoordinatorHost(self.coordinator, self.journal)
         self.now_ms = 1_000
         self.tokens = 0
         self.clients = [Client() for _ in range(SLOTS)]
@@ -100,7 +101,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         return outcome
 
     def _ask(self, client: Client, request: Any) -> None:
-        outcome = self._take(self.runtime.process(request, self.now_ms))
+        outcome = self._take(self.runtime.step(request, self.now_ms))
         if outcome.reply is not None:
             self._hear(client, request.token, outcome.reply)
         else:
@@ -188,7 +189,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
             member_id=client.member_id,
             instance_id=STATIC.get(slot),
         )
-        outcome = self._take(self.runtime.process(request, self.now_ms))
+        outcome = self._take(self.runtime.step(request, self.now_ms))
         assert outcome.reply is not None
         code = outcome.reply.error_code  # type: ignore[union-attr]
         if code is not ErrorCode.NONE and client.token is None:
@@ -200,9 +201,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         if not client.member_id:
             return
         request = LeaveGroupRequest(group_id=GROUP, member_id=client.member_id)
-        self._take(
-            self.runtime.process(LeaveGroupBatchRequest(group_id=GROUP, members=(request,)), self.now_ms)
-        )
+        self._take(self.runtime.step(LeaveGroupBatchRequest(group_id=GROUP, members=(request,)), self.now_ms))
         self.clients[slot] = Client()
 
     @rule(slot=slots)
@@ -214,7 +213,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
         end_ms = self.now_ms + by_ms
         while (due_ms := self.coordinator.next_deadline()) is not None and due_ms <= end_ms:
             self.now_ms = max(self.now_ms, due_ms)
-            for outcome in self.runtime.run_due(self.now_ms):
+            for outcome in steps_due(self.runtime, self.now_ms):
                 self._take(outcome)
         self.now_ms = end_ms
 
@@ -231,7 +230,7 @@ class ClassicGroupMachine(RuleBasedStateMachine):
             self.journal.compact()
         self.coordinator = GroupCoordinator(self.config)
         self.coordinator.replay(self.journal, self.now_ms)
-        self.runtime = CoordinatorRuntime(self.coordinator, self.journal)
+        self.runtime = CoordinatorHost(self.coordinator, self.journal)
         self.generation = -1
 
     # -- what holds -----------------------------------------------------------------------------------

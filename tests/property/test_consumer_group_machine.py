@@ -13,6 +13,7 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.consumer.regular_expressions import resolve
 from fencepost.coordinator.consumer.states import GroupState
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.host import AppendFailed, CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
@@ -24,7 +25,7 @@ from fencepost.coordinator.protocol.ids import Partitions
 from fencepost.coordinator.protocol.outcome import Outcome, ResolveRegularExpressions, TopicsChanged
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.coordinator.runtime import AppendFailed, CoordinatorRuntime
+from tests.hosting import steps_due
 from tests.property.consumer_group_invariants import GROUP, Client, ConsumerGroupInvariants
 
 SLOTS = 4
@@ -90,17 +91,17 @@ class ConsumerGroupMachine(ConsumerGroupInvariants):
         instance_id = f"instance-{slot}" if slot % 2 else None
         return Client(member_id=f"member-{self.ids}", instance_id=instance_id)
 
-    def started(self) -> CoordinatorRuntime:
+    def started(self) -> CoordinatorHost:
         coordinator = GroupCoordinator(self.config)
         coordinator.replay(self.journal, self.now_ms)
-        runtime = CoordinatorRuntime(coordinator, self.journal)
-        runtime.process(TopicsChanged(image=self.image), self.now_ms)
+        runtime = CoordinatorHost(coordinator, self.journal)
+        runtime.step(TopicsChanged(image=self.image), self.now_ms)
         return runtime
 
     def process(self, event: Any) -> Outcome:
         """One step, with what must be true of any single step."""
         before = self.coordinator.hard_state()
-        outcome = self.runtime.process(event, self.now_ms)
+        outcome = self.runtime.step(event, self.now_ms)
         error = getattr(outcome.reply, "error_code", ErrorCode.NONE)
         if error:
             assert not outcome.records
@@ -245,7 +246,7 @@ class ConsumerGroupMachine(ConsumerGroupInvariants):
     @rule(by_ms=st.sampled_from([1, 1_000, 5_000, 11_000, 46_000, 700_000]))
     def time_passes(self, by_ms: int) -> None:
         self.now_ms += by_ms
-        for outcome in self.runtime.run_due(self.now_ms):
+        for outcome in steps_due(self.runtime, self.now_ms):
             self.check_order(outcome.records)
 
     @rule(name=st.sampled_from(["x", "y", "z"]), partitions=st.integers(0, 3))
@@ -290,7 +291,7 @@ class ConsumerGroupMachine(ConsumerGroupInvariants):
         present = [client for client in self.clients if client.epoch]
         for _ in range(14):
             self.now_ms += 5_000
-            self.runtime.run_due(self.now_ms)
+            steps_due(self.runtime, self.now_ms)
             self.expressions_are_resolved()
             for client in present:
                 if client.epoch:

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fencepost.coordinator.config import ConsumerGroupMigrationPolicy, GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.host import AppendFailed, CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.classic import (
     HeartbeatRequest,
@@ -37,7 +38,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse, TopicsChanged
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.coordinator.runtime import AppendFailed, CoordinatorRuntime
+from tests.hosting import steps_due
 
 GROUP = "g"
 PARTITIONS = 6
@@ -109,8 +110,8 @@ class MigrationMachine(RuleBasedStateMachine):
     def _load(self) -> None:
         self.coordinator = GroupCoordinator(self.config)
         self.coordinator.replay(self.journal, self.now_ms)
-        self.runtime = CoordinatorRuntime(self.coordinator, self.journal)
-        self.runtime.process(TopicsChanged(image=IMAGE), self.now_ms)
+        self.runtime = CoordinatorHost(self.coordinator, self.journal)
+        self.runtime.step(TopicsChanged(image=IMAGE), self.now_ms)
 
     def _instance(self, client: Client) -> str | None:
         return "i" if client.number == 3 else None
@@ -122,7 +123,7 @@ class MigrationMachine(RuleBasedStateMachine):
         return outcome.reply
 
     def _ask(self, client: Client, request: Any) -> None:
-        reply = self._take(self.runtime.process(request, self.now_ms))
+        reply = self._take(self.runtime.step(request, self.now_ms))
         if reply is None:
             self.waiting[request.token] = client
         else:
@@ -204,7 +205,7 @@ class MigrationMachine(RuleBasedStateMachine):
             member_id=client.member_id,
             instance_id=self._instance(client),
         )
-        assert self._take(self.runtime.process(request, self.now_ms)) is not None
+        assert self._take(self.runtime.step(request, self.now_ms)) is not None
 
     @rule(slot=slots, in_place=st.booleans())
     def modernise(self, slot: int, in_place: bool) -> None:
@@ -225,7 +226,7 @@ class MigrationMachine(RuleBasedStateMachine):
     def _modern(self, client: Client, epoch: int, owned: Any) -> None:
         joining = epoch == 0
         reply = self._take(
-            self.runtime.process(
+            self.runtime.step(
                 ConsumerGroupHeartbeatRequest(
                     group_id=GROUP,
                     member_id=client.member_id,
@@ -255,7 +256,7 @@ class MigrationMachine(RuleBasedStateMachine):
         elif client.member_id:
             request = LeaveGroupRequest(group_id=GROUP, member_id=client.member_id)
             batch = LeaveGroupBatchRequest(group_id=GROUP, members=(request,))
-            self._take(self.runtime.process(batch, self.now_ms))
+            self._take(self.runtime.step(batch, self.now_ms))
         self.clients[slot] = Client(slot)
 
     @rule(slot=slots)
@@ -267,7 +268,7 @@ class MigrationMachine(RuleBasedStateMachine):
         end_ms = self.now_ms + by_ms
         while (due_ms := self.coordinator.next_deadline()) is not None and due_ms <= end_ms:
             self.now_ms = max(self.now_ms, due_ms)
-            for outcome in self.runtime.run_due(self.now_ms):
+            for outcome in steps_due(self.runtime, self.now_ms):
                 self._take(outcome)
         self.now_ms = end_ms
 

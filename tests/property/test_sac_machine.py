@@ -8,14 +8,15 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
+from fencepost.coordinator.host import AppendFailed, CoordinatorHost
 from fencepost.coordinator.journal.memory import SacMemoryJournal
 from fencepost.coordinator.protocol import sac
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.sac import ConsumerStatus as S
 from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValue, SacRecord
-from fencepost.coordinator.runtime import AppendFailed, SacRuntime
 from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput, SacOutcome
 from fencepost.coordinator.sac.states import SAC_CONSUMER_TABLE
+from tests.hosting import steps_due
 
 NODES = ("a", "b", "c")
 CONNECTIONS = tuple(f"k{number}@{node}" for number in range(2) for node in NODES)
@@ -46,7 +47,7 @@ class SacMachine(RuleBasedStateMachine):
         super().__init__()
         self.journal = Journal()
         self.coordinator = SacCoordinator()
-        self.runtime = SacRuntime(self.coordinator, self.journal)
+        self.runtime = CoordinatorHost(self.coordinator, self.journal)
         self.now_ms = 0
         self.two_at_once: set[SacGroupKey] = set()
         """Groups that had two active consumers once: a connection was lost again before it had reported."""
@@ -60,7 +61,7 @@ class SacMachine(RuleBasedStateMachine):
 
     def process(self, event: SacInput) -> SacOutcome:
         before = dict(self.coordinator.state.groups)
-        outcome = self.runtime.process(event, self.now_ms)
+        outcome = self.runtime.step(event, self.now_ms)
         self.check(event, before, outcome)
         return outcome
 
@@ -197,7 +198,7 @@ class SacMachine(RuleBasedStateMachine):
         self.now_ms += by_ms
         while (due := self.coordinator.next_deadline()) is not None and due <= self.now_ms:
             before = dict(self.coordinator.state.groups)
-            for outcome in self.runtime.run_due(due):
+            for outcome in steps_due(self.runtime, due):
                 assert outcome.records
             assert dict(self.coordinator.state.groups) != before
 
@@ -213,7 +214,7 @@ class SacMachine(RuleBasedStateMachine):
         command = sac.RegisterConsumer(
             stream="new", consumer_name="app", connection=connection, subscription_id=0
         )
-        outcome = self.runtime.process(command, self.now_ms)
+        outcome = self.runtime.step(command, self.now_ms)
         self.journal.failing = False
         assert outcome.reply == sac.SacReply(error=sac.SacError.COORDINATOR_UNAVAILABLE)
         assert outcome.effects == ()
@@ -225,7 +226,7 @@ class SacMachine(RuleBasedStateMachine):
             self.journal.compact()
         self.coordinator = SacCoordinator()
         self.coordinator.replay(self.journal, self.now_ms)
-        self.runtime = SacRuntime(self.coordinator, self.journal)
+        self.runtime = CoordinatorHost(self.coordinator, self.journal)
         outcome = self.process(sac.LeaderChanged())
         state = self.coordinator.state
         watched = [e.connection for e in outcome.effects if isinstance(e, sac.MonitorConnection)]

@@ -11,6 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.host import AppendFailed, CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import CreateInternalTopics, Outcome, TopicsChanged
@@ -27,9 +28,9 @@ from fencepost.coordinator.protocol.streams import (
     Topology,
 )
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.coordinator.runtime import AppendFailed, CoordinatorRuntime
 from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.streams.soft import StreamsTimerKind
+from tests.hosting import steps_due
 
 GROUP = "app"
 PROCESSES = ("p", "p", "q", "r")
@@ -108,11 +109,11 @@ class StreamsGroupMachine(RuleBasedStateMachine):
         self.count += 1
         return Client(member_id=f"member-{self.count}", process_id=PROCESSES[slot])
 
-    def started(self) -> CoordinatorRuntime:
+    def started(self) -> CoordinatorHost:
         coordinator = GroupCoordinator(self.config)
         coordinator.replay(self.journal, self.now_ms)
-        runtime = CoordinatorRuntime(coordinator, self.journal)
-        runtime.process(TopicsChanged(image=self.image), self.now_ms)
+        runtime = CoordinatorHost(coordinator, self.journal)
+        runtime.step(TopicsChanged(image=self.image), self.now_ms)
         return runtime
 
     @property
@@ -125,7 +126,7 @@ class StreamsGroupMachine(RuleBasedStateMachine):
 
     def process(self, event: Any) -> Outcome:
         before = self.coordinator.hard_state()
-        outcome = self.runtime.process(event, self.now_ms)
+        outcome = self.runtime.step(event, self.now_ms)
         if getattr(outcome.reply, "error_code", ErrorCode.NONE) is not ErrorCode.NONE:
             assert not outcome.records
         if not outcome.records:
@@ -153,7 +154,7 @@ class StreamsGroupMachine(RuleBasedStateMachine):
         reply = outcome.reply
         assert isinstance(reply, StreamsGroupHeartbeatResponse)
         if reply.error_code is ErrorCode.NONE and not outcome.records:
-            again = self.runtime.process(request, self.now_ms)
+            again = self.runtime.step(request, self.now_ms)
             assert (again.records, again.reply) == ((), reply), "what changed nothing does so again"
         if heard:
             self.hear(client, reply)
@@ -246,7 +247,7 @@ class StreamsGroupMachine(RuleBasedStateMachine):
     @rule(by_ms=st.sampled_from([100, 1_000, 5_000, 46_000]))
     def time_passes(self, by_ms: int) -> None:
         self.now_ms += by_ms
-        self.runtime.run_due(self.now_ms)
+        steps_due(self.runtime, self.now_ms)
 
     @rule()
     def internal_topics_are_created(self) -> None:
@@ -337,7 +338,7 @@ class StreamsGroupMachine(RuleBasedStateMachine):
         self.internal_topics_are_created()
         for _ in range(30):
             self.now_ms += 3_000
-            self.runtime.run_due(self.now_ms)
+            steps_due(self.runtime, self.now_ms)
             for client in self.clients:
                 self.beat(client, client.epoch, client.owned if client.epoch else NO_TASKS)
                 self.obey(client)

@@ -13,7 +13,7 @@ from typing import Protocol
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.faults.draw import FaultKind
 from fencepost.simulation.lab.chaos.admin import Admin
-from fencepost.simulation.lab.chaos.clock import RealTime, WorkQueue
+from fencepost.simulation.lab.chaos.clock import RealTime, RunQueue
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.conform.probe import offsets_partition
 
@@ -52,7 +52,7 @@ class RealBroker:
         self._cluster = cluster
         self._time = time
         self._tell = tell
-        self.changes = WorkQueue(time)
+        self.changes = RunQueue(time)
 
     @property
     def running(self) -> bool:

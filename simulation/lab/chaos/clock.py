@@ -97,7 +97,7 @@ class RealTime:
             self.failure.exception()
 
 
-class WorkQueue:
+class RunQueue:
     """Work that goes on beside the rest, each piece after those asked for before."""
 
     def __init__(self, time: RealTime) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.simulation.lab.chaos.admin import Admin, TopicTaken
-from fencepost.simulation.lab.chaos.clock import RealTime, WorkQueue
+from fencepost.simulation.lab.chaos.clock import RealTime, RunQueue
 from fencepost.simulation.lab.chaos.events import RunEvents, TopicImageChanged
 from fencepost.simulation.lab.chaos.producer import Producer
 from fencepost.simulation.lab.chaos.record_count import RecordCount
@@ -25,7 +25,7 @@ class RealTopics:
         self._happenings = happenings
         self._time = time
         self._image = TopicsImage()
-        self.changes = WorkQueue(time)
+        self.changes = RunQueue(time)
         self._rates: dict[str, float] = {}
         """Records per second of each partition, by topic."""
         self.partitions: dict[str, int] = {}

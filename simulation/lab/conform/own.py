@@ -20,8 +20,8 @@ from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.framing import read_header
 from fencepost.coordinator.codec.registry import api_name, codec_of
 from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig
-from fencepost.coordinator.consumer.regular_expressions import resolve
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.host import CoordinatorHost, HostHooks, ManualClock, Work
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.cluster import Node
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
@@ -32,15 +32,14 @@ from fencepost.coordinator.protocol.outcome import (
     Event,
     MemberFenced,
     Outcome,
+    RegularExpressionsResolved,
     Request,
-    ResolveRegularExpressions,
     Response,
     TopicsChanged,
 )
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.streams import TopicInfo
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.coordinator.runtime import CoordinatorRuntime
 from fencepost.coordinator.server.cluster import KafkaCluster
 from fencepost.coordinator.server.dispatch import handlers
 from fencepost.coordinator.server.groups import GroupCoordinators
@@ -100,6 +99,19 @@ class _Connection:
         """Nothing to close."""
 
 
+class _OwnHooks(HostHooks):
+    """What the host of our side says and wants."""
+
+    def __init__(self, own: Own) -> None:
+        self._own = own
+
+    def stepped(self, event: Event, outcome: Outcome, now_ms: int) -> None:
+        self._own.take(event, outcome)
+
+    def later(self, work: Work) -> None:
+        self._own.later(work)
+
+
 class Own:
     """One coordinator of ours, for one schedule."""
 
@@ -111,12 +123,13 @@ class Own:
         """The timers that removed members since the last request: `session` or `rebalance`."""
         self.internal_topics: list[TopicInfo] = []
         """What a streams group waits for since the last request."""
-        self.now_ms = 0
         self.generated_member_id: MemberId = ""
         """The id to give to a member that joins without one."""
         self._config = config
-        self._runtime = CoordinatorRuntime(self.coordinator, MemoryJournal())
-        self._effects: list[ResolveRegularExpressions] = []
+        self._clock = ManualClock()
+        self._resolved: dict[str, tuple[str, ...]] = {}
+        self._background: list[Work] = []
+        self._host = CoordinatorHost(self.coordinator, MemoryJournal(), self._clock, _OwnHooks(self))
         self._cluster = KafkaCluster()
         self._cluster.nodes = (Node(node_id=1, host="127.0.0.1", port=9092),)
         self._handlers = handlers()
@@ -151,31 +164,39 @@ class Own:
         """One step of the coordinator."""
         if isinstance(event, ConsumerGroupHeartbeatRequest) and event.generated_member_id:
             event = msgspec.structs.replace(event, generated_member_id=self.generated_member_id)
-        outcome = self._runtime.process(event, self.now_ms)
-        self._take(outcome)
-        return outcome.reply
+        reply: Response | None = self._host.process(event).reply
+        return reply
+
+    @property
+    def now_ms(self) -> int:
+        """How late it is, in milliseconds since the schedule began."""
+        return self._clock.time_ms
 
     def advance(self, now_ms: int) -> None:
         """It is that late now, in milliseconds since the schedule began; what was due happened."""
         while (deadline := self.coordinator.next_deadline()) is not None and deadline <= now_ms:
-            self.now_ms = max(self.now_ms, deadline)
-            for outcome in self._runtime.run_due(self.now_ms):
-                self._take(outcome)
-        self.now_ms = max(self.now_ms, now_ms)
+            self._clock.time_ms = max(self._clock.time_ms, deadline)
+            self._host.run_due()
+        self._clock.time_ms = max(self._clock.time_ms, now_ms)
 
     def resolve(self) -> Mapping[str, tuple[str, ...]] | None:
         """Match regular expressions that wait for it: the topics of each; None if there are none."""
-        effects, self._effects = self._effects, []
-        topics: dict[str, tuple[str, ...]] = {}
-        for effect in effects:
-            answer = resolve(effect, self.coordinator.image)
-            topics |= answer.topics
-            self.process(answer)
-        return topics if effects else None
+        background, self._background = self._background, []
+        self._resolved = {}
+        for work in background:
+            while not work():
+                pass
+        return self._resolved if background else None
 
-    def _take(self, outcome: Outcome) -> None:
+    def later(self, work: Work) -> None:
+        """Keep work for `resolve`: the broker takes its time, too."""
+        self._background.append(work)
+
+    def take(self, event: Event, outcome: Outcome) -> None:
+        """Note what one step did."""
         self.records += outcome.records
-        self._effects += [one for one in outcome.effects if isinstance(one, ResolveRegularExpressions)]
+        if isinstance(event, RegularExpressionsResolved):
+            self._resolved |= event.topics
         for one in outcome.effects:
             if isinstance(one, CreateInternalTopics):
                 self.internal_topics += one.topics

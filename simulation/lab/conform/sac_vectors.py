@@ -13,10 +13,10 @@ from typing import Any, TypeAlias
 
 import msgspec
 
+from fencepost.coordinator.host import CoordinatorHost
 from fencepost.coordinator.journal.memory import SacMemoryJournal
 from fencepost.coordinator.protocol import sac
 from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValue
-from fencepost.coordinator.runtime import SacRuntime
 from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput
 from fencepost.coordinator.sac.state import SacState
 
@@ -147,13 +147,13 @@ FORMAT = "a sequence of single active consumers {seed, steps: [{command, reply, 
 
 def check(sequence: SacSequence) -> Iterator[tuple[int, str, bool]]:
     """Step, rule and whether our answer keeps it; nothing behind the first step that differs."""
-    runtime = SacRuntime(SacCoordinator(), SacMemoryJournal())
+    host = CoordinatorHost(SacCoordinator(), SacMemoryJournal())
     for index, step in enumerate(sequence.steps):
-        outcome = runtime.process(step.command.event(), 0)
+        outcome = host.process(step.command.event())
         verdicts = {
             "sac.reply": _reply(outcome.reply) == step.reply,
             "sac.effects": _sorted(map(_effect, outcome.effects)) == _sorted(step.effects),
-            "sac.state": _state(runtime.coordinator.state) == _canonical(step.state),
+            "sac.state": _state(host.coordinator.state) == _canonical(step.state),
         }
         for rule, holds in verdicts.items():
             yield index, rule, holds

@@ -13,6 +13,7 @@ import msgspec
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.host import CoordinatorHost
 from fencepost.coordinator.journal.encoding import encode
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.ids import STATIC_LEAVE_EPOCH, MemberId
@@ -27,7 +28,6 @@ from fencepost.coordinator.protocol.records import (
     Record,
 )
 from fencepost.coordinator.protocol.topics import TopicsImage
-from fencepost.coordinator.runtime import CoordinatorRuntime
 from fencepost.simulation.checkers.base import Finding
 from fencepost.simulation.checkers.coordination import Coordination
 from fencepost.simulation.checkers.liveness import uncovered, unsettled
@@ -76,27 +76,27 @@ class _Host:
         self.coordinators = {_HOST: self}
 
 
-def load(state: CoordinatorState, journal: MemoryJournal) -> CoordinatorRuntime:
+def load(state: CoordinatorState, journal: MemoryJournal) -> CoordinatorHost[GroupCoordinator]:
     """The coordinator in this state, with an empty journal to keep its records in."""
     journal.append(state.records)
     coordinator = GroupCoordinator(CONFIG)
     coordinator.replay(journal, 0)
-    runtime = CoordinatorRuntime(coordinator, journal)
-    runtime.process(TopicsChanged(image=state.image), 0)
-    return runtime
+    host = CoordinatorHost(coordinator, journal)
+    host.process(TopicsChanged(image=state.image))
+    return host
 
 
 def step(state: CoordinatorState, event: Event) -> CoordinatorStep:
     """One event, judged. What the coordinator raises is a finding, and changes nothing."""
     journal = MemoryJournal()
-    runtime = load(state, journal)
-    coordinator = runtime.coordinator
+    coordinator_host = load(state, journal)
+    coordinator = coordinator_host.coordinator
     checker, findings = Coordination(), list[Finding]()
     host: Any = _Host(coordinator, journal)
     checker.attach(host, lambda invariant, message: findings.append((invariant, message)))
     checker.adopt(coordinator, 0)
     try:
-        outcome = runtime.process(event, 0)
+        outcome = coordinator_host.process(event)
     except Exception as error:
         raised = ("transitions", f"the coordinator raised {type(error).__name__}: {error}")
         return CoordinatorStep(state, None, (), (), (raised,))
@@ -115,10 +115,10 @@ def differences(
     It has in memory what it keeps beside its records: timers, answers that it may give again, what it knows
     of topics. One that has just loaded has nothing of that, and must do the same in `step`.
     """
-    runtime, outcome = load(before, MemoryJournal()), NOTHING
+    host, outcome = load(before, MemoryJournal()), NOTHING
     try:
         for event in events:
-            outcome = runtime.process(event, 0)
+            outcome = host.process(event)
     except Exception as error:
         yield "transitions", f"the coordinator raised {type(error).__name__}: {error}"
         return

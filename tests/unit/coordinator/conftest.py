@@ -13,6 +13,7 @@ from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.regular_expressions import resolve
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.host import CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
@@ -28,7 +29,7 @@ from fencepost.coordinator.protocol.offsets import (
 from fencepost.coordinator.protocol.outcome import Event, Outcome, ResolveRegularExpressions, TopicsChanged
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.coordinator.runtime import CoordinatorRuntime
+from tests.hosting import steps_due
 
 Held = Mapping[str, tuple[int, ...]]
 GROUP = "g"
@@ -54,7 +55,7 @@ class Scene:
         self.config = GroupCoordinatorConfig(**config)
         self.coordinator = GroupCoordinator(self.config, assignors)
         self.journal = MemoryJournal()
-        self.runtime = CoordinatorRuntime(self.coordinator, self.journal)
+        self.runtime = CoordinatorHost(self.coordinator, self.journal)
         self.now_ms = 1_000
         self.image = TopicsImage()
         self.last = Outcome()
@@ -74,7 +75,7 @@ class Scene:
         self.process(TopicsChanged(image=self.image))
 
     def process(self, event: Event) -> Outcome:
-        self.last = self.runtime.process(event, self.now_ms)
+        self.last = self.runtime.step(event, self.now_ms)
         self._collect(self.last)
         return self.last
 
@@ -84,7 +85,7 @@ class Scene:
     def after(self, by_ms: int) -> list[Outcome]:
         """Time passes, and what is due happens."""
         self.now_ms += by_ms
-        outcomes = self.runtime.run_due(self.now_ms)
+        outcomes = steps_due(self.runtime, self.now_ms)
         for outcome in outcomes:
             self._collect(outcome)
         return outcomes
@@ -180,7 +181,7 @@ class Scene:
         before = self.coordinator.hard_state()
         self.coordinator = GroupCoordinator(self.config)
         self.coordinator.replay(self.journal, self.now_ms)
-        self.runtime = CoordinatorRuntime(self.coordinator, self.journal)
+        self.runtime = CoordinatorHost(self.coordinator, self.journal)
         assert self.coordinator.hard_state() == before
         self.process(TopicsChanged(image=self.image))
 

@@ -105,10 +105,10 @@ async def test_other_clients_are_served_while_an_expression_is_matched():
         admin = await asyncio.to_thread(AdminClient, {"bootstrap.servers": broker.bootstrap_servers})
         assert await joined(member, COSTLY) == 0
         shard = next(iter(broker.groups.shards))
-        runner = shard.runner
-        assert runner is not None
+        assert shard.coordinator is not None
+        group = shard.coordinator.groups["g"]
         answered = 0
-        while runner._background:
+        while COSTLY not in group.resolved:
             await other.ask(18, 3, client_software_name="other", client_software_version="1")
             answered += 1
         assert answered > 2

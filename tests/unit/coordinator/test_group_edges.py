@@ -10,10 +10,11 @@ from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.reconcile import reconcile
 from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.consumer.subscription import effective_topics
+from fencepost.coordinator.host import AppendFailed, CoordinatorHost
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import metadata_hash
-from fencepost.coordinator.runtime import AppendFailed, CoordinatorRuntime
+from tests.hosting import steps_due
 
 
 class TestAKnownMemberTakesOverAnInstance:
@@ -137,8 +138,8 @@ class TestWhatRunDueAnswers:
                 raise AppendFailed(ErrorCode.NOT_LEADER_OR_FOLLOWER, "full")
 
         scene.join("A")
-        failing = CoordinatorRuntime(scene.coordinator, Full())
-        assert failing.run_due(scene.now_ms + 45_000) == []
+        failing = CoordinatorHost(scene.coordinator, Full())
+        assert steps_due(failing, scene.now_ms + 45_000) == []
         assert list(scene.group.members) == ["A"]
         scene.now_ms += 45_000
         assert [len(outcome.records) for outcome in scene.after(500)] == [4]

@@ -218,7 +218,7 @@ class TestTopics:
         request = ConsumerGroupHeartbeatRequest(group_id="g", member_id="A", member_epoch=3)
         failed = two.coordinator.handle(request, two.now_ms)
         assert failed.records
-        two.coordinator.discard(failed, ErrorCode.NOT_COORDINATOR)
+        two.coordinator.not_written(request, failed, ErrorCode.NOT_COORDINATOR, two.now_ms)
         two.beat("A", 3)
         assert two.epochs() == (4, 4)
 

@@ -234,7 +234,7 @@ def test_a_suppressed_append_does_not_block_later_resolutions(scene: Any) -> Non
         subscribed_topic_regex="x",
         topic_partitions={},
     )
-    scene.coordinator.discard(scene.coordinator.handle(request, 0), E.NOT_COORDINATOR)
+    scene.coordinator.not_written(request, scene.coordinator.handle(request, 0), E.NOT_COORDINATOR, 0)
     scene.join("A", None, subscribed_topic_regex="x")
     assert len(scene.effects) == 1
 

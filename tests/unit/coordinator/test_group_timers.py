@@ -8,6 +8,7 @@ from fencepost.coordinator.config import GroupConfig
 from fencepost.coordinator.consumer.soft import ConsumerTimerKey, ConsumerTimerKind
 from fencepost.coordinator.protocol.errors import ErrorCode as E
 from fencepost.coordinator.protocol.outcome import NOTHING, DeadlineReached, MemberFenced
+from tests.hosting import steps_due
 
 
 def fenced(outcomes: list[Any]) -> list[tuple[str, str]]:
@@ -37,7 +38,7 @@ class TestSession:
         scene.join("A")
         for _ in range(20):
             scene.now_ms += 44_999
-            assert scene.runtime.run_due(scene.now_ms) == []
+            assert steps_due(scene.runtime, scene.now_ms) == []
             scene.beat("A", 2)
         assert fenced(scene.after(44_999)) == []
         assert fenced(scene.after(1)) == [("A", "session")]
@@ -59,13 +60,13 @@ class TestSession:
         scene.now_ms = 20_900
         scene.beat("B", 3)
         first = scene.coordinator.next_deadline()
-        assert scene.runtime.run_due(46_999) == []
+        assert steps_due(scene.runtime, 46_999) == []
         assert (first, scene.coordinator.next_deadline()) == (46_000, 65_000)
-        assert scene.runtime.run_due(65_000) == []
+        assert steps_due(scene.runtime, 65_000) == []
         assert scene.coordinator.next_deadline() == 65_500
-        assert fenced(scene.runtime.run_due(65_499)) == []
-        assert fenced(scene.runtime.run_due(65_500)) == [("A", "session")]
-        assert fenced(scene.runtime.run_due(65_900)) == [("B", "session")]
+        assert fenced(steps_due(scene.runtime, 65_499)) == []
+        assert fenced(steps_due(scene.runtime, 65_500)) == [("A", "session")]
+        assert fenced(steps_due(scene.runtime, 65_900)) == [("B", "session")]
 
     def test_a_temporary_leave_does_not_touch_it(self, scene: Any) -> None:
         scene.join("A", instance_id="i")

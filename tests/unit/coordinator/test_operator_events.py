@@ -7,6 +7,7 @@ import pytest
 from fencepost.coordinator.classic.states import ClassicGroupState
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.host import CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.classic import (
     HeartbeatRequest,
@@ -26,7 +27,7 @@ from fencepost.coordinator.protocol.outcome import (
 )
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatRequest, Subtopology, Topology
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.coordinator.runtime import CoordinatorRuntime
+from tests.hosting import steps_due
 
 ORDERS = Topic(topic_id="topic-id-of-orders-000", name="orders", partitions=4)
 SESSION_MS = 45_000
@@ -35,8 +36,8 @@ SESSION_MS = 45_000
 @pytest.fixture
 def runtime():
     config = GroupCoordinatorConfig(group_initial_rebalance_delay_ms=0)
-    runtime = CoordinatorRuntime(GroupCoordinator(config), MemoryJournal())
-    runtime.process(TopicsChanged(image=TopicsImage.of([ORDERS])), 0)
+    runtime = CoordinatorHost(GroupCoordinator(config), MemoryJournal())
+    runtime.step(TopicsChanged(image=TopicsImage.of([ORDERS])), 0)
     return runtime
 
 
@@ -49,12 +50,12 @@ def join(runtime, member_id, now_ms=0):
         subscribed_topic_names=("orders",),
         topic_partitions={},
     )
-    return runtime.process(request, now_ms).reply
+    return runtime.step(request, now_ms).reply
 
 
 def beat(runtime, member_id, epoch, now_ms=0):
     request = ConsumerGroupHeartbeatRequest(group_id="g", member_id=member_id, member_epoch=epoch)
-    return runtime.process(request, now_ms).reply
+    return runtime.step(request, now_ms).reply
 
 
 def classic_member(runtime):
@@ -68,12 +69,12 @@ def classic_member(runtime):
         new_member_suffix="1",
         token=1,
     )
-    runtime.process(request, 0)
-    (reply,) = (effect.response for outcome in runtime.run_due(0) for effect in outcome.effects)
+    runtime.step(request, 0)
+    (reply,) = (effect.response for outcome in steps_due(runtime, 0) for effect in outcome.effects)
     sync = SyncGroupRequest(
         group_id="g", generation=reply.generation, member_id=reply.member_id, assignments={}, token=2
     )
-    runtime.process(sync, 0)
+    runtime.step(sync, 0)
     assert runtime.coordinator.classic.groups["g"].state is ClassicGroupState.STABLE
     return reply
 
@@ -81,21 +82,21 @@ def classic_member(runtime):
 def test_who_is_heard_lives_on_and_others_do_not(runtime):
     join(runtime, "heard")
     join(runtime, "silent")
-    assert runtime.process(MemberHeard(group_id="g", member_id="heard"), SESSION_MS - 1) is NOTHING
-    runtime.run_due(SESSION_MS)
+    assert runtime.step(MemberHeard(group_id="g", member_id="heard"), SESSION_MS - 1) is NOTHING
+    steps_due(runtime, SESSION_MS)
     assert list(runtime.coordinator.groups["g"].members) == ["heard"]
 
 
 def test_a_session_that_is_ended_takes_the_member_with_it(runtime):
     epoch = join(runtime, "m").member_epoch
-    outcome = runtime.process(SessionEnded(group_id="g", member_id="m"), 1)
+    outcome = runtime.step(SessionEnded(group_id="g", member_id="m"), 1)
     assert outcome.effects == (MemberFenced(group_id="g", member_id="m", reason="session"),)
     assert beat(runtime, "m", epoch, 2).error_code is ErrorCode.UNKNOWN_MEMBER_ID
 
 
 def test_a_rebalance_that_is_asked_for_raises_the_epoch_and_moves_nothing(runtime):
     joined = join(runtime, "m")
-    runtime.process(RebalanceRequested(group_id="g"), 1)
+    runtime.step(RebalanceRequested(group_id="g"), 1)
     group = runtime.coordinator.groups["g"]
     assert group.group_epoch == joined.member_epoch + 1
     told = beat(runtime, "m", joined.member_epoch, 5_000)
@@ -115,31 +116,31 @@ def test_a_rebalance_that_is_asked_for_raises_the_epoch_and_moves_nothing(runtim
 )
 def test_what_is_not_there_is_left_alone(runtime, event):
     join(runtime, "m")
-    assert runtime.process(event, 1) is NOTHING
+    assert runtime.step(event, 1) is NOTHING
 
 
 def test_classic_members_are_heard(runtime):
     member = classic_member(runtime)
-    runtime.process(MemberHeard(group_id="g", member_id=member.member_id), SESSION_MS - 1)
-    runtime.run_due(SESSION_MS)
+    runtime.step(MemberHeard(group_id="g", member_id=member.member_id), SESSION_MS - 1)
+    steps_due(runtime, SESSION_MS)
     assert list(runtime.coordinator.classic.groups["g"].members) == [member.member_id]
-    runtime.run_due(2 * SESSION_MS - 1)
+    steps_due(runtime, 2 * SESSION_MS - 1)
     assert not runtime.coordinator.classic.groups["g"].members
 
 
 def test_a_classic_session_ends(runtime):
     member = classic_member(runtime)
-    outcome = runtime.process(SessionEnded(group_id="g", member_id=member.member_id), 1)
+    outcome = runtime.step(SessionEnded(group_id="g", member_id=member.member_id), 1)
     assert [effect.reason for effect in outcome.effects] == ["session"]
     assert not runtime.coordinator.classic.groups["g"].members
-    assert runtime.process(SessionEnded(group_id="g", member_id=member.member_id), 2) is NOTHING
+    assert runtime.step(SessionEnded(group_id="g", member_id=member.member_id), 2) is NOTHING
 
 
 def test_a_classic_group_joins_anew(runtime):
     member = classic_member(runtime)
-    runtime.process(RebalanceRequested(group_id="g"), 1)
+    runtime.step(RebalanceRequested(group_id="g"), 1)
     request = HeartbeatRequest(group_id="g", generation=member.generation, member_id=member.member_id)
-    assert runtime.process(request, 2).reply.error_code is ErrorCode.REBALANCE_IN_PROGRESS
+    assert runtime.step(request, 2).reply.error_code is ErrorCode.REBALANCE_IN_PROGRESS
 
 
 def streams_member(runtime, member_id, now_ms=0):
@@ -154,31 +155,31 @@ def streams_member(runtime, member_id, now_ms=0):
         standby_tasks={},
         warmup_tasks={},
     )
-    return runtime.process(request, now_ms).reply
+    return runtime.step(request, now_ms).reply
 
 
 def test_streams_members_are_heard(runtime):
     streams_member(runtime, "heard")
     streams_member(runtime, "silent")
-    runtime.process(MemberHeard(group_id="g", member_id="heard"), SESSION_MS - 1)
-    runtime.run_due(SESSION_MS)
+    runtime.step(MemberHeard(group_id="g", member_id="heard"), SESSION_MS - 1)
+    steps_due(runtime, SESSION_MS)
     assert list(runtime.coordinator.streams.groups["g"].members) == ["heard"]
 
 
 def test_a_streams_session_ends(runtime):
     streams_member(runtime, "m")
     streams_member(runtime, "n")
-    outcome = runtime.process(SessionEnded(group_id="g", member_id="m"), 1)
+    outcome = runtime.step(SessionEnded(group_id="g", member_id="m"), 1)
     assert outcome.effects == (MemberFenced(group_id="g", member_id="m", reason="session"),)
     assert list(runtime.coordinator.streams.groups["g"].members) == ["n"]
-    assert runtime.process(SessionEnded(group_id="g", member_id="m"), 2) is NOTHING
+    assert runtime.step(SessionEnded(group_id="g", member_id="m"), 2) is NOTHING
 
 
 def test_a_streams_group_gets_another_epoch(runtime):
     streams_member(runtime, "m")
     group = runtime.coordinator.streams.groups["g"]
     epoch = group.group_epoch
-    runtime.process(RebalanceRequested(group_id="g"), 1)
+    runtime.step(RebalanceRequested(group_id="g"), 1)
     assert group.group_epoch == epoch + 1
-    runtime.process(SessionEnded(group_id="g", member_id="m"), 2)
-    assert runtime.process(RebalanceRequested(group_id="g"), 3) is NOTHING
+    runtime.step(SessionEnded(group_id="g", member_id="m"), 2)
+    assert runtime.step(RebalanceRequested(group_id="g"), 3) is NOTHING

@@ -30,7 +30,7 @@ from fencepost.coordinator.protocol.transactions import (
     AddPartitionsToTxnRequest,
     InitProducerIdRequest,
 )
-from fencepost.coordinator.runtime import refusal
+from fencepost.coordinator.refusals import refusal
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.transaction_apis import offset_commit
 from fencepost.coordinator.transactions.states import TransactionState

@@ -9,13 +9,13 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.outcome import DeadlineReached
 from fencepost.coordinator.protocol.transactions import (
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
     EndTxnRequest,
     InitProducerIdRequest,
     MarkersWritten,
-    TransactionDeadline,
     WriteMarkers,
 )
 from fencepost.coordinator.transactions.coordinator import TransactionCoordinator, TransactionOutcome
@@ -298,10 +298,10 @@ def test_a_transaction_that_takes_too_long_is_aborted(scene: Scene, producer: tu
     scene.now_ms = 30_000
     scene.add(producer, P1)
     assert scene.coordinator.next_deadline() == 61_000, "it counts from the begin"
-    scene.process(TransactionDeadline())
+    scene.process(DeadlineReached())
     assert scene.state == "Ongoing"
     scene.now_ms = 61_000
-    scene.process(TransactionDeadline())
+    scene.process(DeadlineReached())
     assert scene.state == "PrepareAbort"
     assert scene.end(producer)[0] == "PRODUCER_FENCED"
     scene.written()
@@ -314,7 +314,7 @@ def test_a_transaction_that_takes_too_long_is_aborted(scene: Scene, producer: tu
 def test_an_id_that_nobody_uses_is_forgotten(scene: Scene, producer: tuple[int, int]) -> None:
     assert scene.coordinator.next_deadline() == 1_000 + 7 * DAY_MS
     scene.now_ms = 1_000 + 7 * DAY_MS
-    scene.process(TransactionDeadline())
+    scene.process(DeadlineReached())
     assert not scene.coordinator.transactions
     assert scene.coordinator.next_deadline() is None
     assert scene.add(producer, P0) == ["INVALID_PRODUCER_ID_MAPPING"]

@@ -14,6 +14,7 @@ from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.regular_expressions import resolve
 from fencepost.coordinator.consumer.states import GroupState
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.host import CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.consumer import LeaveGroupRequest
 from fencepost.coordinator.protocol.errors import ErrorCode
@@ -27,12 +28,12 @@ from fencepost.coordinator.protocol.outcome import (
     TopicsChanged,
 )
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.coordinator.runtime import CoordinatorRuntime
 from fencepost.member.base.clock import LoopClock
 from fencepost.member.base.config import ConsumerConfig
 from fencepost.member.base.leave import CloseOption
 from fencepost.member.base.transport import Disconnected
 from fencepost.member.consumer.driver import ConsumerDriver
+from tests.hosting import steps_due
 
 LATENCY_S = 0.001
 FOO = Topic(topic_id="foo" + "A" * 19, name="foo", partitions=6)
@@ -47,7 +48,7 @@ class Cluster:
         self.journal = MemoryJournal()
         config = GroupCoordinatorConfig(group_consumer_assignment_interval_ms=0)
         self.coordinator = GroupCoordinator(config)
-        self.runtime = CoordinatorRuntime(self.coordinator, self.journal)
+        self.runtime = CoordinatorHost(self.coordinator, self.journal)
         self.image = TopicsImage.of([FOO, BAR])
         self.process(TopicsChanged(image=self.image))
 
@@ -56,8 +57,8 @@ class Cluster:
         return int(self.loop.time() * 1000 + 0.001)
 
     def process(self, event: Any) -> Outcome:
-        self.runtime.run_due(self.now_ms)
-        outcome = self.runtime.process(event, self.now_ms)
+        steps_due(self.runtime, self.now_ms)
+        outcome = self.runtime.step(event, self.now_ms)
         for effect in outcome.effects:
             if isinstance(effect, ResolveRegularExpressions):
                 self.process(resolve(effect, self.coordinator.image))

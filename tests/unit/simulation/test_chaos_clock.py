@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import gc
 
-from fencepost.simulation.lab.chaos.clock import RealTime, WorkQueue
+from fencepost.simulation.lab.chaos.clock import RealTime, RunQueue
 
 
 async def test_turns_follow_one_another() -> None:
     time, done = RealTime(), list[str]()
-    turns = WorkQueue(time)
+    turns = RunQueue(time)
 
     async def write(text: str, pauses: int) -> None:
         for _ in range(pauses):
@@ -26,7 +26,7 @@ async def test_turns_follow_one_another() -> None:
 
 async def test_turns_that_have_not_come_are_given_up_without_a_word() -> None:
     time, began = RealTime(), list[int]()
-    turns = WorkQueue(time)
+    turns = RunQueue(time)
 
     async def never_ends(number: int) -> None:
         began.append(number)

@@ -41,7 +41,7 @@ class Scene:
         self.exclusive, self.messages = Exclusive(figures), list[str]()
         self.checker = SacCoordination(figures, self.exclusive)
         self.world: Any = SimpleNamespace(
-            cluster=SimpleNamespace(runtime=SimpleNamespace(coordinator=self.live), journal=self.journal),
+            cluster=SimpleNamespace(host=SimpleNamespace(coordinator=self.live), journal=self.journal),
             clients={"client": SimpleNamespace(subscribers=self.subscribers)},
             group_keys=[KEY],
             loop=SimpleNamespace(now_us=0),
@@ -228,7 +228,7 @@ def test_the_right_one_of_a_super_stream_is_at_its_partition_index() -> None:
 
 
 def no_leader(scene: Scene) -> None:
-    scene.world.cluster.runtime = None
+    scene.world.cluster.host = None
 
 
 def client_without_a_member(scene: Scene) -> None:

@@ -7,11 +7,11 @@ import pytest
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.consumer.soft import ConsumerTimerKey, ConsumerTimerKind
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.host import CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest, LeaveGroupRequest
 from fencepost.coordinator.protocol.outcome import TopicsChanged
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.coordinator.runtime import CoordinatorRuntime
 from fencepost.simulation.checkers.soft import SoftWatch
 from fencepost.simulation.checkers.step import Tracker, touched_groups
 
@@ -24,11 +24,11 @@ class Scene:
 
     def __init__(self):
         self.live = GroupCoordinator(GroupCoordinatorConfig())
-        self.runtime = CoordinatorRuntime(self.live, MemoryJournal())
+        self.runtime = CoordinatorHost(self.live, MemoryJournal())
         self.watch, self.tracker, self.times = SoftWatch(), Tracker(), itertools.count(1_000, 2_000)
 
     def step(self, event, tamper=None):
-        outcome = self.runtime.process(event, next(self.times))
+        outcome = self.runtime.step(event, next(self.times))
         if tamper is not None:
             tamper(self.live.soft.timers)
         steps = self.tracker.steps(

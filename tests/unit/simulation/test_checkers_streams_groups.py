@@ -6,6 +6,7 @@ import pytest
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.host import CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.outcome import Event, TopicsChanged
 from fencepost.coordinator.protocol.records import Record
@@ -17,7 +18,6 @@ from fencepost.coordinator.protocol.streams import (
 )
 from fencepost.coordinator.protocol.streams_records import StreamsGroupMetadataKey
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.coordinator.runtime import CoordinatorRuntime
 from fencepost.simulation.checkers.base import Finding
 from fencepost.simulation.checkers.journal import Shadow, check_replays
 from fencepost.simulation.checkers.step import touched_groups
@@ -34,11 +34,11 @@ class Scene:
         self.journal = MemoryJournal()
         self.shadow = Shadow()
         self.findings: list[Finding] = []
-        self._runtime = CoordinatorRuntime(self.live, self.journal)
+        self._runtime = CoordinatorHost(self.live, self.journal)
 
     def process(self, event: Event, now_ms: int, *, unseen: type | None = None) -> object:
         """The reply; records with a key of the type `unseen` are kept from the shadow."""
-        outcome = self._runtime.process(event, now_ms)
+        outcome = self._runtime.step(event, now_ms)
         records: tuple[Record, ...] = tuple(r for r in outcome.records if type(r.key) is not unseen)
         if records:
             self.findings += self.shadow.follow(self.live, records, touched_groups(records), {})

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from fencepost.coordinator.host import AppendFailed
 from fencepost.coordinator.protocol import records as r
-from fencepost.coordinator.runtime import AppendFailed
 from fencepost.simulation.kafka.journal import ReplicatedJournal
 
 KEY = r.ConsumerGroupMetadataKey("g")

@@ -87,8 +87,8 @@ class Scene:
         return found
 
     def statuses(self) -> list[str]:
-        assert self.world.cluster.runtime is not None
-        groups = self.world.cluster.runtime.coordinator.state.groups.values()
+        assert self.world.cluster.host is not None
+        groups = self.world.cluster.host.coordinator.state.groups.values()
         return sorted(str(one.status) for group in groups for one in group.consumers)
 
     def close(self) -> None:
@@ -242,15 +242,15 @@ def test_a_node_that_leaves_is_purged_by_the_tick(scene: Scene) -> None:
     node = next(node for node in cluster.nodes.values() if node.connections)
     scene.do(lambda: cluster.leave(node))
     scene.until(130)
-    assert cluster.runtime is not None
-    assert node.name not in cluster.runtime.coordinator.state.nodes
+    assert cluster.host is not None
+    assert node.name not in cluster.host.coordinator.state.nodes
     assert all(len(names) == 1 for names in scene.active().values())
 
 
 def test_another_leader_goes_on_where_the_one_before_stopped(scene: Scene) -> None:
     before, leader = scene.statuses(), scene.world.cluster.leader
     scene.do(scene.world.cluster.move)
-    assert scene.world.cluster.runtime is None
+    assert scene.world.cluster.host is None
     scene.until(60)
     assert scene.world.cluster.leader is not leader
     assert scene.statuses() == before
@@ -262,10 +262,10 @@ def test_a_client_that_stands_still_is_cut_off(scene: Scene) -> None:
     scene.do(scene.world.clients["client-2"].crash)
     scene.do(scene.world.clients["client-2"].start)
     scene.until(260)
-    runtime = scene.world.cluster.runtime
-    assert runtime is not None
+    host = scene.world.cluster.host
+    assert host is not None
     owed = scene.world.subscriptions[1].stream
-    members = {key.stream: len(group.consumers) for key, group in runtime.coordinator.state.groups.items()}
+    members = {key.stream: len(group.consumers) for key, group in host.coordinator.state.groups.items()}
     assert members[owed] == 1
     scene.do(frozen.thaw_process)
     scene.until(300)

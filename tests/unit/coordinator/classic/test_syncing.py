@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
+from fencepost.coordinator.host import AppendFailed, CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.records import GroupMetadataKey, Record
-from fencepost.coordinator.runtime import AppendFailed, CoordinatorRuntime
 
 
 class FailingJournal(MemoryJournal):
@@ -29,7 +29,7 @@ class FailingJournal(MemoryJournal):
 def journal(classic: Any) -> FailingJournal:
     scene, made = classic.scene, FailingJournal()
     scene.journal = made
-    scene.runtime = CoordinatorRuntime(scene.coordinator, made)
+    scene.runtime = CoordinatorHost(scene.coordinator, made)
     return made
 
 

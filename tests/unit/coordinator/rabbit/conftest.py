@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 import pytest
 
 from fencepost.coordinator.codec.framing import MalformedFrame
+from fencepost.coordinator.host import ManualClock
 from fencepost.coordinator.rabbit_codec import frames
 from fencepost.coordinator.rabbit_codec.base import ChunkEntry, Frame, Request
 from fencepost.coordinator.rabbit_codec.chunks import Chunk, read_chunk
@@ -152,14 +153,22 @@ class Rig:
     """A node, and a clock that tests move."""
 
     def __init__(self, **limits: int) -> None:
-        self.now_ms = 1_000_000
+        self.clock = ManualClock(1_000_000)
         self._later: list[Callable[[], None]] = []
-        groups = Groups(lambda: self.now_ms, self._later.append)
+        groups = Groups(self.clock, self._later.append)
         self.cluster = RabbitCluster(
-            groups, now_ms=lambda: self.now_ms, secret=b"secret", limits=Limits(**limits)
+            groups, now_ms=self.clock.now_ms, secret=b"secret", limits=Limits(**limits)
         )
         self.cluster.ports["n1"] = 5552
         self._count = 0
+
+    @property
+    def now_ms(self) -> int:
+        return self.clock.time_ms
+
+    @now_ms.setter
+    def now_ms(self, time_ms: int) -> None:
+        self.clock.time_ms = time_ms
 
     def settle(self) -> None:
         while self._later:

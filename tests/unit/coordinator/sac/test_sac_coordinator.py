@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from fencepost.coordinator.host import AppendFailed, CoordinatorHost
 from fencepost.coordinator.journal.memory import SacMemoryJournal
 from fencepost.coordinator.journal.sqlite import SqliteJournal
 from fencepost.coordinator.protocol import sac
@@ -14,10 +15,10 @@ from fencepost.coordinator.protocol.machine import IllegalTransition
 from fencepost.coordinator.protocol.outcome import DeadlineReached
 from fencepost.coordinator.protocol.sac import Activity, Connectivity, ConsumerStatus, SacError
 from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacRecord
-from fencepost.coordinator.runtime import AppendFailed, SacRuntime
 from fencepost.coordinator.sac import listing
 from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput, SacOutcome
 from fencepost.coordinator.sac.states import SAC_CONSUMER_TABLE, ConsumerEvent
+from tests.hosting import steps_due
 
 KEY = SacGroupKey("/", "s", "app")
 S = ConsumerStatus
@@ -27,11 +28,11 @@ class Scene:
     def __init__(self) -> None:
         self.journal = SacMemoryJournal()
         self.coordinator = SacCoordinator()
-        self.runtime = SacRuntime(self.coordinator, self.journal)
+        self.runtime = CoordinatorHost(self.coordinator, self.journal)
         self.now_ms = 1_000
 
     def process(self, event: SacInput) -> SacOutcome:
-        return self.runtime.process(event, self.now_ms)
+        return self.runtime.step(event, self.now_ms)
 
     def register(self, connection: str, *, stream: str = "s", index: int = sac.SIMPLE) -> bool | None:
         command = sac.RegisterConsumer(
@@ -68,8 +69,8 @@ def test_a_connection_that_stays_away_is_forgotten_after_its_time(scene: Scene) 
     outcome = scene.down("k1@a")
     assert sac.StartTimer("k1@a", 60_000) in outcome.effects
     assert scene.coordinator.next_deadline() == 61_000
-    assert scene.runtime.run_due(60_999) == []
-    [outcome] = scene.runtime.run_due(61_000)
+    assert steps_due(scene.runtime, 60_999) == []
+    [outcome] = steps_due(scene.runtime, 61_000)
     assert told(outcome) == [("k2@b", True)]
     assert scene.statuses() == {"k1@a": S.FORGOTTEN_ACTIVE, "k2@b": S.CONNECTED_ACTIVE}
     assert scene.coordinator.next_deadline() is None
@@ -147,8 +148,8 @@ def test_a_timer_whose_records_are_not_written_runs_again_later(
     def full(records: tuple[SacRecord, ...]) -> None:
         raise AppendFailed(ErrorCode.COORDINATOR_NOT_AVAILABLE, "no quorum")
 
-    monkeypatch.setattr(scene, "runtime", SacRuntime(scene.coordinator, Journal(full)))
-    assert scene.runtime.run_due(61_000) == [SacOutcome()]
+    monkeypatch.setattr(scene, "runtime", CoordinatorHost(scene.coordinator, Journal(full)))
+    assert steps_due(scene.runtime, 61_000) == [SacOutcome()]
     assert scene.coordinator.next_deadline() == 62_000
     assert scene.statuses() == {"k1@a": S.DISCONNECTED_ACTIVE}
 
@@ -194,7 +195,7 @@ def test_groups_and_members_are_listed_as_rabbitmq_lists_them(scene: Scene) -> N
         {"subscription_id": 0, "connection_name": "client k1@a", "state": "active (disconnected)"},
         {"subscription_id": 0, "connection_name": "client k2@b", "state": "waiting (connected)"},
     ]
-    scene.runtime.run_due(61_000)
+    steps_due(scene.runtime, 61_000)
     assert listing.group_consumers(state, KEY, ("state",)) == [
         {"state": "active (presumed down)"},
         {"state": "active (connected)"},
@@ -206,7 +207,7 @@ def test_groups_and_members_are_listed_as_rabbitmq_lists_them(scene: Scene) -> N
 
 def test_a_journal_in_a_file_brings_everything_back(scene: Scene, tmp_path: Path) -> None:
     journal = SqliteJournal(tmp_path / "sac")
-    runtime = SacRuntime(scene.coordinator, journal)
+    runtime = CoordinatorHost(scene.coordinator, journal)
     scene.runtime = runtime
     for connection in ("k1@a", "k2@b", "k3@c"):
         scene.register(connection, index=1)

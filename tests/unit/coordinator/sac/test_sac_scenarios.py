@@ -14,11 +14,11 @@ from typing import NamedTuple
 
 import pytest
 
+from fencepost.coordinator.host import CoordinatorHost
 from fencepost.coordinator.journal.memory import SacMemoryJournal
 from fencepost.coordinator.protocol import sac
 from fencepost.coordinator.protocol.sac import ConsumerStatus
 from fencepost.coordinator.protocol.sac_records import SacConsumer, SacGroupKey, SacGroupValue, SacRecord
-from fencepost.coordinator.runtime import SacRuntime
 from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput
 
 KEY = SacGroupKey("/", "s", "app")
@@ -270,13 +270,13 @@ def reply(answer: sac.SacReply | None) -> str:
 @pytest.mark.parametrize("scenario", [pytest.param(each, id=each.title) for each in parsed()])
 def test_each_step_is_answered_as_rabbitmq_does(scenario: Scenario) -> None:
     coordinator = SacCoordinator()
-    runtime = SacRuntime(coordinator, SacMemoryJournal())
+    runtime = CoordinatorHost(coordinator, SacMemoryJournal())
     start = consumers(scenario.start)
     if start:
         coordinator.apply(SacRecord(KEY, SacGroupValue(scenario.partition_index, start)))
     everything = "monitor" in scenario.steps[0].effects
     for step in scenario.steps:
-        outcome = runtime.process(command(step.command, scenario.partition_index), 0)
+        outcome = runtime.step(command(step.command, scenario.partition_index), 0)
         group = coordinator.state.groups.get(KEY)
         effects = [said(effect) for effect in outcome.effects]
         if not everything:

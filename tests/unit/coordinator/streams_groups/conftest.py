@@ -8,6 +8,7 @@ import pytest
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.host import CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import CreateInternalTopics, Event, Outcome, TopicsChanged
@@ -20,9 +21,9 @@ from fencepost.coordinator.protocol.streams import (
     Topology,
 )
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.coordinator.runtime import CoordinatorRuntime
 from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.streams.member import StreamsGroupMember
+from tests.hosting import steps_due
 
 GROUP = "app"
 SIMPLE = Topology(0, (Subtopology("0", ("in",)),))
@@ -50,7 +51,7 @@ class StreamsScene:
         self.config = GroupCoordinatorConfig(**config)
         self.coordinator = GroupCoordinator(self.config)
         self.journal = MemoryJournal()
-        self.runtime = CoordinatorRuntime(self.coordinator, self.journal)
+        self.runtime = CoordinatorHost(self.coordinator, self.journal)
         self.topology = topology
         self.now_ms = 1_000
         self.image = TopicsImage()
@@ -71,13 +72,13 @@ class StreamsScene:
         self.process(TopicsChanged(image=self.image))
 
     def process(self, event: Event) -> Outcome:
-        self.last = self.runtime.process(event, self.now_ms)
+        self.last = self.runtime.step(event, self.now_ms)
         return self.last
 
     def after(self, by_ms: int) -> list[Outcome]:
         """Time passes, and what is due happens."""
         self.now_ms += by_ms
-        return self.runtime.run_due(self.now_ms)
+        return steps_due(self.runtime, self.now_ms)
 
     def beat(
         self, member_id: str, epoch: int, owned: Tasks | None = None, **fields: Any
@@ -163,7 +164,7 @@ class StreamsScene:
         before = self.coordinator.hard_state()
         self.coordinator = GroupCoordinator(self.config)
         self.coordinator.replay(self.journal, self.now_ms)
-        self.runtime = CoordinatorRuntime(self.coordinator, self.journal)
+        self.runtime = CoordinatorHost(self.coordinator, self.journal)
         assert self.coordinator.hard_state() == before
         self.process(TopicsChanged(image=self.image))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fencepost.coordinator.config import GroupConfig
+from fencepost.coordinator.host import AppendFailed
 from fencepost.coordinator.protocol.consumer import (
     DeleteGroupsRequest,
 )
@@ -21,7 +22,6 @@ from fencepost.coordinator.protocol.streams import (
     TopicPartitions,
     Topology,
 )
-from fencepost.coordinator.runtime import AppendFailed
 from fencepost.coordinator.streams.states import StreamsGroupMemberState, StreamsGroupState
 
 ALL = {"0": (0, 1, 2, 3)}

@@ -13,19 +13,20 @@ import pytest
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.host import CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.classic import JoinGroupRequest, SyncGroupRequest
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetFetchRequest
 from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse, TopicsChanged
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.coordinator.runtime import CoordinatorRuntime
 from fencepost.member.base.clock import LoopClock
 from fencepost.member.base.transport import Disconnected, RequestTimedOut
 from fencepost.member.classic.assignors.range_ import RangeAssignor
 from fencepost.member.classic.assignors.streams import StreamsAssignor
 from fencepost.member.classic.config import ClassicConfig
 from fencepost.member.classic.driver import ClassicDriver
+from tests.hosting import steps_due
 
 FOO = Topic(topic_id="foo" + "A" * 19, name="foo", partitions=8)
 RECORDS = 100
@@ -56,7 +57,7 @@ class Cluster:
         )
         self.coordinator = GroupCoordinator(config)
         self.coordinator.replay(self.journal, self.now_ms)
-        self.runtime = CoordinatorRuntime(self.coordinator, self.journal)
+        self.runtime = CoordinatorHost(self.coordinator, self.journal)
         self.process(TopicsChanged(image=TopicsImage.of([FOO])))
 
     @property
@@ -65,13 +66,13 @@ class Cluster:
 
     def process(self, event: Any) -> Outcome:
         self._run_due()
-        outcome = self.runtime.process(event, self.now_ms)
+        outcome = self.runtime.step(event, self.now_ms)
         self._answer(outcome)
         self._arm()
         return outcome
 
     def _run_due(self) -> None:
-        for outcome in self.runtime.run_due(self.now_ms):
+        for outcome in steps_due(self.runtime, self.now_ms):
             self._answer(outcome)
 
     def _arm(self) -> None:

@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.host import AppendFailed, CoordinatorHost
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     DeleteGroupsRequest,
@@ -19,7 +20,7 @@ from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.machine import IllegalTransition
 from fencepost.coordinator.protocol.offsets import OffsetDeleteRequest
 from fencepost.coordinator.protocol.outcome import TopicsChanged
-from fencepost.coordinator.runtime import AppendFailed, CoordinatorRuntime
+from tests.hosting import steps_due
 
 
 class Failing:
@@ -47,7 +48,7 @@ def test_a_failed_append_is_told_and_changes_nothing(scene: Any, code: E, told: 
     scene.commit("A", 2)
     before = scene.coordinator.hard_state()
     deadlines = {key: scene.coordinator.soft.timers.deadline_of(key) for key in scene.coordinator.soft.timers}
-    scene.runtime = CoordinatorRuntime(scene.coordinator, Failing(code))
+    scene.runtime = CoordinatorHost(scene.coordinator, Failing(code))
     assert scene.join("B").error_code is told
     assert scene.beat("A", -1).error_code is told
     assert scene.commit("A", 2) == [told.name]
@@ -72,7 +73,7 @@ class _Nowhere:
 
 
 def test_a_move_along_no_arrow_is_told(scene: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fencepost.coordinator.runtime.GROUP_TABLE", _Nowhere())
+    monkeypatch.setattr("fencepost.coordinator.coordinator.GROUP_TABLE", _Nowhere())
     with pytest.raises(IllegalTransition, match="nowhere: g moved from Empty to Stable"):
         scene.join("A")
     scene.beat("A", 1)  # which moves nothing
@@ -83,7 +84,7 @@ def test_a_move_along_no_arrow_is_told(scene: Any, monkeypatch: pytest.MonkeyPat
 def test_a_failed_deletion_is_told(scene: Any) -> None:
     scene.join("A")
     scene.beat("A", -1)
-    scene.runtime = CoordinatorRuntime(scene.coordinator, Failing(E.NOT_LEADER_OR_FOLLOWER))
+    scene.runtime = CoordinatorHost(scene.coordinator, Failing(E.NOT_LEADER_OR_FOLLOWER))
     reply = scene.process(DeleteGroupsRequest(group_id="g")).reply
     assert reply.error_code is E.NOT_COORDINATOR
     assert "g" in scene.coordinator.groups
@@ -92,7 +93,7 @@ def test_a_failed_deletion_is_told(scene: Any) -> None:
 def test_a_timer_that_could_not_write_runs_again_after_half_a_second(scene: Any) -> None:
     scene.join("A")
     runtime = scene.runtime
-    scene.runtime = CoordinatorRuntime(scene.coordinator, Failing(E.NOT_LEADER_OR_FOLLOWER))
+    scene.runtime = CoordinatorHost(scene.coordinator, Failing(E.NOT_LEADER_OR_FOLLOWER))
     assert scene.after(45_000) == []
     assert "A" in scene.group.members
     scene.runtime = runtime
@@ -106,7 +107,7 @@ def test_so_does_the_one_of_a_member_that_does_not_let_go(scene: Any) -> None:
     scene.join("B")
     scene.beat("A", 2)
     runtime = scene.runtime
-    scene.runtime = CoordinatorRuntime(scene.coordinator, Failing(E.NOT_LEADER_OR_FOLLOWER))
+    scene.runtime = CoordinatorHost(scene.coordinator, Failing(E.NOT_LEADER_OR_FOLLOWER))
     assert scene.after(10_000) == []
     scene.runtime = runtime
     assert scene.after(499) == []
@@ -117,7 +118,7 @@ def test_so_does_the_one_of_a_member_that_does_not_let_go(scene: Any) -> None:
 def test_a_heartbeat_meanwhile_saves_the_member(scene: Any) -> None:
     scene.join("A")
     runtime = scene.runtime
-    scene.runtime = CoordinatorRuntime(scene.coordinator, Failing(E.NOT_LEADER_OR_FOLLOWER))
+    scene.runtime = CoordinatorHost(scene.coordinator, Failing(E.NOT_LEADER_OR_FOLLOWER))
     scene.after(45_000)
     scene.runtime = runtime
     scene.beat("A", 2)
@@ -223,7 +224,7 @@ class TestRepeatedAnswers:
         scene.join("A")
         scene.join("B", topics=("y",))
         runtime = scene.runtime
-        scene.runtime = CoordinatorRuntime(scene.coordinator, Failing(E.NOT_LEADER_OR_FOLLOWER))
+        scene.runtime = CoordinatorHost(scene.coordinator, Failing(E.NOT_LEADER_OR_FOLLOWER))
         assert scene.process(self.request(2)).reply.error_code is E.NOT_COORDINATOR
         assert scene.coordinator.soft.groups["g"].contacts["A"].awaited_epoch is None
         scene.runtime = runtime
@@ -234,7 +235,7 @@ class TestRepeatedAnswers:
         scene.join("A")
         for _ in range(10):
             scene.now_ms += 40_000
-            scene.runtime.run_due(scene.now_ms)
+            steps_due(scene.runtime, scene.now_ms)
             scene.process(self.request())
         assert "A" in scene.group.members
 

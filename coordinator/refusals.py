@@ -1,0 +1,111 @@
+"""The replies of a coordinator that cannot do what a request asks: an error in the form of each response."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from fencepost.coordinator.offsets.commit import rejected
+from fencepost.coordinator.protocol import classic
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    DeleteGroupsRequest,
+    DeleteGroupsResponse,
+    DescribedGroup,
+    LeaveGroupBatchRequest,
+    LeaveGroupBatchResponse,
+    LeaveGroupRequest,
+    LeaveGroupResponse,
+    ListGroupsRequest,
+    ListGroupsResponse,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.offsets import (
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from fencepost.coordinator.protocol.outcome import Event, Response
+from fencepost.coordinator.protocol.streams import (
+    DescribedStreamsGroup,
+    StreamsGroupDescribeRequest,
+    StreamsGroupDescribeResponse,
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+)
+
+_CLIENT_ERRORS = {
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.REQUEST_TIMED_OUT: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_LEADER_OR_FOLLOWER: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.NETWORK_EXCEPTION: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+    ErrorCode.COORDINATOR_NOT_AVAILABLE: ErrorCode.COORDINATOR_NOT_AVAILABLE,
+    ErrorCode.NOT_COORDINATOR: ErrorCode.NOT_COORDINATOR,
+    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+}
+
+
+def client_error(code: ErrorCode) -> ErrorCode:
+    """What a member is told when the log failed with that error: whether and where to try again."""
+    return _CLIENT_ERRORS.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
+
+
+def refusal(event: Event, code: ErrorCode) -> Response | None:
+    """The reply that gives this error to a request, and does nothing; None for an event nobody waits for."""
+    make = _REFUSALS.get(type(event))
+    return None if make is None else make(event, code)
+
+
+def _no_consumer_groups(request: ConsumerGroupDescribeRequest, code: ErrorCode) -> Response:
+    groups = (DescribedGroup(group_id=group_id, error_code=code) for group_id in request.group_ids)
+    return ConsumerGroupDescribeResponse(groups=tuple(groups))
+
+
+def _no_streams_groups(request: StreamsGroupDescribeRequest, code: ErrorCode) -> Response:
+    groups = (DescribedStreamsGroup(group_id=group_id, error_code=code) for group_id in request.group_ids)
+    return StreamsGroupDescribeResponse(groups=tuple(groups))
+
+
+def _no_classic_groups(request: classic.DescribeGroupsRequest, code: ErrorCode) -> Response:
+    return classic.DescribeGroupsResponse(
+        groups=tuple(
+            classic.DescribedClassicGroup(group_id=group_id, group_state="", error_code=code)
+            for group_id in request.group_ids
+        )
+    )
+
+
+def _blind_heartbeat(_: classic.HeartbeatRequest, code: ErrorCode) -> Response:
+    """While groups are loaded nobody knows better than that the member is alive."""
+    loading = code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+    return classic.HeartbeatResponse(error_code=ErrorCode.NONE if loading else code)
+
+
+_REFUSALS: Mapping[type, Callable[[Any, ErrorCode], Response]] = {
+    classic.JoinGroupRequest: lambda request, code: classic.JoinGroupResponse(
+        error_code=code, member_id=request.member_id
+    ),
+    classic.SyncGroupRequest: lambda _, code: classic.SyncGroupResponse(error_code=code),
+    classic.HeartbeatRequest: _blind_heartbeat,
+    classic.DescribeGroupsRequest: _no_classic_groups,
+    ConsumerGroupHeartbeatRequest: lambda _, code: ConsumerGroupHeartbeatResponse(error_code=code),
+    ConsumerGroupDescribeRequest: _no_consumer_groups,
+    StreamsGroupHeartbeatRequest: lambda _, code: StreamsGroupHeartbeatResponse(error_code=code),
+    StreamsGroupDescribeRequest: _no_streams_groups,
+    OffsetCommitRequest: rejected,
+    OffsetFetchRequest: lambda request, code: OffsetFetchResponse(group_id=request.group_id, error_code=code),
+    OffsetDeleteRequest: lambda _, code: OffsetDeleteResponse(error_code=code),
+    ListGroupsRequest: lambda _, code: ListGroupsResponse(error_code=code),
+    DeleteGroupsRequest: lambda request, code: DeleteGroupsResponse(
+        group_id=request.group_id, error_code=code
+    ),
+    LeaveGroupBatchRequest: lambda _, code: LeaveGroupBatchResponse(error_code=code),
+    LeaveGroupRequest: lambda request, code: LeaveGroupResponse(
+        member_id=request.member_id, instance_id=request.instance_id, error_code=code
+    ),
+}
