@@ -35,7 +35,7 @@ from kio.serial import entity_reader, entity_writer
 
 from fencepost.coordinator.codec.registry import REGISTRY
 from fencepost.coordinator.config import GroupCoordinatorConfig
-from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.server.brokers import Broker
 from fencepost.coordinator.server.connection import KafkaServerConnection
 from fencepost.coordinator.server.dispatch import handlers
 from fencepost.coordinator.server.repeated import RepeatedAnswers

@@ -19,7 +19,7 @@ from pathlib import Path
 
 from wire import Client, Server, connect, frame, nested, running
 
-from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.server.brokers import Broker
 from fencepost.coordinator.server.storage import Storage
 
 HERE = Path(__file__).resolve()

@@ -32,9 +32,8 @@ from kio.serial import entity_reader, entity_writer
 
 from fencepost.coordinator.codec.framing import FrameBuffer
 from fencepost.coordinator.config import GroupCoordinatorConfig
-from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.server.brokers import Broker, serve
 from fencepost.coordinator.server.loop import new_event_loop
-from fencepost.coordinator.server.serve import serve
 
 HERE = Path(__file__).resolve()
 KFAKE = HERE.parent / "kfake"

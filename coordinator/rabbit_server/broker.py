@@ -14,8 +14,8 @@ from typing import Final, TypeVar
 from fencepost.coordinator.rabbit_server.cluster import Limits, RabbitCluster
 from fencepost.coordinator.rabbit_server.connection import RabbitServerConnection
 from fencepost.coordinator.rabbit_server.groups import Groups
-from fencepost.coordinator.server.clock import ServerClock
 from fencepost.coordinator.server.listener import Listener
+from fencepost.coordinator.server.loop import ServerClock
 
 DEFAULT_PORT: Final = 5552
 

@@ -7,8 +7,7 @@ from typing import Final, NamedTuple
 
 from fencepost.coordinator.protocol.sac import SIMPLE
 from fencepost.coordinator.rabbit_codec.codes import ResponseCode
-from fencepost.coordinator.rabbit_server.refusal import RabbitRequestRefused
-from fencepost.coordinator.rabbit_server.stream import Stream
+from fencepost.coordinator.rabbit_server.stream import RabbitRequestRefused, Stream
 
 MAX_NAME_BYTES: Final = 255
 MAX_PARTITIONS: Final = 10_000

@@ -7,7 +7,7 @@ connection is all that it can end.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Final, cast
 
 import structlog
@@ -15,9 +15,9 @@ import structlog
 from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.rabbit_codec.codec import encode, frame_buffer
 from fencepost.coordinator.rabbit_codec.frames import Heartbeat
+from fencepost.coordinator.rabbit_server import administration, consuming, handshake, publishing
 from fencepost.coordinator.rabbit_server.cluster import RabbitCluster
-from fencepost.coordinator.rabbit_server.dispatch import HANDLERS
-from fencepost.coordinator.rabbit_server.session import HandshakeStep, RabbitSession
+from fencepost.coordinator.rabbit_server.session import Handler, HandshakeStep, RabbitSession
 from fencepost.coordinator.server.accepting import socket_number
 
 log = structlog.get_logger(__name__)
@@ -208,3 +208,11 @@ class RabbitServerConnection(asyncio.Protocol):
             if now - self._written_at >= interval:
                 self.write(_HEARTBEAT)
         self._timer = self._loop.call_later(interval, self._tick)
+
+
+HANDLERS: Final[Mapping[type, Handler]] = {
+    **handshake.HANDLERS,
+    **publishing.HANDLERS,
+    **consuming.HANDLERS,
+    **administration.HANDLERS,
+}

@@ -12,9 +12,8 @@ from fencepost.coordinator.rabbit_codec.codec import encode
 from fencepost.coordinator.rabbit_codec.codes import OffsetType, ResponseCode
 from fencepost.coordinator.rabbit_codec.fields import WireOffsetSpecification
 from fencepost.coordinator.rabbit_server.publishing import MAX_REFERENCE_BYTES, checked_reference
-from fencepost.coordinator.rabbit_server.refusal import RabbitRequestRefused
 from fencepost.coordinator.rabbit_server.session import Handler, RabbitSession, response_to
-from fencepost.coordinator.rabbit_server.stream import KeptChunk, Stream
+from fencepost.coordinator.rabbit_server.stream import KeptChunk, RabbitRequestRefused, Stream
 
 _FILTER: Final = "filter."
 

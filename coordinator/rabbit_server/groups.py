@@ -23,7 +23,7 @@ from fencepost.coordinator.protocol.sac import (
     node_of,
 )
 from fencepost.coordinator.rabbit_codec.codes import ResponseCode
-from fencepost.coordinator.rabbit_server.refusal import RabbitRequestRefused, SacCoordinatorUnreachable
+from fencepost.coordinator.rabbit_server.stream import RabbitRequestRefused, SacCoordinatorUnreachable
 from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput, SacOutcome
 
 if TYPE_CHECKING:

@@ -10,9 +10,8 @@ from fencepost.coordinator.rabbit_codec.base import Frame
 from fencepost.coordinator.rabbit_codec.codes import ResponseCode
 from fencepost.coordinator.rabbit_codec.compression import InvalidBatch
 from fencepost.coordinator.rabbit_codec.entries import check_batch, entries_of
-from fencepost.coordinator.rabbit_server.refusal import RabbitRequestRefused
 from fencepost.coordinator.rabbit_server.session import Handler, RabbitSession, response_to
-from fencepost.coordinator.rabbit_server.stream import Stream
+from fencepost.coordinator.rabbit_server.stream import RabbitRequestRefused, Stream
 
 MAX_REFERENCE_BYTES: Final = 255
 

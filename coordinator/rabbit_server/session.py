@@ -16,7 +16,7 @@ from fencepost.coordinator.rabbit_codec.base import Frame, Request
 from fencepost.coordinator.rabbit_codec.codec import decode, encode
 from fencepost.coordinator.rabbit_codec.codes import ResponseCode
 from fencepost.coordinator.rabbit_server.catalogue import Catalogue
-from fencepost.coordinator.rabbit_server.refusal import RabbitRequestRefused, SacCoordinatorUnreachable
+from fencepost.coordinator.rabbit_server.stream import RabbitRequestRefused, SacCoordinatorUnreachable
 
 if TYPE_CHECKING:
     from fencepost.coordinator.rabbit_server.cluster import RabbitCluster

@@ -8,7 +8,7 @@ import hmac
 from collections.abc import Generator
 
 from fencepost.coordinator.sasl.credentials import SCRAM_HASHES, scram_keys
-from fencepost.coordinator.sasl.exchange import AuthenticationFailed
+from fencepost.coordinator.sasl.mechanisms import AuthenticationFailed
 
 _NO_BINDING = "n,,"
 

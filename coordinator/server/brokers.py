@@ -20,6 +20,7 @@ from fencepost.coordinator.config import (
     NewTopicConfig,
     ReplicaSelector,
 )
+from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.protocol.administration import ResourceType
 from fencepost.coordinator.protocol.cluster import Node
 from fencepost.coordinator.protocol.cluster_records import ConfigKey
@@ -27,20 +28,18 @@ from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
 from fencepost.coordinator.sasl.credentials import Credentials
 from fencepost.coordinator.server.admin_apis import create_internal_topic
 from fencepost.coordinator.server.cleaner import Cleaner
-from fencepost.coordinator.server.clock import ServerClock
 from fencepost.coordinator.server.cluster import KafkaCluster, check_replicas
 from fencepost.coordinator.server.connection import KafkaServerConnection
 from fencepost.coordinator.server.dispatch import handlers
-from fencepost.coordinator.server.gate import Gate
 from fencepost.coordinator.server.groups import GroupCoordinators, KeptJournal, MakeHooks, Shard
 from fencepost.coordinator.server.listener import Listener
-from fencepost.coordinator.server.long_requests import LongRequests
+from fencepost.coordinator.server.loop import ServerClock
 from fencepost.coordinator.server.repeated import RepeatedAnswers
 from fencepost.coordinator.server.services import Handler, Services
-from fencepost.coordinator.server.storage import Storage
-from fencepost.coordinator.server.topic_configs import KAFKA_DEFAULTS, TopicDefaults
+from fencepost.coordinator.server.storage import Gate, Storage
+from fencepost.coordinator.server.topic_configs import KAFKA_DEFAULTS, BrokerConfig, TopicDefaults
 from fencepost.coordinator.server.transactions import TransactionCoordinators
-from fencepost.coordinator.server.work_queue import WorkQueue
+from fencepost.coordinator.server.turns import LongRequests, WorkQueue
 
 Self = TypeVar("Self", bound="Brokers")
 
@@ -301,3 +300,102 @@ class Brokers:
     def connections(self) -> tuple[KafkaServerConnection, ...]:
         """All open connections."""
         return tuple(each for listener in self._listeners for each in listener.connections)
+
+
+class Broker(Brokers):
+    """Serves the Kafka protocol on one port of the running loop.
+
+        async with Broker(topics={"orders": 12}) as broker:
+            consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, ...})
+
+    `port` 0 takes a free one. Without a storage everything is in memory and gone with the broker.
+    With `users`, passwords by name, clients have to log in; with `tls` they have to speak TLS.
+    :raises FencepostError: for a topic that Kafka would refuse, or a user that can't be one.
+    """
+
+    def __init__(
+        self,
+        topics: Mapping[str, int] | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+        config: GroupCoordinatorConfig | None = None,
+        storage: Storage | None = None,
+        new_topics: NewTopicConfig = NO_NEW_TOPICS,
+        topic_defaults: TopicDefaults = KAFKA_DEFAULTS,
+        max_frame_bytes: int = KAFKA_MAX_FRAME_BYTES,
+        max_connections: int = 10_000,
+        users: Mapping[str, str] | None = None,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        super().__init__(
+            topics,
+            host=host,
+            ports=(port,),
+            config=config,
+            storage=storage,
+            new_topics=new_topics,
+            topic_defaults=topic_defaults,
+            max_frame_bytes=max_frame_bytes,
+            max_connections=max_connections,
+            users=users,
+            tls=tls,
+        )
+
+    @property
+    def port(self) -> int:
+        """The port that is listened on, once started."""
+        return self.ports[0]
+
+    @property
+    def coordinator(self) -> GroupCoordinator:
+        """The coordinator, once started."""
+        coordinator = self.groups.shards[0].coordinator
+        assert coordinator is not None
+        return coordinator
+
+
+async def serve(
+    host: str,
+    port: int,
+    topics: Mapping[str, int],
+    config: BrokerConfig,
+    on_ready: Callable[[Brokers], None],
+    *,
+    brokers: int = 1,
+    racks: Sequence[str] = (),
+    storage: Storage | None = None,
+    users: Mapping[str, str] | None = None,
+    tls: ssl.SSLContext | None = None,
+) -> None:
+    """Serve until cancelled; `on_ready` is called once, when connections are accepted.
+
+    `brokers` listen on consecutive ports from `port` on. `racks` has the rack of each, if they have any.
+
+    With `users`, passwords by name, clients have to log in; with `tls` they have to speak TLS.
+
+    :raises FencepostError: for a topic that Kafka would refuse, or a user that can't be one.
+    :raises EnvironmentLacks: if the address can't be listened on, or the storage takes no more; the text says
+        what to do.
+    """
+    served = Brokers(
+        topics,
+        host=host,
+        ports=ports_from(port, brokers),
+        config=config.groups,
+        racks=racks,
+        replica_selector=config.replica_selector,
+        new_topics=config.new_topics,
+        topic_defaults=config.topic_defaults,
+        storage=storage,
+        users=users,
+        tls=tls,
+    )
+    async with served:
+        on_ready(served)
+        await served.until_failure()
+
+
+def ports_from(port: int, brokers: int) -> tuple[int, ...]:
+    """Return consecutive ports, one for each broker; all 0, which stands for a free one, if the first is."""
+    return tuple(port and port + nth for nth in range(brokers))

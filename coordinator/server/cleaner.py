@@ -12,10 +12,10 @@ from fencepost.coordinator.protocol.administration import ResourceType
 from fencepost.coordinator.protocol.cluster_records import ConfigKey
 from fencepost.coordinator.protocol.slices import Sliced, at_once
 from fencepost.coordinator.protocol.topics import Topic
-from fencepost.coordinator.server.clock import ServerClock
 from fencepost.coordinator.server.cluster import KafkaCluster
 from fencepost.coordinator.server.logs import PartitionLog
-from fencepost.coordinator.server.work_queue import WorkQueue
+from fencepost.coordinator.server.loop import ServerClock
+from fencepost.coordinator.server.turns import WorkQueue
 
 log = structlog.get_logger(__name__)
 

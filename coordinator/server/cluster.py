@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -32,7 +32,6 @@ from fencepost.coordinator.protocol.ids import TopicId, topic_id_from_uuid
 from fencepost.coordinator.protocol.logs import NO_REPLICA, OfTopic
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage, is_valid_name
 from fencepost.coordinator.server.logs import LogSettings, PartitionLog
-from fencepost.coordinator.server.replica_selector import preferred_read_replica
 from fencepost.coordinator.server.storage import Storage
 from fencepost.coordinator.server.topic_configs import KAFKA_DEFAULTS, TopicDefaults
 
@@ -494,3 +493,17 @@ class KafkaCluster:
             if self._storage is not None and self._storage.keeps_records:
                 log.on_append = partial(self._storage.append_batch, topic.topic_id, partition)
         return log
+
+
+def preferred_read_replica(
+    selector: ReplicaSelector | None, rack_id: str, in_sync: Sequence[Node], leader_id: int
+) -> int:
+    """Return the follower that a client in `rack_id` shall fetch from; NO_REPLICA if it is the leader.
+
+    All replicas in sync have the same records, so the highest id in the rack is taken. Kafka would take the
+    one that caught up last.
+    """
+    if selector is not ReplicaSelector.RACK_AWARE or not rack_id:
+        return NO_REPLICA
+    same_rack = [node.node_id for node in in_sync if node.rack == rack_id]
+    return max(same_rack) if same_rack and leader_id not in same_rack else NO_REPLICA

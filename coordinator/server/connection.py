@@ -29,14 +29,12 @@ from fencepost.coordinator.codec.registry import (
 )
 from fencepost.coordinator.codec.sasl import bare_token
 from fencepost.coordinator.codec.writer import LARGE_BYTES
-from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.server.accepting import socket_number
 from fencepost.coordinator.server.group_apis import consumer_group_heartbeat
 from fencepost.coordinator.server.login import LOGIN_S, MAX_LOGIN_FRAME_BYTES, Login
-from fencepost.coordinator.server.long_requests import LONG_BYTES
-from fencepost.coordinator.server.repeated import RepeatedAnswers, RepeatedRequest
+from fencepost.coordinator.server.repeated import RepeatedAnswers, RepeatedRequest, SteadyHeartbeat
 from fencepost.coordinator.server.services import NO_REPLY, Asked, Handler, Services, Unanswered
-from fencepost.coordinator.server.steady_heartbeat import SteadyHeartbeat
+from fencepost.coordinator.server.turns import LONG_BYTES
 
 log = structlog.get_logger(__name__)
 
@@ -309,8 +307,7 @@ class KafkaServerConnection(asyncio.Protocol):
     def _take(self, frame: bytes) -> None:
         heartbeat = self._heartbeat
         if self._shortcut and frame[:2] == _HEARTBEAT_KEY and heartbeat.is_again(frame):
-            reply = self._services.ask(heartbeat.request)
-            self._out.append(heartbeat.answer(frame, cast("ConsumerGroupHeartbeatResponse", reply)))
+            self._out.append(heartbeat.answer(frame, self._services.ask(heartbeat.request)))
             return
         if self._login is not None and self._login.tokens_are_bare:
             self._take_token(self._login, frame)

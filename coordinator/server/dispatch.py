@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.server import (
-    acl_apis,
     admin_apis,
     cluster_apis,
     config_apis,
@@ -14,7 +13,6 @@ from fencepost.coordinator.server import (
     group_apis,
     inspection_apis,
     log_apis,
-    log_dir_apis,
     login,
     offset_apis,
     transaction_apis,
@@ -61,11 +59,11 @@ def handlers() -> Mapping[int, Handler]:
         ApiKey.DESCRIBE_CONFIGS: config_apis.describe_configs,
         ApiKey.ALTER_CONFIGS: config_apis.alter_configs,
         ApiKey.INCREMENTAL_ALTER_CONFIGS: config_apis.alter_configs,
-        ApiKey.DESCRIBE_ACLS: acl_apis.describe_acls,
-        ApiKey.CREATE_ACLS: acl_apis.alter_acls,
-        ApiKey.DELETE_ACLS: acl_apis.alter_acls,
+        ApiKey.DESCRIBE_ACLS: inspection_apis.describe_acls,
+        ApiKey.CREATE_ACLS: inspection_apis.alter_acls,
+        ApiKey.DELETE_ACLS: inspection_apis.alter_acls,
         ApiKey.DESCRIBE_TOPIC_PARTITIONS: cluster_apis.describe_topic_partitions,
-        ApiKey.DESCRIBE_LOG_DIRS: log_dir_apis.describe_log_dirs,
+        ApiKey.DESCRIBE_LOG_DIRS: inspection_apis.describe_log_dirs,
         ApiKey.DESCRIBE_PRODUCERS: inspection_apis.describe_producers,
         ApiKey.DESCRIBE_TRANSACTIONS: inspection_apis.describe_transactions,
         ApiKey.LIST_TRANSACTIONS: inspection_apis.list_transactions,

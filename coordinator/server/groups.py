@@ -33,8 +33,8 @@ from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatResponse
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.refusals import refusal
-from fencepost.coordinator.server.clock import ServerClock
 from fencepost.coordinator.server.internal_topics import InternalTopics
+from fencepost.coordinator.server.loop import ServerClock
 
 log = structlog.get_logger(__name__)
 
@@ -176,7 +176,7 @@ class GroupCoordinators:
             return MemoryJournal(compact_beyond=_LONGEST_JOURNAL)
         if len(self.node_ids) == 1:
             return shared
-        return _Part(shared, lambda group_id: self.number_of(group_id) == number)
+        return _Part(shared, lambda group_id: self.shard_of(group_id).number == number)
 
     def start(self, clock: ServerClock, image: TopicsImage) -> None:
         """Load all shards, each on the broker that leads it.
@@ -196,13 +196,9 @@ class GroupCoordinators:
 
     # -- who answers ------------------------------------------------------------------------------------
 
-    def number_of(self, group_id: str) -> int:
-        """The number of the shard on which a group falls."""
-        return zlib.crc32(group_id.encode()) % len(self.node_ids)
-
     def shard_of(self, group_id: str) -> Shard:
         """The shard on which a group falls, whether the group exists or not."""
-        return self.shards[self.number_of(group_id)]
+        return self.shards[zlib.crc32(group_id.encode()) % len(self.shards)]
 
     def leader_id(self, group_id: str) -> int:
         """The broker that coordinates a group, or will once it has loaded."""

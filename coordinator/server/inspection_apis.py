@@ -1,15 +1,24 @@
-"""Answers to DescribeProducers, DescribeTransactions, ListTransactions and ListConfigResources."""
+"""What administrators look at: producers, transactions, resources with settings, and log directories.
+
+Access control lists do not exist, and the replies say so in Kafka's words. Tools take that for a cluster
+without rights, and go on.
+"""
 
 from __future__ import annotations
 
 import asyncio
+import shutil
+from collections.abc import Iterable, Iterator
+from typing import Final
 
 from fencepost.coordinator.protocol import inspection
+from fencepost.coordinator.protocol.acls import AclsRequest, AclsResponse
 from fencepost.coordinator.protocol.administration import ResourceType
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.regular_expressions import matching
 from fencepost.coordinator.protocol.slices import Sliced
+from fencepost.coordinator.protocol.topics import Topic
 from fencepost.coordinator.protocol.transaction_records import TransactionValue
 from fencepost.coordinator.server.cluster import check_topic_name
 from fencepost.coordinator.server.services import Asked, Services
@@ -157,3 +166,66 @@ def list_config_resources(
             for name in found
         )
     )
+
+
+def describe_acls(services: Services, request: AclsRequest, asked: Asked) -> AclsResponse:
+    """As a broker answers by itself."""
+    return _none(request, "No Authorizer is configured on the broker")
+
+
+def alter_acls(services: Services, request: AclsRequest, asked: Asked) -> AclsResponse:
+    """As a controller answers, which brokers ask."""
+    return _none(request, "No Authorizer is configured.")
+
+
+def _none(request: AclsRequest, message: str) -> AclsResponse:
+    code = ErrorCode.SECURITY_DISABLED
+    return AclsResponse(parts=request.parts, error_code=code, error_message=message)
+
+
+IN_MEMORY: Final = "/in-memory"
+"""The directory of logs that are on no disk: no path of any machine, and the same everywhere."""
+
+
+def describe_log_dirs(
+    services: Services, request: inspection.DescribeLogDirsRequest, asked: Asked
+) -> inspection.DescribeLogDirsResponse:
+    """One directory, without what is not in it: Kafka has no error for topics that it does not know."""
+    folder = services.cluster.log_folder
+    total, usable = -1, -1
+    if folder is not None:
+        try:
+            total, _, usable = shutil.disk_usage(folder)
+        except OSError:
+            gone = inspection.LogDir(path=str(folder), error_code=ErrorCode.KAFKA_STORAGE_ERROR)
+            return inspection.DescribeLogDirsResponse(log_dirs=(gone,))
+    found = inspection.LogDir(
+        path=IN_MEMORY if folder is None else str(folder),
+        topics=tuple(_topics(services, request)),
+        total_bytes=total,
+        usable_bytes=usable,
+    )
+    return inspection.DescribeLogDirsResponse(log_dirs=(found,))
+
+
+def _topics(
+    services: Services, request: inspection.DescribeLogDirsRequest
+) -> Iterator[OfTopic[inspection.LogSize]]:
+    wanted: dict[str | None, set[int]] = {}
+    for reference in request.topics or ():
+        wanted.setdefault(reference.name, set()).update(reference.partitions)
+    for name, topic in services.cluster.image.by_name.items():
+        everything = range(topic.partitions)
+        numbers = everything if request.topics is None else wanted.get(name, set()).intersection(everything)
+        sizes = tuple(_sizes(services, topic, sorted(numbers)))
+        if sizes:
+            yield OfTopic(name=name, partitions=sizes)
+
+
+def _sizes(services: Services, topic: Topic, numbers: Iterable[int]) -> Iterator[inspection.LogSize]:
+    """Of the partitions that Metadata says this broker has; one that nothing was written to is empty."""
+    touched = dict(services.cluster.logs_of(topic))
+    for number in numbers:
+        if services.node_id in services.cluster.replica_ids(topic, number):
+            log = touched.get(number)
+            yield inspection.LogSize(partition=number, size=0 if log is None else log.size)

@@ -1,4 +1,7 @@
-"""One port that clients connect to, and the connections on it."""
+"""One port that clients connect to, and the connections on it.
+
+A process that forks while brokers run keeps their sockets to itself: its child has none of them.
+"""
 
 from __future__ import annotations
 
@@ -6,17 +9,48 @@ import asyncio
 import contextlib
 import errno
 import ipaddress
+import os
 import socket
 import ssl
 import sys
-from collections.abc import Callable
+import weakref
+from collections.abc import Callable, Iterable
 from typing import Generic, Protocol, TypeVar, cast
 
 import structlog
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.coordinator.server.accepting import BACKLOG, Acceptor
-from fencepost.coordinator.server.forks import keep_from_children
+
+
+class HasSockets(Protocol):
+    """What has sockets that only this process should have."""
+
+    def socket_numbers(self) -> Iterable[int]:
+        """The file descriptors of those that are open."""
+
+
+_of_this_process: weakref.WeakSet[HasSockets] = weakref.WeakSet()
+
+
+def keep_from_children(sockets: HasSockets) -> None:
+    """What is closed here shall be closed: one that a child has too stays open, and clients wait at it."""
+    _of_this_process.add(sockets)
+
+
+def _let_go() -> None:
+    # The numbers stay taken: the objects that the child has as well would close whatever has them next.
+    nothing = os.open(os.devnull, os.O_RDWR)
+    for each in _of_this_process:
+        for number in each.socket_numbers():
+            os.dup2(nothing, number, inheritable=False)
+    os.close(nothing)
+    _of_this_process.clear()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_let_go)
+
 
 log = structlog.get_logger(__name__)
 

@@ -15,8 +15,7 @@ from fencepost.coordinator.protocol.sasl import (
     SaslHandshakeResponse,
 )
 from fencepost.coordinator.sasl.credentials import Credentials
-from fencepost.coordinator.sasl.exchange import AuthenticationFailed, SaslExchange
-from fencepost.coordinator.sasl.mechanisms import MECHANISMS, exchange_of
+from fencepost.coordinator.sasl.mechanisms import MECHANISMS, AuthenticationFailed, SaslExchange, exchange_of
 from fencepost.coordinator.server.services import Asked, Services, Unanswered
 
 MAX_LOGIN_FRAME_BYTES = 524_288

@@ -1,6 +1,7 @@
-"""Answers that are given again as bytes: clients that connect ask for versions and brokers in the same words.
+"""Responses that are sent again as bytes: neither a message nor a codec is needed then.
 
-Neither a message nor a handler is needed then. One that joins a group asks five such questions.
+Clients that connect ask for versions and brokers in the same words; one that joins a group asks five such
+questions. In steady state each heartbeat of a connection is, except for its number, the one before.
 """
 
 from __future__ import annotations
@@ -13,6 +14,11 @@ from fencepost.coordinator.codec.registry import ASKED_AGAIN
 if TYPE_CHECKING:
     from fencepost.coordinator.server.cluster import KafkaCluster
     from fencepost.coordinator.server.services import Handler
+
+
+from fencepost.coordinator.codec.consumer import pack_heartbeat
+from fencepost.coordinator.codec.framing import response_header
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 
 _LONGEST: Final = 1024
 """Requests of more bytes are no client's first ones."""
@@ -90,3 +96,34 @@ class RepeatedAnswers:
     def _forget(self) -> None:
         self._answers.clear()
         self._bytes = 0
+
+
+_REMEMBERED_BYTES = 1024
+"""Heartbeats above this size are full requests; they are not worth remembering."""
+
+
+class SteadyHeartbeat:
+    """The last heartbeat of a connection."""
+
+    __slots__ = ("_head", "_reply", "_rest", "_size", "_tail", "request")
+
+    def __init__(self) -> None:
+        self._head = self._tail = self._size = self._rest = b""
+        self._reply: ConsumerGroupHeartbeatResponse | None = None
+        self.request: Any = None
+
+    def is_again(self, frame: bytes) -> bool:
+        """Whether this is the same request."""
+        return len(frame) <= _REMEMBERED_BYTES and frame[:4] == self._head and frame[8:] == self._tail
+
+    def remember(self, frame: bytes, request: Any) -> None:
+        """Keep a request and what it was read as."""
+        if len(frame) <= _REMEMBERED_BYTES:
+            self._head, self._tail, self.request = frame[:4], frame[8:], request
+
+    def answer(self, frame: bytes, reply: ConsumerGroupHeartbeatResponse) -> bytes:
+        """The coordinator gives the same object while nothing changes: its bytes are kept."""
+        if reply is not self._reply:
+            answer = response_header(0, len(body := pack_heartbeat(reply)), flexible=True) + body
+            self._reply, self._size, self._rest = reply, answer[:4], answer[8:]
+        return self._size + frame[4:8] + self._rest

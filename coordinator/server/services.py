@@ -13,12 +13,11 @@ from fencepost.coordinator.protocol.outcome import Request
 from fencepost.coordinator.protocol.topics import Topic
 from fencepost.coordinator.sasl.credentials import Credentials
 from fencepost.coordinator.server.cluster import KafkaCluster
-from fencepost.coordinator.server.gate import Gate
 from fencepost.coordinator.server.groups import GroupCoordinators
 from fencepost.coordinator.server.logs import PartitionLog
-from fencepost.coordinator.server.long_requests import LongRequests
+from fencepost.coordinator.server.storage import Gate
 from fencepost.coordinator.server.transactions import TransactionCoordinators
-from fencepost.coordinator.server.work_queue import WorkQueue
+from fencepost.coordinator.server.turns import LongRequests, WorkQueue
 
 if TYPE_CHECKING:
     from fencepost.coordinator.server.login import Login

@@ -25,13 +25,13 @@ from fencepost.coordinator.protocol.transactions import (
     TransactionEnded,
     WriteMarkers,
 )
-from fencepost.coordinator.server.clock import ServerClock
 from fencepost.coordinator.server.cluster import KafkaCluster
 from fencepost.coordinator.server.groups import GroupCoordinators
+from fencepost.coordinator.server.loop import ServerClock
 from fencepost.coordinator.server.producers import Producers
 from fencepost.coordinator.server.storage import Storage
-from fencepost.coordinator.transactions.config import TransactionConfig
 from fencepost.coordinator.transactions.coordinator import (
+    TransactionConfig,
     TransactionCoordinator,
     TransactionRequest,
     refusal,

@@ -35,8 +35,17 @@ from fencepost.coordinator.protocol.transactions import (
 )
 from fencepost.coordinator.timers import Timers
 from fencepost.coordinator.transactions import epochs
-from fencepost.coordinator.transactions.config import TransactionConfig
 from fencepost.coordinator.transactions.states import TRANSACTION_TABLE, TransactionEvent, TransactionState
+
+
+class TransactionConfig(msgspec.Struct, frozen=True, kw_only=True):
+    """What a broker's properties say about transactions, in milliseconds."""
+
+    transaction_max_timeout_ms: int = 900_000
+    """A producer that asks for more is refused."""
+    transactional_id_expiration_ms: int = 604_800_000
+    """A transactional id that nobody used for so long is forgotten."""
+
 
 _S, _E = TransactionState, TransactionEvent
 

@@ -27,9 +27,9 @@ from fencepost.simulation.cli.runs import TraceConfig
 from fencepost.simulation.cli.security import PASSWORD_VARIABLE, tls_from, users_from
 
 if TYPE_CHECKING:
-    from fencepost.coordinator.server.broker_config import BrokerConfig
     from fencepost.coordinator.server.brokers import Brokers
     from fencepost.coordinator.server.storage import Storage
+    from fencepost.coordinator.server.topic_configs import BrokerConfig
 
 log = structlog.get_logger(__name__)
 
@@ -126,9 +126,9 @@ def serve(
     """
     _require("kio")
     from fencepost.coordinator.rabbit_server.broker import StreamBroker
+    from fencepost.coordinator.server.brokers import ports_from
+    from fencepost.coordinator.server.brokers import serve as run_server
     from fencepost.coordinator.server.loop import new_event_loop
-    from fencepost.coordinator.server.serve import ports_from
-    from fencepost.coordinator.server.serve import serve as run_server
 
     counts = _topics(topics or [])
     if trace_topic is not None and "/" not in trace_topic and trace_topic not in counts and journal is None:
@@ -258,7 +258,7 @@ def _racks(text: str | None, brokers: int) -> tuple[str, ...]:
 
 
 def _settings(words: Sequence[str]) -> BrokerConfig:
-    from fencepost.coordinator.server.broker_config import BrokerConfig
+    from fencepost.coordinator.server.topic_configs import BrokerConfig
 
     properties = key_values(words, "--config")
     if BROKER_RACK in properties:

@@ -21,7 +21,7 @@ from fencepost.coordinator.rabbit_server.broker import StreamBroker, node_name
 from fencepost.coordinator.rabbit_server.catalogue import Catalogue
 from fencepost.coordinator.rabbit_server.cluster import Limits
 from fencepost.coordinator.rabbit_server.groups import Groups
-from fencepost.coordinator.rabbit_server.refusal import RabbitRequestRefused
+from fencepost.coordinator.rabbit_server.stream import RabbitRequestRefused
 from fencepost.simulation.embedded.rabbit_groups import StreamConsumer
 from fencepost.simulation.embedded.settings import utf_8
 from fencepost.simulation.embedded.waiting import Waiting

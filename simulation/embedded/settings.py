@@ -16,8 +16,7 @@ from fencepost.coordinator.codec.registry import ApiKey, api_name
 from fencepost.coordinator.config import BROKER_RACK, NO_NEW_TOPICS, GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.sasl.credentials import check_user
-from fencepost.coordinator.server.broker_config import BrokerConfig
-from fencepost.coordinator.server.topic_configs import KAFKA_DEFAULTS
+from fencepost.coordinator.server.topic_configs import KAFKA_DEFAULTS, BrokerConfig
 from fencepost.simulation.trace.topic import TraceTopic
 
 MAX_BROKERS: Final = 100

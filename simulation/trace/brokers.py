@@ -191,7 +191,7 @@ class _Conversation:
         from fencepost.coordinator.codec.registry import ApiKey
         from fencepost.coordinator.protocol.sasl import SaslAuthenticateRequest, SaslHandshakeRequest
         from fencepost.coordinator.sasl.client import client_tokens
-        from fencepost.coordinator.sasl.exchange import AuthenticationFailed
+        from fencepost.coordinator.sasl.mechanisms import AuthenticationFailed
 
         hello = SaslHandshakeRequest(mechanism=mechanism)
         answer = self.ask(ApiKey.SASL_HANDSHAKE, _HANDSHAKE_VERSION, hello)

@@ -16,7 +16,7 @@ from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH
-from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.server.brokers import Broker
 from fencepost.member import KIP848Consumer
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from tests.conformance.classic_members import SECONDS, Member

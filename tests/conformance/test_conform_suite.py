@@ -13,7 +13,7 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode, FencepostError
 from fencepost.coordinator.protocol.outcome import Event, Outcome
-from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.server.brokers import Broker
 from fencepost.simulation.lab.conform import own, scripts, scripts_streams
 from fencepost.simulation.lab.conform.broker import Judge
 from fencepost.simulation.lab.conform.generate_streams import generate_streams

@@ -18,7 +18,7 @@ from aiokafka.errors import (
 
 from fencepost.coordinator.codec import registry
 from fencepost.coordinator.protocol.cluster import ApiVersionsResponse
-from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.server.brokers import Broker
 from fencepost.member import KIP848Consumer
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]

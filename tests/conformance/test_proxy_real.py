@@ -19,7 +19,7 @@ from confluent_kafka.admin import AdminClient
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
-from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.server.brokers import Broker
 from fencepost.simulation.kafka.requests import moves_epoch
 from fencepost.simulation.kernel.rules import (
     Corrupt,

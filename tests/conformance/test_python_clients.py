@@ -10,7 +10,7 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin import NewTopic as AsyncNewTopic
 
-from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.server.brokers import Broker
 
 with warnings.catch_warnings():
     # It reads its schemas through an API that Python 3.11 deprecated.

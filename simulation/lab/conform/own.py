@@ -45,7 +45,7 @@ from fencepost.coordinator.server.dispatch import handlers
 from fencepost.coordinator.server.groups import GroupCoordinators
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.transactions import TransactionCoordinators
-from fencepost.coordinator.server.work_queue import WorkQueue
+from fencepost.coordinator.server.turns import WorkQueue
 from fencepost.simulation.lab.conform.targets import TARGET_RULES, Target, broken_rules
 
 

@@ -14,7 +14,7 @@ from fencepost.coordinator.protocol import regular_expressions
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.regular_expressions import compiled, matching
 from fencepost.coordinator.protocol.slices import at_once
-from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.server.brokers import Broker
 from fencepost.simulation.scenarios.check import pattern_mistake
 from tests.unit.coordinator.wire.raw_client import Wire
 

@@ -8,7 +8,7 @@ from fencepost.coordinator.config import ReplicaSelector, replica_selector_from
 from fencepost.coordinator.protocol.cluster import Node
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.logs import NO_REPLICA
-from fencepost.coordinator.server.replica_selector import preferred_read_replica
+from fencepost.coordinator.server.cluster import preferred_read_replica
 
 NODES = tuple(
     Node(node_id=node_id, host="h", port=1, rack=rack)

@@ -15,9 +15,13 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.sasl import SaslAuthenticateRequest
 from fencepost.coordinator.sasl.client import client_tokens
 from fencepost.coordinator.sasl.credentials import Credentials
-from fencepost.coordinator.sasl.exchange import AuthenticationFailed, SaslExchange
-from fencepost.coordinator.sasl.mechanisms import MECHANISMS, exchange_of
-from fencepost.coordinator.sasl.scram import ScramExchange
+from fencepost.coordinator.sasl.mechanisms import (
+    MECHANISMS,
+    AuthenticationFailed,
+    SaslExchange,
+    ScramExchange,
+    exchange_of,
+)
 
 SECRET = bytes(32)
 USERS = {"alice": "open, sesame=1", "b,o=b": "pass\N{LATIN SMALL LETTER O WITH DIAERESIS}word"}

@@ -20,9 +20,13 @@ from fencepost.coordinator.protocol.administration import (
 from fencepost.coordinator.protocol.cluster import MetadataRequest, TopicReference
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.server import admin_apis, cluster_apis, config_apis
-from fencepost.coordinator.server.broker_config import BrokerConfig
 from fencepost.coordinator.server.brokers import Brokers
-from fencepost.coordinator.server.topic_configs import BROKER_SETTINGS, TIME_SETTINGS, TopicDefaults
+from fencepost.coordinator.server.topic_configs import (
+    BROKER_SETTINGS,
+    TIME_SETTINGS,
+    BrokerConfig,
+    TopicDefaults,
+)
 
 pytestmark = pytest.mark.real
 

@@ -24,7 +24,7 @@ from hypothesis import strategies as st
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.framing import FrameBuffer, MalformedFrame, read_header
 from fencepost.coordinator.codec.registry import REGISTRY, codec_of
-from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.server.brokers import Broker
 from tests import batches
 
 pytestmark = pytest.mark.real

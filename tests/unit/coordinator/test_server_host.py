@@ -25,9 +25,9 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS
 from fencepost.coordinator.protocol.outcome import ResolveRegularExpressions, TopicsChanged
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.coordinator.server.clock import ServerClock
 from fencepost.coordinator.server.groups import ServedHooks, ask
 from fencepost.coordinator.server.internal_topics import InternalTopics
+from fencepost.coordinator.server.loop import ServerClock
 
 IMAGE = TopicsImage.of(
     Topic(topic_id=f"topic-id-{name:>013}", name=name, partitions=2)

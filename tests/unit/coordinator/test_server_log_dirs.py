@@ -12,7 +12,7 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.inspection import DescribeLogDirsRequest, LogDir
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.server.brokers import Brokers
-from fencepost.coordinator.server.log_dir_apis import describe_log_dirs
+from fencepost.coordinator.server.inspection_apis import describe_log_dirs
 from fencepost.coordinator.server.storage import Storage
 from tests.batches import batch
 

@@ -15,7 +15,7 @@ import uvloop
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.coordinator.server import accepting, loop
 from fencepost.coordinator.server.accepting import Acceptor
-from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.server.brokers import Broker
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(60)]
 

@@ -16,8 +16,7 @@ from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest
 from fencepost.coordinator.protocol.transactions import AddPartitionsToTxnRequest, InitProducerIdRequest
 from fencepost.coordinator.server.brokers import Brokers
-from fencepost.coordinator.server.gate import Gate
-from fencepost.coordinator.server.storage import Storage, repaired
+from fencepost.coordinator.server.storage import Gate, Storage, repaired
 from tests.batches import batch
 
 pytestmark = pytest.mark.real

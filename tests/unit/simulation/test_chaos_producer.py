@@ -6,7 +6,7 @@ import asyncio
 
 import pytest
 
-from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.server.brokers import Broker
 from fencepost.simulation.lab.chaos import producer as records
 from fencepost.simulation.lab.chaos.producer import Producer
 

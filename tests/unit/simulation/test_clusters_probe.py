@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
-from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.server.brokers import Broker
 from fencepost.simulation.lab.clusters import probe
 from fencepost.simulation.lab.clusters.ports import free_ports
 

@@ -17,7 +17,7 @@ from fencepost.coordinator.rabbit_codec.codes import ResponseCode
 from fencepost.coordinator.rabbit_codec.entries import message, messages_of, publish
 from fencepost.coordinator.rabbit_codec.fields import FIRST, NONE, WireOffsetSpecification
 from fencepost.coordinator.rabbit_server.cluster import Limits, RabbitCluster
-from fencepost.coordinator.rabbit_server.dispatch import HANDLERS
+from fencepost.coordinator.rabbit_server.connection import HANDLERS
 from fencepost.coordinator.rabbit_server.groups import Groups
 from fencepost.coordinator.rabbit_server.session import RabbitSession
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.server.brokers import Broker
 from tests.unit.coordinator.wire.raw_client import OPEN, Wire
 
 

@@ -13,8 +13,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from fencepost.coordinator.protocol.ids import uuid_from_topic_id
-from fencepost.coordinator.server.broker import Broker
-from fencepost.coordinator.server.brokers import Brokers
+from fencepost.coordinator.server.brokers import Broker, Brokers
 from tests.batches import batch
 from tests.kio_objects import milliseconds
 
@@ -23,6 +22,15 @@ REQUIRED = {
     10: {"key_type": 0},
 }
 """Fields of requests that kio knows no default for, and that no test is about."""
+
+
+def request(key: int, version: int, number: int, client_id: bytes, /, **fields: Any) -> bytes:
+    """One request without its length."""
+    schema = load_request_schema(key, version)
+    buffer = io.BytesIO()
+    entity_writer(schema)(buffer, schema(**REQUIRED.get(key, {}), **fields))
+    header = struct.pack(">hhih", key, version, number, len(client_id)) + client_id
+    return header + (b"\0" if schema.__flexible__ else b"") + buffer.getvalue()
 
 
 class Wire:
@@ -43,12 +51,8 @@ class Wire:
         return wire
 
     def send(self, key: int, version: int, /, **fields: Any) -> None:
-        schema = load_request_schema(key, version)
-        buffer = io.BytesIO()
-        entity_writer(schema)(buffer, schema(**REQUIRED.get(key, {}), **fields))
         self.number += 1
-        header = struct.pack(">hhih", key, version, self.number, len(self.client_id)) + self.client_id
-        self.raw(header + (b"\0" if schema.__flexible__ else b"") + buffer.getvalue())
+        self.raw(request(key, version, self.number, self.client_id, **fields))
         self.expected.append((key, version, self.number))
 
     def raw(self, frame: bytes) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fencepost.coordinator.protocol.ids import uuid_from_topic_id
-from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.server.brokers import Broker
 from tests.kio_objects import milliseconds
 from tests.unit.coordinator.wire.raw_client import Wire, nested
 

@@ -12,7 +12,7 @@ import pytest
 import structlog
 
 from fencepost.coordinator.codec.registry import REGISTRY
-from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.server.brokers import Broker
 from tests.unit.coordinator.wire.raw_client import (
     Wire,
     fetch_fields,

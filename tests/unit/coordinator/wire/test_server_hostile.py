@@ -28,7 +28,7 @@ from fencepost.coordinator.codec.registry import SPOKEN, ApiKey
 from fencepost.coordinator.config import NewTopicConfig
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.server.admin_apis import MAX_PARTITIONS_PER_REQUEST
-from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.server.brokers import Broker
 from fencepost.coordinator.server.cluster import MAX_CLUSTER_PARTITIONS, MAX_PARTITIONS
 from fencepost.coordinator.server.config_apis import MAX_DESCRIBED_RESOURCES
 from fencepost.coordinator.server.connection import KafkaServerConnection

@@ -10,9 +10,7 @@ import sys
 import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
-from fencepost.coordinator.server.broker import Broker
-from fencepost.coordinator.server.broker_config import BrokerConfig
-from fencepost.coordinator.server.serve import serve
+from fencepost.coordinator.server.brokers import Broker, Brokers
 from tests.unit.coordinator.wire.raw_client import (
     Wire,
 )
@@ -33,7 +31,7 @@ async def test_an_occupied_port_is_told_with_what_to_do(broker):
     with pytest.raises(
         EnvironmentLacks, match=f"port {broker.port} on 127.0.0.1 is taken: .* another port"
     ) as caught:
-        await serve("127.0.0.1", broker.port, {}, BrokerConfig.from_properties({}), print)
+        await Brokers(ports=(broker.port,)).serve(print)
     assert caught.value.exit_code == 3
 
 
@@ -51,9 +49,7 @@ def test_topics_that_kafka_would_refuse_are_refused(topics):
 
 async def test_serve_says_when_it_is_ready_and_ends_when_cancelled():
     ready = asyncio.get_running_loop().create_future()
-    task = asyncio.ensure_future(
-        serve("127.0.0.1", 0, {"orders": 1}, BrokerConfig.from_properties({}), ready.set_result)
-    )
+    task = asyncio.ensure_future(Brokers({"orders": 1}).serve(ready.set_result))
     broker = await asyncio.wait_for(ready, 5)
     wire = await Wire.to(broker)
     assert (await wire.ask(18, 0)).error_code == 0
@@ -65,7 +61,7 @@ async def test_serve_says_when_it_is_ready_and_ends_when_cancelled():
 
 FIRST_REQUEST = """
 import asyncio, sys
-from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.server.brokers import Broker
 
 async def main():
     async with Broker({"t": 1}) as broker:
@@ -104,7 +100,7 @@ def test_the_first_client_waits_for_no_library(request_):
 
 BESIDE_HYPOTHESIS = """
 import asyncio, sys
-from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.server.brokers import Broker
 
 async def main():
     async with Broker():

@@ -10,7 +10,7 @@ import pytest
 from fencepost.coordinator.codec.registry import REGISTRY
 from fencepost.coordinator.config import GroupCoordinatorConfig, NewTopicConfig
 from fencepost.coordinator.protocol.ids import uuid_from_topic_id
-from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.server.brokers import Broker
 from tests.batches import batch
 from tests.kio_objects import milliseconds
 from tests.unit.coordinator.wire.raw_client import (
