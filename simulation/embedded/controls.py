@@ -178,7 +178,7 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
         """
         key, who, delay_s = api_of(api), _name(member), duration("seconds", seconds)
         count = None if times is None else whole("times", times, 1, None)
-        self.endpoint.interference.remove_delays(key, who, of_all=who is None and not delay_s)
+        self.endpoint.faults.remove_delays(key, who, of_all=who is None and not delay_s)
         if delay_s:
             self._add(FaultRule(api=key, who=who, times=count, delay_s=delay_s))
 
@@ -192,11 +192,11 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
         :raises FencepostError: if no connection of such a member or client is open.
         """
         name = _called(member)
-        found = self.endpoint.interference.disconnect(name, self.endpoint.brokers.connections)
+        found = self.endpoint.faults.disconnect(name, self.endpoint.brokers.connections)
         if not found:
             raise FencepostError(f"no connection of a member or client {name!r} is open")
         for each in found:
-            self.endpoint.watch.note("disconnect", RowKind.FAULT, state_to="begin", detail=each)
+            self.endpoint.observer.note("disconnect", RowKind.FAULT, state_to="begin", detail=each)
 
     @on_loop
     def move_coordinator(
@@ -224,7 +224,7 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
 
         :raises FencepostError: if there is no such broker, it is stopped, or it is the last one that runs.
         """
-        self.endpoint.watch.note("stop broker", RowKind.FAULT, state_to="begin", detail=str(node_id))
+        self.endpoint.observer.note("stop broker", RowKind.FAULT, state_to="begin", detail=str(node_id))
         await self.endpoint.brokers.stop_broker(node_id)
 
     @until_done
@@ -233,7 +233,7 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
 
         :raises FencepostError: if there is no such broker, or it runs.
         """
-        self.endpoint.watch.note("stop broker", RowKind.FAULT, state_to="end", detail=str(node_id))
+        self.endpoint.observer.note("stop broker", RowKind.FAULT, state_to="end", detail=str(node_id))
         await self.endpoint.brokers.start_broker(node_id)
 
     @on_loop
@@ -245,7 +245,7 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
 
         :raises FencepostError: if the journal is broken.
         """
-        self.endpoint.watch.note("restart", RowKind.FAULT, state_to="begin")
+        self.endpoint.observer.note("restart", RowKind.FAULT, state_to="begin")
         self.endpoint.brokers.restart()
 
     @on_loop
@@ -254,10 +254,10 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
 
         A test in which nothing goes wrong proves nothing. Delays without a number of requests do not count.
         """
-        return [f"{rule} met {rule.met} of {rule.times}" for rule in self.endpoint.interference.unmet]
+        return [f"{rule} met {rule.met} of {rule.times}" for rule in self.endpoint.faults.unmet]
 
     def _add(self, rule: FaultRule) -> None:
-        self.endpoint.interference.add(rule)
+        self.endpoint.faults.add(rule)
 
     # -- what happened ----------------------------------------------------------------------------------
 
@@ -267,13 +267,13 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
 
         Members are called by their ids. What a member owns is what its heartbeats say.
         """
-        return list(self.endpoint.watch.rows)
+        return list(self.endpoint.observer.rows)
 
     @property
     @on_loop
     def last_event(self) -> int:
         """The number (`seq`) of the newest row of the trace."""
-        return self.endpoint.watch.seq
+        return self.endpoint.observer.seq
 
     @on_loop
     def member_names(self) -> dict[str, str]:
@@ -281,7 +281,7 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
 
         It is the instance id, or the client id, and the beginning of the member id.
         """
-        return dict(self.endpoint.watch.names)
+        return dict(self.endpoint.observer.names)
 
     @on_loop
     def check(self) -> list[Violation]:
@@ -290,7 +290,7 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
         Coordinators are checked after each of their steps, and their journal against what they remember;
         clients by what their requests say.
         """
-        return self.endpoint.watch.check()
+        return self.endpoint.observer.check()
 
 
 def _name(member: Who | None) -> str | None:

@@ -53,8 +53,8 @@ class EmbeddedEndpoint:
         self.users: Mapping[str, str] = options["users"] or {}
         """Passwords by name; empty if nobody has to log in."""
         self.has_tls = options["tls"] is not None
-        self.watch = EmbeddedObserver()
-        self.interference = FaultInjector(self._note, self._members, self._name_of)
+        self.observer = EmbeddedObserver()
+        self.faults = FaultInjector(self._note, self._members, self._name_of)
         kept = _kept_in(journal)
         with contextlib.ExitStack() as opened:
             if "storage" in kept:
@@ -64,39 +64,39 @@ class EmbeddedEndpoint:
                 host=host,
                 ports=ports or (0,) * brokers,
                 config=config,
-                intercept=lambda node_id, table: self.interference.around(table),
-                make_hooks=self.watch.make_hooks,
-                on_state=self.watch.coordinator_state,
+                intercept=lambda node_id, table: self.faults.around(table),
+                make_hooks=self.observer.make_hooks,
+                on_state=self.observer.coordinator_state,
                 **kept,
                 **options,
             )
             opened.pop_all()  # theirs from now on
-        self.watch.attach(self.brokers)
-        self.watch.on_member_gone = self.interference.forget
+        self.observer.attach(self.brokers)
+        self.observer.on_member_gone = self.faults.forget
         self.logs = LogAccess(self.brokers)
         self._image = TopicsImage()
 
     async def start(self) -> None:
         """Listen."""
         await self.brokers.start()
-        tell_groups = self.brokers.cluster.on_change
+        notify_groups = self.brokers.cluster.on_change
 
         def changed(image: TopicsImage) -> None:
-            tell_groups(image)
-            self._tell_topics(image)
+            notify_groups(image)
+            self._observe_topics(image)
 
         self.brokers.cluster.on_change = changed
-        self._tell_topics(self.brokers.cluster.image)
+        self._observe_topics(self.brokers.cluster.image)
 
-    def _tell_topics(self, image: TopicsImage) -> None:
+    def _observe_topics(self, image: TopicsImage) -> None:
         before, self._image = self._image, image
         for topic in image.by_id.values():
             old = before.by_id.get(topic.topic_id)
             if old is None or old.partitions != topic.partitions:
-                self.watch.topic(topic.name, "created" if old is None else "grown", topic.partitions)
+                self.observer.topic(topic.name, "created" if old is None else "grown", topic.partitions)
         for topic in before.by_id.values():
             if topic.topic_id not in image.by_id:
-                self.watch.topic(topic.name, "deleted", 0)
+                self.observer.topic(topic.name, "deleted", 0)
 
     def _name_of(self, topic_id: TopicId) -> str | None:
         """Return the name of a topic."""
@@ -115,13 +115,13 @@ class EmbeddedEndpoint:
                 yield from classic_members(classic)
 
     def _note(self, api: ApiKey, request: Any, asked: Asked, rule: FaultRule) -> None:
-        """A rule of the interference has found its request."""
+        """Write that a rule has found its request."""
         who = getattr(request, "member_id", "") or asked.context.client_id
         group = getattr(request, "group_id", "")
         if rule.lost:
-            self.watch.note(who, RowKind.RESPONSE_LOST, group=group, detail=type(request).__name__)
+            self.observer.note(who, RowKind.RESPONSE_LOST, group=group, detail=type(request).__name__)
         if rule.error is not None:
-            self.watch.note(
+            self.observer.note(
                 "fail",
                 RowKind.FAULT,
                 group=group,
@@ -129,7 +129,7 @@ class EmbeddedEndpoint:
                 detail=f"{api.name} {rule.error.name} {who}",
             )
         if rule.delay_s:
-            self.watch.note(
+            self.observer.note(
                 "delay",
                 RowKind.FAULT,
                 group=group,
@@ -162,17 +162,17 @@ class EmbeddedEndpoint:
         assert self.brokers.clock is not None
         if length_s > (most_s := _LATEST_S - self.brokers.clock.now_ms() // 1000):
             raise FencepostError(f"advance={length_s!r}: expected seconds, 0 to {most_s}")
-        self.watch.note("clock", RowKind.FAULT, state_to="begin", detail=f"{length_s:g} s")
-        self.brokers.advance(round(length_s * 1000), self._hear_the_connected)
+        self.observer.note("clock", RowKind.FAULT, state_to="begin", detail=f"{length_s:g} s")
+        self.brokers.advance(round(length_s * 1000), self._keep_connected)
 
-    def _hear_the_connected(self, end_ms: int) -> None:
-        """They are heard at the end: else each session in all that time would have to be looked at.
+    def _keep_connected(self, end_ms: int) -> None:
+        """Count connected members as heard at the end, so that no session before it has to be looked at.
 
-        But in a round of a classic group they are heard now: it begins and ends their sessions itself.
+        In a round of a classic group they count as heard now: that begins and ends their sessions itself.
         """
         assert self.brokers.clock is not None
         now_ms = self.brokers.clock.now_ms()
-        connected = self.interference.connected
+        connected = self.faults.connected
         for host in self.brokers.groups.active():
             coordinator = host.coordinator
             heard = [

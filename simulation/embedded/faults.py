@@ -1,6 +1,6 @@
-"""What stands between clients and brokers: answers that get lost, come late, or are errors instead.
+"""Faults between clients and brokers: responses that get lost, come late, or are errors instead.
 
-Rules wait for the next request that they are about. The brokers behind them know nothing of it.
+A rule waits for the next request that it is about. The brokers behind it know nothing of it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class _Handlers(NamedTuple):
 
 
 class FaultInjector:
-    """The rules of all brokers, and the connections on which members were heard."""
+    """The rules of all brokers, and the members that use each connection."""
 
     def __init__(
         self,
@@ -85,7 +85,7 @@ class FaultInjector:
         name_of: Callable[[TopicId], str | None],
     ) -> None:
         self._note = note
-        self._members = members
+        self._all_members = members
         self._name_of = name_of
         self._fetched: dict[OpenConnection, set[TopicPartition]] = {}
         """The partitions that were named last on a connection that fetches."""
@@ -93,7 +93,7 @@ class FaultInjector:
         """The member whose client fetches on a connection."""
         self._rules: list[FaultRule] = []
         self._tables: list[_Handlers] = []
-        self._heard: dict[OpenConnection, dict[MemberId, None]] = {}
+        self._members: dict[OpenConnection, dict[MemberId, None]] = {}
         self._many = _FEW_CONNECTIONS
         self._instance_ids: dict[MemberId, str] = {}
         """Of static members: they need not say it again on their next connection."""
@@ -124,7 +124,7 @@ class FaultInjector:
 
     def around(self, table: Mapping[int, Handler]) -> Mapping[int, Handler]:
         """These handlers, with the rules before them. Which ones these are changes with the rules."""
-        free = {key: partial(self._hear, handler) for key, handler in table.items()}
+        free = {key: partial(self._pass_on, handler) for key, handler in table.items()}
         ruled = {key: partial(self._handle, ApiKey(key), handler) for key, handler in table.items()}
         handlers = _Handlers({}, free, ruled)
         self._tables.append(handlers)
@@ -141,10 +141,10 @@ class FaultInjector:
 
     @property
     def connected(self) -> Set[MemberId]:
-        """The members that were heard on a connection that is open."""
+        """The members whose requests came on a connection that is open."""
         return {
             member_id
-            for connection, members in self._heard.items()
+            for connection, members in self._members.items()
             if not connection.is_closed
             for member_id in members
         }
@@ -160,8 +160,8 @@ class FaultInjector:
             if connection.is_closed:
                 continue
             is_client = connection.client_id == who
-            heard = self._heard.get(connection, {})
-            members = [each for each in heard if is_client or self._is_called(each, who)]
+            known = self._members.get(connection, {})
+            members = [each for each in known if is_client or self._is_called(each, who)]
             if is_client or members:
                 connection.close()
                 found |= dict.fromkeys(members)
@@ -175,33 +175,35 @@ class FaultInjector:
         """The member is none any more."""
         self._instance_ids.pop(member_id, None)
         self._readers = {each: known for each, known in self._readers.items() if known != member_id}
-        for members in self._heard.values():
+        for members in self._members.values():
             members.pop(member_id, None)
 
-    def _listen(self, request: Any, reply: Any, connection: OpenConnection) -> None:
+    def _note_member(self, request: Any, reply: Any, connection: OpenConnection) -> None:
         """A member that gets its id here has none in its request. One that is none any more is forgotten."""
         member_id = getattr(request, "member_id", None) or getattr(reply, "member_id", None)
         leaves = getattr(request, "member_epoch", 0) < 0
         unknown = getattr(reply, "error_code", None) is ErrorCode.UNKNOWN_MEMBER_ID
         if not member_id or leaves or unknown:
             return
-        members = self._heard.get(connection)
+        members = self._members.get(connection)
         if members is None:
-            if len(self._heard) >= self._many:
-                self._heard = {each: members for each, members in self._heard.items() if not each.is_closed}
-                self._many = max(_FEW_CONNECTIONS, 2 * len(self._heard))
-            members = self._heard[connection] = {}
+            if len(self._members) >= self._many:
+                self._members = {
+                    each: members for each, members in self._members.items() if not each.is_closed
+                }
+                self._many = max(_FEW_CONNECTIONS, 2 * len(self._members))
+            members = self._members[connection] = {}
         members[member_id] = None
         if instance_id := getattr(request, "instance_id", None):
             self._instance_ids[member_id] = instance_id
 
     # -- requests ---------------------------------------------------------------------------------------
 
-    def _hear(self, handler: Handler, services: Services, request: Any, asked: Asked) -> Any:
+    def _pass_on(self, handler: Handler, services: Services, request: Any, asked: Asked) -> Any:
         if isinstance(request, logs.FetchRequest):
             self._note_fetched(request, asked.connection)
         reply = handler(services, request, asked)
-        self._listen(request, reply, asked.connection)
+        self._note_member(request, reply, asked.connection)
         return reply
 
     def _handle(self, api: ApiKey, handler: Handler, services: Services, request: Any, asked: Asked) -> Any:
@@ -209,7 +211,7 @@ class FaultInjector:
             self._note_fetched(request, asked.connection)
         rules = self._about(api, request, asked)
         if not rules:
-            return self._hear(handler, services, request, asked)
+            return self._pass_on(handler, services, request, asked)
         for rule in rules:
             self._note(api, request, asked, rule)
             rule.met += 1
@@ -218,7 +220,7 @@ class FaultInjector:
                 self._arrange()
         error = next((rule.error for rule in rules if rule.error is not None), None)
         if error is None:
-            reply = self._hear(handler, services, request, asked)
+            reply = self._pass_on(handler, services, request, asked)
         else:
             reply = refused(handler, services, request, asked, error)
         lost = reply is None or any(rule.lost for rule in rules)
@@ -234,12 +236,12 @@ class FaultInjector:
         that of the only member with its client id and host that was given a partition which it fetched.
         """
         connection = asked.connection
-        ids = dict.fromkeys(self._heard.get(connection, ()))
+        ids = dict.fromkeys(self._members.get(connection, ()))
         if not ids and (fetched := self._fetched.get(connection)):
             context = asked.context
             found = [
                 member
-                for member in self._members()
+                for member in self._all_members()
                 if (member.client_id, member.client_host) == (context.client_id, context.client_host)
                 and not fetched.isdisjoint(member.assignment)
             ]
@@ -261,7 +263,7 @@ class FaultInjector:
         if len(self._fetched) >= self._many:
             self._fetched = {each: known for each, known in self._fetched.items() if not each.is_closed}
             self._readers = {each: known for each, known in self._readers.items() if not each.is_closed}
-            self._many = max(_FEW_CONNECTIONS, 2 * len(self._fetched), 2 * len(self._heard))
+            self._many = max(_FEW_CONNECTIONS, 2 * len(self._fetched), 2 * len(self._members))
         self._fetched[connection] = {
             TopicPartition(name, one.partition)
             for topic in request.topics

@@ -86,11 +86,11 @@ class GroupControls:
         :raises FencepostError: if the group has no such member, or nobody coordinates it now.
         """
         found = self._find(member)
-        self._endpoint.watch.note(
+        self._endpoint.observer.note(
             "fence", RowKind.FAULT, group=self.group_id, state_to="begin", detail=found.member_id
         )
         api, error = _FENCED[found.protocol]
-        self._endpoint.interference.add(FaultRule(api=api, who=found.member_id, error=error))
+        self._endpoint.faults.add(FaultRule(api=api, who=found.member_id, error=error))
         if found.protocol == "streams":  # nobody can remove one by request
             self._process(SessionEnded(group_id=self.group_id, member_id=found.member_id))
             return
@@ -108,7 +108,7 @@ class GroupControls:
         :raises FencepostError: if the group has no such member, or nobody coordinates it now.
         """
         found = self._find(member)
-        self._endpoint.watch.note(
+        self._endpoint.observer.note(
             "expire", RowKind.FAULT, group=self.group_id, state_to="begin", detail=found.member_id
         )
         self._process(SessionEnded(group_id=self.group_id, member_id=found.member_id))
@@ -121,7 +121,7 @@ class GroupControls:
         """
         if not self._members():
             raise FencepostError(f"group {self.group_id!r} has no members that could rebalance")
-        self._endpoint.watch.note("rebalance", RowKind.FAULT, group=self.group_id, state_to="begin")
+        self._endpoint.observer.note("rebalance", RowKind.FAULT, group=self.group_id, state_to="begin")
         self._process(RebalanceRequested(group_id=self.group_id))
 
     # -- on the loop ------------------------------------------------------------------------------------
@@ -156,7 +156,7 @@ class GroupControls:
             return []
         if (classic := coordinator.classic.groups.get(self.group_id)) is not None:
             return classic_members(classic)
-        owned = self._endpoint.watch.owned(shard, self.group_id)
+        owned = self._endpoint.observer.owned(shard, self.group_id)
         if (streams := coordinator.streams.groups.get(self.group_id)) is not None:
             return streams_members(streams, owned, coordinator.image)
         group = coordinator.groups.get(self.group_id)
@@ -180,7 +180,7 @@ class GroupControls:
     async def _stable(self, members: int | None, timeout_s: float) -> list[GroupMember]:
         wanted = None if members is None else whole("members", members, 0, None)
         limit = duration("timeout", timeout_s)
-        if not await self._endpoint.watch.waiting.until(lambda: self._is_stable(wanted), limit):
+        if not await self._endpoint.observer.waiting.until(lambda: self._is_stable(wanted), limit):
             raise TimeoutError(self._why_not(wanted, limit))
         return self._members()
 
@@ -192,7 +192,7 @@ class GroupControls:
             return False
         if not members:
             return wanted == 0
-        heard = self._endpoint.watch.heard(self._shard(), self.group_id)
+        heard = self._endpoint.observer.confirmed(self._shard(), self.group_id)
         confirmed = all(not any(_unconfirmed(each, heard)) for each in members)
         return confirmed and self._state() == "Stable" and self._is_covered(members)
 
@@ -222,7 +222,7 @@ class GroupControls:
             missing.append(f"members: {wanted} expected, there are {len(members)}{names and f' ({names})'}")
         elif not members and wanted is None:
             missing.append("it has no members")
-        heard = self._endpoint.watch.heard(self._shard(), self.group_id)
+        heard = self._endpoint.observer.confirmed(self._shard(), self.group_id)
         for each in members:
             missing += (f"{each.client_id} {each.member_id} {what}" for what in _unconfirmed(each, heard))
         if not self._is_covered(members):

@@ -19,7 +19,7 @@ from fencepost.coordinator.protocol.streams import (
 )
 from fencepost.coordinator.streams.states import StreamsGroupMemberState as StreamsMemberState
 from fencepost.simulation.embedded.members import named, partitions_read
-from fencepost.simulation.embedded.view import GroupView, MemberSeen
+from fencepost.simulation.embedded.replayed import EmbeddedMember, ReplayedGroup
 
 Heartbeat: TypeAlias = ConsumerGroupHeartbeatRequest | StreamsGroupHeartbeatRequest
 HeartbeatAnswer: TypeAlias = ConsumerGroupHeartbeatResponse | StreamsGroupHeartbeatResponse
@@ -31,8 +31,8 @@ _FENCED = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID)
 class ReportedMembers:
     """The members of one group, by their own word; what changes is told as a world tells of its members."""
 
-    def __init__(self, view: GroupView, tell: Callable[..., None]) -> None:
-        self._view = view
+    def __init__(self, world: ReplayedGroup, tell: Callable[..., None]) -> None:
+        self._world = world
         self._tell = tell
         self._states: dict[MemberId, str] = {}
         self.owned: dict[MemberId, Partitions] = {}
@@ -43,8 +43,8 @@ class ReportedMembers:
         member_id = reply.member_id or request.member_id
         if reply.error_code is not ErrorCode.NONE or request.member_epoch < JOIN_EPOCH:
             return
-        if member_id not in self._view.seen:
-            self._view.seen[member_id] = MemberSeen(member_id)
+        if member_id not in self._world.seen:
+            self._world.seen[member_id] = EmbeddedMember(member_id)
             self._tell("on_member_host", member_id, "start")
         elif request.member_epoch == JOIN_EPOCH:
             self._drop(member_id, "lost")
@@ -54,7 +54,7 @@ class ReportedMembers:
     def after(self, request: Heartbeat, reply: HeartbeatAnswer, coordinator: GroupCoordinator | None) -> None:
         """The same, once everybody has been told of the step."""
         member_id = reply.member_id or request.member_id
-        if member_id not in self._view.seen:
+        if member_id not in self._world.seen:
             return
         if reply.error_code is not ErrorCode.NONE:
             if reply.error_code in _FENCED:
@@ -72,16 +72,16 @@ class ReportedMembers:
         """The coordinator has removed a member, whatever that one believes."""
         self.owned.pop(member_id, None)
         self._states.pop(member_id, None)
-        if member_id in self._view.seen:
+        if member_id in self._world.seen:
             self._tell("on_member_host", member_id, "stopped")
-            del self._view.seen[member_id]
+            del self._world.seen[member_id]
 
     def confirmed(self, member_id: MemberId, assigned: Partitions) -> bool:
         """Whether the member has said that it owns just this."""
         return _same(self.owned.get(member_id, NO_PARTITIONS), assigned)
 
     def _owns(self, member_id: MemberId, partitions: Partitions) -> None:
-        image = self._view.topics
+        image = self._world.topics
         had = named(self.owned.get(member_id, NO_PARTITIONS), image)
         has = named(partitions, image)
         self.owned[member_id] = partitions
@@ -89,7 +89,7 @@ class ReportedMembers:
         self._callback(member_id, "assigned", tuple(sorted({*has} - {*had})))
 
     def _drop(self, member_id: MemberId, kind: str) -> None:
-        had = named(self.owned.pop(member_id, NO_PARTITIONS), self._view.topics)
+        had = named(self.owned.pop(member_id, NO_PARTITIONS), self._world.topics)
         self._callback(member_id, kind, had)
 
     def _callback(self, member_id: MemberId, kind: str, partitions: tuple[Any, ...]) -> None:

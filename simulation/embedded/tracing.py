@@ -11,7 +11,7 @@ from typing import Final
 from fencepost.coordinator.protocol.consumer_protocol import MalformedConsumerProtocol, read_subscription
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
-from fencepost.simulation.embedded.view import WORLD
+from fencepost.simulation.embedded.replayed import WORLD
 from fencepost.simulation.trace.brokers import addresses
 from fencepost.simulation.trace.group_runs import GroupRuns
 from fencepost.simulation.trace.schema import Row
@@ -57,15 +57,15 @@ class TopicTracing:
 
     def begin(self) -> None:
         """Send what there is, and whatever comes."""
-        watch = self._endpoint.watch
-        for row in watch.rows:
+        observer = self._endpoint.observer
+        for row in observer.rows:
             self._runs.take(row)
-        watch.on_row = self._runs.take
+        observer.trace.on_row = self._runs.take
 
     def end(self) -> None:
         """Take in what was not told yet; nothing comes any more."""
-        self._endpoint.watch.catch_up()
-        self._endpoint.watch.on_row = lambda row: None
+        self._endpoint.observer.catch_up()
+        self._endpoint.observer.trace.on_row = lambda row: None
 
     def close(self) -> None:
         """Send what waits. It blocks, and a cluster that traces itself must still serve.

@@ -80,13 +80,13 @@ def test_a_generation_that_jumps_is_seen(in_both: bool) -> None:
     with EmbeddedKafka(topics={"orders": 2}) as kafka:
 
         async def play() -> None:
-            groups, seen = kafka.endpoint.brokers.groups, kafka.endpoint.watch
+            groups, seen = kafka.endpoint.brokers.groups, kafka.endpoint.observer
             first = groups.ask(joins("", 1), 1)
             leader = (await first if isinstance(first, asyncio.Future) else first).member_id
             joined = await groups.ask(joins(leader, 2), 1)
             seen.catch_up()
             shard = groups.shard_of("g")
-            answers, follows = shard.coordinator, seen._shards[shard.number].view.active
+            answers, follows = shard.coordinator, seen._shards[shard.number].replayed.active
             assert answers is not None
             assert follows is not None
             for coordinator in (answers, follows) if in_both else (answers,):

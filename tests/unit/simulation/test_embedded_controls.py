@@ -96,7 +96,7 @@ async def test_waiting_may_be_given_up(kafka: EmbeddedKafka) -> None:
         async with asyncio.timeout(0.05):
             await group.wait_stable()
     until = time.monotonic() + 10
-    while kafka.endpoint.watch.waiting:
+    while kafka.endpoint.observer.waiting:
         assert time.monotonic() < until, "nobody waits any more"
 
 
@@ -295,7 +295,7 @@ def test_many_records_go_in_as_many_batches(kafka: EmbeddedKafka) -> None:
 def test_offsets_are_what_was_committed(
     kafka: EmbeddedKafka, member: WireMember, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(observer, "_LATER_S", 3600.0)
+    monkeypatch.setattr(observer, "_LAG_S", 3600.0)
     kafka.produce("orders", "a", "b", partition=0)
 
     def commit(offset: int) -> None:

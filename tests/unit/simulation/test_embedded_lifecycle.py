@@ -29,7 +29,7 @@ def test_who_waits_is_told_that_it_ended() -> None:
     with ThreadPoolExecutor(1) as threads:
         with EmbeddedKafka() as kafka:
             waiting = threads.submit(kafka.group("g").wait_stable, 1)
-            while not len(kafka.endpoint.watch.waiting):
+            while not len(kafka.endpoint.observer.waiting):
                 time.sleep(0.001)
         with pytest.raises(FencepostError, match="this Kafka runs no more: ask it before"):
             waiting.result(30)

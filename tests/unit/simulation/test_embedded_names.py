@@ -5,8 +5,8 @@ from __future__ import annotations
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import JoinGroupRequest
 from fencepost.coordinator.protocol.outcome import Event, Outcome
-from fencepost.simulation.embedded import names
-from fencepost.simulation.embedded.names import MemberNames
+from fencepost.simulation.embedded import kept_trace
+from fencepost.simulation.embedded.kept_trace import MemberNames
 
 NOBODY = JoinGroupRequest(
     group_id="g", protocol_type="consumer", protocols=(), session_timeout_ms=1, rebalance_timeout_ms=1
@@ -25,7 +25,7 @@ def consumer(member_id: str, client_id: str, instance_id: str | None = None) -> 
 def known(*steps: tuple[Event, Outcome]) -> dict[str, str]:
     found = MemberNames()
     for step in steps:
-        found.hear(*step)
+        found.note(*step)
     return dict(found.names)
 
 
@@ -65,6 +65,6 @@ def test_members_without_ids_of_their_own_have_none_and_those_that_go_keep_their
 
 
 def test_of_very_many_members_the_newest_are_known(monkeypatch) -> None:
-    monkeypatch.setattr(names, "MOST_KNOWN", 3)
+    monkeypatch.setattr(kept_trace, "MOST_KNOWN", 3)
     found = known(*((NOBODY, outcome(consumer(f"member-{number}", "c"))) for number in range(5)))
     assert list(found) == ["member-2", "member-3", "member-4"]

@@ -127,7 +127,7 @@ def client(kafka: EmbeddedKafka) -> Iterator[Client]:
     one = Client(kafka.bootstrap_servers)
     yield one
     one.close()
-    kafka.endpoint.interference.clear()
+    kafka.endpoint.faults.clear()
 
 
 @pytest.mark.parametrize("key", ApiKey, ids=lambda key: key.name)

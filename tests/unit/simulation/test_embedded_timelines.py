@@ -59,7 +59,7 @@ def test_a_fixture_that_fails_leaves_a_timeline_too(run_pytest: Runs) -> None:
         from fencepost.simulation.trace.schema import Kind
 
         def seen(kafka, group):
-            kafka.endpoint.watch.note("fence", Kind.FAULT, group=group, state_to="begin")
+            kafka.endpoint.observer.note("fence", Kind.FAULT, group=group, state_to="begin")
 
         @pytest.fixture
         def consumer(kafka):
@@ -116,7 +116,7 @@ def test_a_fixture_that_fails_behind_the_test_leaves_a_timeline(run_pytest: Runs
 
         @pytest.fixture
         def consumer(kafka):
-            kafka.endpoint.watch.note("fence", Kind.FAULT, group="g", state_to="begin")
+            kafka.endpoint.observer.note("fence", Kind.FAULT, group="g", state_to="begin")
             yield kafka
             raise RuntimeError("did not close")
 

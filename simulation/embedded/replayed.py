@@ -1,4 +1,4 @@
-"""What checkers and the trace may read of an embedded cluster: one view a shard, and one a group."""
+"""The replayed worlds of an embedded cluster, by shard and by group, for checkers and trace writers."""
 
 from __future__ import annotations
 
@@ -27,30 +27,30 @@ def host_of(node_id: int) -> str:
     return f"broker-{node_id}"
 
 
-class CoordinatorSeen:
+class EmbeddedCoordinator:
     """The broker that leads a shard."""
 
-    def __init__(self, view: ShardView) -> None:
-        self._view = view
+    def __init__(self, world: ReplayedShard) -> None:
+        self._world = world
 
     @property
     def name(self) -> str:
         """The broker's name."""
-        return host_of(self._view.shard.node_id)
+        return host_of(self._world.shard.node_id)
 
     @property
     def status(self) -> str:
         """`active`, or `loading`."""
-        return "loading" if self._view.shard.host is None else "active"
+        return "loading" if self._world.shard.host is None else "active"
 
     @property
     def coordinator(self) -> GroupCoordinator | None:
         """The coordinator, once it is loaded."""
-        return self._view.active
+        return self._world.active
 
 
-class MemberSeen:
-    """A member of whom only its requests are known. It has the name of its id."""
+class EmbeddedMember:
+    """A member of which only its requests are known. Its name is its id."""
 
     status = "running"
 
@@ -77,10 +77,10 @@ class _Names(Mapping[MemberId, str]):
         return 0
 
 
-class ShardView:
+class ReplayedShard:
     """A shard as a world of its own: the groups of one coordinator, their journal and their members.
 
-    The coordinator is the one that follows, as it was when that happened which observers are told of.
+    The coordinator is the shadow coordinator, at the time of the step that is observed.
     """
 
     faults_over = False
@@ -92,10 +92,10 @@ class ShardView:
         self._brokers = brokers
         self.shard = shard
         self.now_us = 0
-        """When the event happened that observers are told of now."""
-        self.follower: ShadowCoordinator | None = None
-        self.seen: dict[MemberId, MemberSeen] = {}
-        self.members: Mapping[MemberId, MemberSeen] = MappingProxyType(self.seen)
+        """The time of the step that is observed now."""
+        self.shadow: ShadowCoordinator | None = None
+        self.seen: dict[MemberId, EmbeddedMember] = {}
+        self.members: Mapping[MemberId, EmbeddedMember] = MappingProxyType(self.seen)
 
     @property
     def config(self) -> GroupCoordinatorConfig:
@@ -104,7 +104,7 @@ class ShardView:
 
     @property
     def topics(self) -> TopicsImage:
-        """The topics as the coordinator knows them, which is told first of all when they change."""
+        """The topics as the coordinator knows them, which is notified first when they change."""
         coordinator = self.active
         return self._brokers.cluster.image if coordinator is None else coordinator.image
 
@@ -117,15 +117,15 @@ class ShardView:
         return MemoryJournal([tuple(journal)])
 
     @property
-    def coordinators(self) -> Mapping[str, CoordinatorSeen]:
+    def coordinators(self) -> Mapping[str, EmbeddedCoordinator]:
         """The broker that leads the shard."""
-        seen = CoordinatorSeen(self)
+        seen = EmbeddedCoordinator(self)
         return {seen.name: seen}
 
     @property
     def active(self) -> GroupCoordinator | None:
         """The coordinator, while the shard has one."""
-        return None if self.shard.host is None or self.follower is None else self.follower.coordinator
+        return None if self.shard.host is None or self.shadow is None else self.shadow.coordinator
 
     @property
     def log_ends(self) -> Mapping[TopicPartition, int]:
@@ -153,10 +153,10 @@ class _LogEnds(Mapping[TopicPartition, int]):
         return sum(topic.partitions for topic in self._cluster.image.by_name.values())
 
 
-class GroupView(ShardView):
+class ReplayedGroup(ReplayedShard):
     """One group of a shard."""
 
-    def __init__(self, shard: ShardView, group_id: str) -> None:
+    def __init__(self, shard: ReplayedShard, group_id: str) -> None:
         self._of = shard
         self._brokers = shard._brokers
         self.shard = shard.shard

@@ -46,7 +46,7 @@ JOINED = "ConsumerGroupHeartbeatRequest m"
 
 @pytest.fixture
 def _later(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(observer, "_LATER_S", 3600.0)
+    monkeypatch.setattr(observer, "_LAG_S", 3600.0)
 
 
 @pytest.fixture
@@ -75,7 +75,7 @@ def test_a_member_has_its_answer_before_anybody_is_told(kafka: EmbeddedKafka, to
 
 def test_who_never_rests_is_told_of_all_the_same(kafka: EmbeddedKafka, told: list[str]) -> None:
     member = join(kafka)
-    for _ in range(observer._MOST_UNTOLD):
+    for _ in range(observer._MAX_LAG):
         assert not told
         member.heartbeat()
     assert told == [JOINED, "ConsumerGroupHeartbeatRequest m"], "of one for all that are the same"
@@ -120,7 +120,7 @@ def test_a_static_member_that_comes_back_is_connected(kafka: EmbeddedKafka) -> N
 
 
 def test_who_left_is_forgotten(kafka: EmbeddedKafka) -> None:
-    known = kafka.endpoint.interference
+    known = kafka.endpoint.faults
     member = join(kafka)
     assert "m" in known.connected
     member.heartbeat(-1)
@@ -165,7 +165,7 @@ def classic(kafka: EmbeddedKafka) -> WireMember:
 def test_a_classic_member_that_left_is_forgotten(
     kafka: EmbeddedKafka, classic: WireMember, version: int
 ) -> None:
-    known = kafka.endpoint.interference
+    known = kafka.endpoint.faults
     member_id = join_classic(classic)
     assert known.connected == {member_id}
     leaving = LeaveGroupCall(group_id="g", members=(LeaveGroupRequest(group_id="g", member_id=member_id),))
@@ -178,7 +178,7 @@ def test_a_classic_member_that_left_is_forgotten(
 def test_a_classic_member_that_was_replaced_or_expired_is_forgotten(
     kafka: EmbeddedKafka, classic: WireMember
 ) -> None:
-    known = kafka.endpoint.interference
+    known = kafka.endpoint.faults
     first = join_classic(classic, instance_id="desk")
     second = join_classic(classic, instance_id="desk")
     assert first != second
@@ -196,18 +196,18 @@ def test_members_of_a_group_that_changes_its_protocol_stay_known(
     member_id = join_classic(classic)
     member = join(kafka)
     assert {each.protocol for each in kafka.group("g").members()} == {"classic", "consumer"}
-    assert kafka.endpoint.interference.connected == {member_id, "m"}
+    assert kafka.endpoint.faults.connected == {member_id, "m"}
     member.heartbeat(-1)
-    assert kafka.endpoint.interference.connected == {member_id}
+    assert kafka.endpoint.faults.connected == {member_id}
 
 
 def test_closed_connections_are_forgotten(kafka: EmbeddedKafka) -> None:
-    known = kafka.endpoint.interference
+    known = kafka.endpoint.faults
     for _ in range(200):
         member = join(kafka)
         member.heartbeat(-1)
         WireMember.close_all()
-    assert len(known._heard) < 150
+    assert len(known._members) < 150
 
 
 def test_whoever_waits_is_woken_at_once(kafka: EmbeddedKafka) -> None:
@@ -216,7 +216,7 @@ def test_whoever_waits_is_woken_at_once(kafka: EmbeddedKafka) -> None:
     found: list[Any] = []
     waiter = threading.Thread(target=lambda: found.append(kafka.group("g").wait_stable(members=0)))
     waiter.start()
-    while not kafka.endpoint.watch.waiting:
+    while not kafka.endpoint.observer.waiting:
         assert waiter.is_alive()
     member.heartbeat(-1)
     waiter.join(10)
@@ -227,7 +227,7 @@ def test_whoever_waits_is_woken_at_once(kafka: EmbeddedKafka) -> None:
 def test_nobody_has_to_look(monkeypatch: pytest.MonkeyPatch) -> None:
     seen = threading.Event()
     with EmbeddedKafka(topics={"orders": 4}) as kafka:
-        monkeypatch.setattr(kafka.endpoint.watch, "on_row", lambda row: seen.set())
+        monkeypatch.setattr(kafka.endpoint.observer.trace, "on_row", lambda row: seen.set())
         join(kafka)
         assert seen.wait(10)
 
@@ -249,4 +249,4 @@ def test_a_coordinator_that_is_not_as_its_follower_is_seen(kafka: EmbeddedKafka)
     coordinator.groups["g"].metadata_hash += 1
     (found,) = kafka.check()
     assert found.invariant == "journal-replay"
-    assert "of the coordinator that follows differ from the live state" in found.message
+    assert "of the shadow coordinator differ from the live state" in found.message

@@ -1,0 +1,123 @@
+"""The trace of an embedded cluster, as it is kept: rows, violations, and the names that people give members.
+
+Members are named by their instance or client ids; the rows have member ids.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Final
+
+from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol.classic import JoinGroupRequest
+from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.coordinator.protocol.outcome import Event, Outcome
+from fencepost.coordinator.protocol.streams_records import (
+    StreamsGroupMemberMetadataKey,
+    StreamsGroupMemberMetadataValue,
+)
+from fencepost.simulation.embedded.replayed import WORLD
+from fencepost.simulation.kernel.observers import Violation
+from fencepost.simulation.trace.rows import Event as TraceEvent
+from fencepost.simulation.trace.rows import TraceRows
+from fencepost.simulation.trace.schema import Row, RowKind
+
+KEPT_ROWS: Final = 200_000
+"""Older rows of the trace are dropped."""
+MOST_KNOWN: Final = 10_000
+"""Of older members nothing is known any more."""
+_OF_ID: Final = 8
+"""Characters of a member id: many clients share one client id."""
+_KEYS: Final = (r.ConsumerGroupMemberMetadataKey, StreamsGroupMemberMetadataKey)
+_VALUES: Final = (r.ConsumerGroupMemberMetadataValue, StreamsGroupMemberMetadataValue)
+
+
+class MemberNames:
+    """Names by member id, also of members that are gone."""
+
+    def __init__(self) -> None:
+        self._names: dict[MemberId, str] = {}
+        self.names: Mapping[MemberId, str] = MappingProxyType(self._names)
+
+    def note(self, event: Event, outcome: Outcome) -> None:
+        """Take the names from a step of a coordinator, in which members may state their ids."""
+        if isinstance(event, JoinGroupRequest):
+            self._call(event.member_id, event.instance_id, event.client_id)
+        for record in outcome.records:
+            key, value = record.key, record.value
+            if isinstance(value, r.GroupMetadataValue):
+                for member in value.members:
+                    self._call(member.member_id, member.instance_id, member.client_id)
+            elif isinstance(key, _KEYS) and isinstance(value, _VALUES):
+                self._call(key.member_id, value.instance_id, value.client_id)
+
+    def _call(self, member_id: MemberId, instance_id: str | None, client_id: str) -> None:
+        name = instance_id or client_id
+        if not member_id or not name or member_id in self._names:
+            return
+        if len(self._names) >= MOST_KNOWN:
+            del self._names[next(iter(self._names))]
+        own = member_id.removeprefix(f"{name}-")
+        self._names[member_id] = name if own == name else f"{name} {own[:_OF_ID]}"
+
+
+class KeptTrace:
+    """The newest `KEPT_ROWS` rows, and all violations. `now_us` is the time of what is observed now."""
+
+    def __init__(self) -> None:
+        self.now_us = 0
+        self.seq = 0
+        """The number of the newest row."""
+        self.names = MemberNames()
+        self.violations: list[Violation] = []
+        self.on_row: Callable[[Row], None] = lambda row: None
+        """Called with each row."""
+        self._rows: deque[Row] = deque(maxlen=KEPT_ROWS)
+        self._start_ms: int | None = None
+
+    @property
+    def rows(self) -> Sequence[Row]:
+        """The rows that are kept."""
+        return self._rows
+
+    def set_time(self, now_ms: int) -> None:
+        """Count from the first time that is given."""
+        if self._start_ms is None:
+            self._start_ms = now_ms
+        self.now_us = (now_ms - self._start_ms) * 1_000
+
+    def keep(self, group: str, event: TraceEvent) -> None:
+        """Append a row. Time in the trace never goes back, though a late timer has its own time."""
+        self.seq += 1
+        t_us = max(event[0], self._rows[-1].t_us) if self._rows else event[0]
+        row = Row(self.seq, t_us, WORLD, group, *event[1:])
+        self._rows.append(row)
+        self.on_row(row)
+
+    def note(self, actor: str, kind: RowKind, state_to: str, group: str, detail: str) -> None:
+        """Append a row that is about no step of a coordinator."""
+        self.keep(group, (self.now_us, actor, kind.value, "", state_to, -1, -1, (), "", detail))
+
+    def report(self, group: str, invariant: str, message: str) -> None:
+        """Append a violation, with a row of its own."""
+        self.violations.append(
+            Violation(invariant=invariant, seq=self.seq, t_us=self.now_us, message=message)
+        )
+        self.keep(group, (self.now_us, "", RowKind.VIOLATION.value, "", "", -1, -1, (), invariant, message))
+
+
+class KeptGroupRows(TraceRows):
+    """Hands the rows of one group to the trace of all."""
+
+    __slots__ = ("_group", "_keep")
+
+    def __init__(self, group: str, trace: KeptTrace) -> None:
+        super().__init__(world=WORLD, group=group)
+        self._group = group
+        self._keep = trace.keep
+
+    def append(self, event: TraceEvent) -> None:
+        """Append one row."""
+        self._keep(self._group, event)

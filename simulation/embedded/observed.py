@@ -1,0 +1,188 @@
+"""The observers of an embedded cluster, by group and by coordinator: trace writers and checkers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Set
+from functools import partial
+from typing import Any, Final
+
+import msgspec
+
+from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol.classic import JoinGroupRequest
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
+from fencepost.coordinator.protocol.outcome import Event, Outcome
+from fencepost.coordinator.protocol.streams_records import StreamsGroupMemberMetadataKey
+from fencepost.simulation.checkers.claims import OneClaimant
+from fencepost.simulation.checkers.classic import ClassicGroupsChecker
+from fencepost.simulation.checkers.clients import Clients
+from fencepost.simulation.checkers.coordination import Coordination
+from fencepost.simulation.checkers.journal import compare_coordinators
+from fencepost.simulation.checkers.liveness import uncovered
+from fencepost.simulation.embedded.classic import ClassicTraceWriter
+from fencepost.simulation.embedded.kept_trace import KeptGroupRows, KeptTrace
+from fencepost.simulation.embedded.members import knows_its_topics
+from fencepost.simulation.embedded.replayed import ReplayedGroup, ReplayedShard, host_of
+from fencepost.simulation.embedded.reported_members import Heartbeat, HeartbeatAnswer, ReportedMembers
+from fencepost.simulation.embedded.streams import StreamsTraceWriter
+from fencepost.simulation.kernel.observers import hook_lists
+from fencepost.simulation.trace.writer import TraceWriter
+
+Guarded = Callable[..., None]
+"""Calls its first argument with the others. An observer that fails must not fail the others."""
+_MEMBERS: Final = (r.ConsumerGroupMemberMetadataKey, StreamsGroupMemberMetadataKey)
+"""Record keys whose tombstone removes a member."""
+
+
+class GroupObservers:
+    """The observers of one group."""
+
+    def __init__(self, shard: ReplayedShard, group_id: str, trace: KeptTrace) -> None:
+        self.replayed = ReplayedGroup(shard, group_id)
+        self._trace = trace
+        rows = KeptGroupRows(group_id, trace)
+        trace_writers = (TraceWriter(rows), ClassicTraceWriter(rows), StreamsTraceWriter(rows))
+        observers = (*trace_writers, OneClaimant())
+        for observer in observers:
+            observer.attach(self.replayed, partial(trace.report, group_id))
+        self.hooks = hook_lists(observers)
+        self.members = ReportedMembers(self.replayed, self.notify)
+        self.confirmed: set[MemberId] = set()
+        """Members of whom a request was accepted since the coordinator was loaded.
+
+        JoinGroup does not count: a classic member that has joined learns its assignment by SyncGroup, which a
+        follower may send long after its leader's made the group stable.
+        """
+
+    def notify(self, hook: str, *arguments: object) -> None:
+        """Notify all observers of what happened now."""
+        for method in self.hooks[hook]:
+            method(*arguments, self._trace.now_us)
+
+    def note_members(self, event: Event, outcome: Outcome) -> None:
+        """Note whose request was accepted, what members are called, and who was removed."""
+        self._trace.names.note(event, outcome)
+        member_id = getattr(outcome.reply, "member_id", None) or getattr(event, "member_id", None)
+        if member_id and getattr(outcome.reply, "error_code", ErrorCode.NONE) is ErrorCode.NONE:
+            if isinstance(event, JoinGroupRequest):
+                self.confirmed.discard(member_id)
+            else:
+                self.confirmed.add(member_id)
+        for member_id in removed_members(outcome):
+            self.confirmed.discard(member_id)
+
+    def step(self, host: str, event: Event, outcome: Outcome, steady: bool) -> None:
+        """Notify all observers of a step that is about this group."""
+        reply = outcome.reply
+        if isinstance(event, Heartbeat) and isinstance(reply, HeartbeatAnswer):
+            self.members.before(event, reply)
+        self.notify("on_steady_step" if steady else "on_coordinator_step", host, event, outcome)
+        if isinstance(event, OffsetCommitRequest):
+            self.notify("on_commit", event.member_id, event, reply)
+        if isinstance(event, Heartbeat) and isinstance(reply, HeartbeatAnswer):
+            self.members.after(event, reply, self.replayed.active)
+        for member_id in removed_members(outcome):
+            self.members.removed(member_id)
+
+    def topic(self, name: str, what: str, partitions: int, guarded: Guarded) -> None:
+        """Notify checkers of a topic: the trace has one row of it for all groups."""
+        for method in self.hooks["on_topic"]:
+            if not isinstance(getattr(method, "__self__", None), TraceWriter):
+                guarded(method, name, what, partitions, self._trace.now_us)
+
+
+class ShardObservers:
+    """The observers of one coordinator, and of each of its groups."""
+
+    def __init__(self, replayed: ReplayedShard, trace: KeptTrace, guarded: Guarded) -> None:
+        self.replayed = replayed
+        self._trace = trace
+        self._guarded = guarded
+        observers = (Coordination(), Clients(), ClassicGroupsChecker())
+        for observer in observers:
+            observer.attach(replayed, partial(trace.report, ""))
+        self._hooks = hook_lists(observers)
+        self.groups: dict[str, GroupObservers] = {}
+        self.classic_members: dict[str, Set[MemberId]] = {}
+        """The members of each classic group after its last step."""
+
+    @property
+    def host(self) -> str:
+        """The name of the broker that leads the shard."""
+        return host_of(self.replayed.shard.node_id)
+
+    def notify(self, hook: str, *arguments: object) -> None:
+        """Notify the coordinator's own observers of what happened now."""
+        self._guarded(self._notify, hook, *arguments)
+
+    def _notify(self, hook: str, *arguments: object) -> None:
+        for method in self._hooks[hook]:
+            method(*arguments, self._trace.now_us)
+
+    def step(self, event: Event, outcome: Outcome) -> None:
+        """Notify all of a step, which the shadow coordinator has taken."""
+        host, steady = self.host, is_steady(outcome)
+        self.replayed.now_us = self._trace.now_us
+        self.notify("on_steady_step" if steady else "on_coordinator_step", host, event, outcome)
+        for group_id, part in by_group(event, outcome):
+            group = self.groups.get(group_id)
+            if group is None:
+                group = self.groups[group_id] = GroupObservers(self.replayed, group_id, self._trace)
+            self._guarded(group.note_members, event, part)
+            self._guarded(group.step, host, event, part, steady)
+
+    def check(self) -> None:
+        """Check everything as it is now."""
+        self.notify("on_end")
+        self._guarded(self._check_shadow)
+        self._guarded(self._check_covered)
+
+    def _check_shadow(self) -> None:
+        answers, shadow = self.replayed.shard.coordinator, self.replayed.active
+        if answers is not None and shadow is not None:
+            for invariant, message in compare_coordinators(shadow, answers, "the shadow coordinator"):
+                self._trace.report("", invariant, message)
+
+    def _check_covered(self) -> None:
+        coordinator = self.replayed.active
+        if coordinator is None:
+            return
+        default = self.replayed.config.group_consumer_assignors[0]
+        for group_id, group in coordinator.groups.items():
+            if group.members and group.state == "Stable" and knows_its_topics(coordinator, group_id):
+                for invariant, message in uncovered(group, coordinator.image, default):
+                    self._trace.report(group_id, invariant, message)
+
+
+def is_steady(outcome: Outcome) -> bool:
+    """Return true for an accepted heartbeat that changed nothing."""
+    reply = outcome.reply
+    return (
+        not outcome.records
+        and not outcome.effects
+        and type(reply) is ConsumerGroupHeartbeatResponse
+        and reply.error_code is ErrorCode.NONE
+    )
+
+
+def removed_members(outcome: Outcome) -> Iterator[MemberId]:
+    """Yield the members that a step removed; one may have come back in it under the same id."""
+    for record in outcome.records:
+        if record.value is None and isinstance(record.key, _MEMBERS):
+            yield record.key.member_id
+
+
+def by_group(event: Event, outcome: Outcome) -> Iterable[tuple[str, Outcome]]:
+    """Yield the groups that a step is about, each with its share of the records."""
+    group_id: Any = getattr(event, "group_id", None)
+    if group_id is not None:
+        yield group_id, outcome
+        return
+    touched = dict.fromkeys(record.key.group_id for record in outcome.records)
+    touched.update((each.group_id, None) for each in outcome.effects if hasattr(each, "group_id"))
+    for each in touched:
+        mine = tuple(record for record in outcome.records if record.key.group_id == each)
+        yield each, msgspec.structs.replace(outcome, records=mine)
