@@ -9,16 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from fencepost.coordinator.codec.consumer import pack_heartbeat
+from fencepost.coordinator.codec.framing import response_header
 from fencepost.coordinator.codec.registry import ASKED_AGAIN
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 
 if TYPE_CHECKING:
     from fencepost.coordinator.server.cluster import KafkaCluster
     from fencepost.coordinator.server.services import Handler
-
-
-from fencepost.coordinator.codec.consumer import pack_heartbeat
-from fencepost.coordinator.codec.framing import response_header
-from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 
 _LONGEST: Final = 1024
 """Requests of more bytes are no client's first ones."""

@@ -1,9 +1,46 @@
-"""What must never happen, checked after every event; and what must happen once faults end.
+"""Invariants: what must never happen, checked after every event; and what must happen once faults end.
 
-Each checker is an observer of the world over small pure parts, which unit tests feed by hand.
-`catalogue` names every invariant; `suite` puts the checkers together.
+Each checker is an observer of the world over small pure parts, which unit tests feed directly. `catalogue`
+names every invariant.
 """
 
-from fencepost.simulation.checkers.suite import all_checkers, real_checkers
+from __future__ import annotations
 
-__all__ = ("all_checkers", "real_checkers")
+from collections.abc import Container
+
+from fencepost.simulation.checkers.base import Checker
+from fencepost.simulation.checkers.catalogue import NOT_ON_REAL
+from fencepost.simulation.checkers.claims import OneClaimant
+from fencepost.simulation.checkers.classic import ClassicGroupsChecker
+from fencepost.simulation.checkers.classic_members import ClassicMembers
+from fencepost.simulation.checkers.coordination import Coordination, ObservedCoordination
+from fencepost.simulation.checkers.liveness import Liveness
+from fencepost.simulation.checkers.members import Callbacks, Transitions
+from fencepost.simulation.checkers.records import Records
+from fencepost.simulation.checkers.requests import Requests
+
+
+def all_checkers(protocols: Container[str] = ("consumer", "classic")) -> list[Checker]:
+    """New checkers, in the order in which they look at an event; each set observes one run.
+
+    Checkers of classic members are for worlds that have some: `protocols` are all that members speak.
+    """
+    of_classic_members = [ClassicMembers()] if "classic" in protocols else []
+    return [Coordination(), ClassicGroupsChecker(), *_of_members(), *of_classic_members]
+
+
+def real_checkers() -> list[Checker]:
+    """The same for a run on a real broker, whose journal is observed.
+
+    Invariants of `NOT_ON_REAL` are not reported: the catalogue says why.
+    """
+    checkers = [ObservedCoordination(), *_of_members()]
+    for checker in checkers:
+        checker.left_out = NOT_ON_REAL
+    return checkers
+
+
+def _of_members() -> list[Checker]:
+    records = Records()
+    requests = Requests(records.on_commit_request)
+    return [OneClaimant(), Transitions(), Callbacks(), requests, records, Liveness(records.is_processing)]

@@ -1,4 +1,7 @@
-"""Every invariant by its short name: what it says, and where it comes from."""
+"""Every invariant by its short name: what it says, where it comes from, and whether it judges real brokers.
+
+A real coordinator is observed through its journal.
+"""
 
 from __future__ import annotations
 
@@ -7,7 +10,71 @@ from typing import Final
 
 import msgspec
 
-from fencepost.simulation.checkers.on_real import RealJudgement, judgement_of
+
+class RealJudgement(msgspec.Struct, frozen=True):
+    """What becomes of an invariant where the coordinator is a real broker."""
+
+    judged: bool
+    note: str
+    """What is different there, or why it can't be judged."""
+
+
+_IN_FULL: Final = RealJudgement(True, "")
+
+
+def _no(note: str) -> RealJudgement:
+    return RealJudgement(False, note)
+
+
+def _yes(note: str) -> RealJudgement:
+    return RealJudgement(True, note)
+
+
+_REQUEST: Final = _no("Requests to the broker are in no record.")
+_NO_STREAMS: Final = _no("A Kafka broker has no streams with single active consumers.")
+_NO_CLASSIC: Final = _no("The members of a real run speak the protocol of KIP-848.")
+_OWN_MEMBERS: Final = _yes("Of members that are fencepost's own; others do not show it.")
+
+_BY_NAME: Final[Mapping[str, RealJudgement]] = {
+    "owners-map": _yes("The map is the one that follows from the journal."),
+    "revocation-frozen": _yes("Only that the epoch stays: acknowledgements are in no record."),
+    "revocation-bounded": _yes("Within five seconds: a broker's timers are not exact."),
+    "unreleased-waits": _yes("After each outcome that can be told from the next one in its batch."),
+    "assigned-in-target": _yes("Except of topics that changed within the second before."),
+    "target-covers": _yes("Except of topics that changed within the second before."),
+    "target-balanced": _yes("Ranges except of topics that changed within the second before."),
+    "target-sticky": _yes("Except of topics that changed within the second before."),
+    "timers-armed": _no("Timers are in no record."),
+    "metadata-hash": _no("Kafka's digest is its own (XXH3), and private to its journal."),
+    "bounded-memory": _yes("What the journal keeps of members; timers and contacts are in no record."),
+    "reply-equals-state": _yes("Of replies that members report: epoch and partitions are on record."),
+    "assignment-present": _REQUEST,
+    "granted-after-release": _no("A reply tells what is on record, and one-owner holds of that."),
+    "failed-changes-nothing": _REQUEST,
+    "heartbeat-answers": _REQUEST,
+    "commit-fenced": _REQUEST,
+    "offsets-kept": _yes("Except while topics change."),
+    "fetch-equals-commit": _REQUEST,
+    "streams-shutdown-reaches": _yes("From the first client on that the group told."),
+    "journal-replay": _yes("Each record can follow those before it."),
+    "transitions": _yes("Of groups after each outcome, and of members that are fencepost's own."),
+    "one-in-flight": _OWN_MEMBERS,
+    "request-fields": _OWN_MEMBERS,
+    "owned-honest": _OWN_MEMBERS,
+    "epoch-as-answered": _OWN_MEMBERS,
+    "heartbeats-go-on": _no("How late a busy machine lets a process send is no fault of the process."),
+}
+
+_BY_FAMILY: Final[Mapping[str, RealJudgement]] = {"classic-": _NO_CLASSIC, "sac-": _NO_STREAMS}
+"""By how the names begin."""
+
+
+def judgement_of(name: str) -> RealJudgement:
+    """Of the invariant of that name; in full where nothing else is said."""
+    for family, judgement in _BY_FAMILY.items():
+        if name.startswith(family):
+            return judgement
+    return _BY_NAME.get(name, _IN_FULL)
 
 
 class Invariant(msgspec.Struct, frozen=True):

@@ -1,21 +1,26 @@
-"""A group as a whole: nothing is left of members that went, and what is derived agrees with its members."""
+"""A group as a whole: its epochs, what is derived from its members, its tombstones and its soft state.
+
+Nothing is left of members that were removed. Timers and contacts exist for exactly the members of now.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from fencepost.coordinator.consumer.states import GROUP_TABLE, GroupState
+from fencepost.coordinator.consumer.soft import ConsumerGroupSoftState, ConsumerTimerKind
+from fencepost.coordinator.consumer.states import GROUP_TABLE, ConsumerGroupMemberState, GroupState
 from fencepost.coordinator.protocol import records as r
-from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.coordinator.protocol.ids import STATIC_LEAVE_EPOCH, MemberId
 from fencepost.simulation.checkers.base import Finding
 
 if TYPE_CHECKING:
     from fencepost.coordinator.consumer.group import ConsumerGroup
-    from fencepost.simulation.checkers.step import GroupStep
+    from fencepost.coordinator.coordinator import GroupCoordinator
+    from fencepost.simulation.checkers.step import GroupStep, MemberChange
 
 
-class GroupWatch:
+class GroupInvariants:
     """Checks one group after each event that wrote records of it."""
 
     def __init__(self) -> None:
@@ -125,3 +130,123 @@ def _tombstones(step: GroupStep) -> Iterator[Finding]:
                 f"the tombstones of {member_id} of {step.group_id} are of types"
                 f" {[(8, 7, 5)[place] for place in places]}",
             )
+
+
+def check_epochs(step: GroupStep) -> Iterator[Finding]:
+    """Findings of epochs-monotone and epochs-ordered."""
+    group = step.group
+    if group is None:
+        return
+    known = step.known
+    if group.group_epoch < known.group_epoch:
+        yield (
+            "epochs-monotone",
+            f"the epoch of {step.group_id} fell from {known.group_epoch} to {group.group_epoch}",
+        )
+    if group.assignment_epoch < known.assignment_epoch:
+        yield (
+            "epochs-monotone",
+            f"the target epoch of {step.group_id} fell from {known.assignment_epoch} to"
+            f" {group.assignment_epoch}",
+        )
+    if group.assignment_epoch > group.group_epoch:
+        yield (
+            "epochs-ordered",
+            f"{step.group_id} has target epoch {group.assignment_epoch} at group epoch {group.group_epoch}",
+        )
+    for change in step.members:
+        yield from _member(step, group.assignment_epoch, change)
+
+
+def _member(step: GroupStep, assignment_epoch: int, change: MemberChange) -> Iterator[Finding]:
+    after, before = change.after, change.before
+    if after is None:
+        return
+    who = f"{change.member_id} of {step.group_id}"
+    away = after.member_epoch == STATIC_LEAVE_EPOCH
+    if after.member_epoch < 0 and not away:
+        yield "epochs-ordered", f"{who} is stored with epoch {after.member_epoch}"
+    if away and after.instance_id is None:
+        yield "epochs-monotone", f"{who} has no instance id, but epoch -2"
+    if after.member_epoch > assignment_epoch:
+        yield "epochs-ordered", f"{who} has epoch {after.member_epoch}, its target has {assignment_epoch}"
+    if not away and after.previous_member_epoch > after.member_epoch:
+        yield (
+            "epochs-ordered",
+            f"{who} has previous epoch {after.previous_member_epoch} at epoch {after.member_epoch}",
+        )
+    if before is not None and not away and after.member_epoch < before.member_epoch:
+        yield (
+            "epochs-monotone",
+            f"the epoch of {who} fell from {before.member_epoch} to {after.member_epoch}",
+        )
+
+
+# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
+SESSION, REBALANCE = ConsumerTimerKind.SESSION, ConsumerTimerKind.REBALANCE
+UNREVOKED = ConsumerGroupMemberState.UNREVOKED_PARTITIONS
+
+
+class SoftStateInvariants:
+    """Checks one coordinator after the other. It keeps count, so that no step has to look at all groups."""
+
+    def __init__(self) -> None:
+        self._groups: Mapping[str, ConsumerGroupSoftState] = {}
+        """Those that were counted; a coordinator that loads makes others."""
+        self._contacts: dict[str, int] = {}
+        self._total = 0
+
+    def check(self, live: GroupCoordinator, step: GroupStep) -> Iterator[Finding]:
+        """Findings of timers-armed and bounded-memory after one event."""
+        group_id, soft = step.group_id, live.soft
+        members = 0 if step.group is None else len(step.group.members)
+        known = soft.groups.get(group_id)
+        contacts = 0 if known is None else len(known.contacts)
+        if contacts != members:
+            yield "bounded-memory", f"{group_id} has {members} members and contacts of {contacts}"
+        if len(soft.groups) > len(live.groups):
+            yield (
+                "bounded-memory",
+                f"there are {len(live.groups)} groups, and soft state of {len(soft.groups)}",
+            )
+        if soft.groups is not self._groups:
+            self._count(soft.groups)
+        self._total += contacts - self._contacts.get(group_id, 0)
+        self._contacts[group_id] = contacts
+        if known is None:
+            del self._contacts[group_id]
+        limit = 1 + 2 * self._total
+        if len(soft.timers) > limit:
+            self._count(soft.groups)
+            limit = 1 + 2 * self._total
+            if step.group is not None:
+                # One that speaks the classic protocol is expected to join, and to sync.
+                limit += sum(member.classic is not None for member in step.group.members.values())
+            if len(soft.timers) > limit:
+                yield "bounded-memory", f"{len(soft.timers)} timers run, {limit} at most are for members"
+        yield from _timers(live, step)
+
+    def _count(self, groups: Mapping[str, ConsumerGroupSoftState]) -> None:
+        self._groups = groups
+        self._contacts = {group_id: len(group.contacts) for group_id, group in groups.items()}
+        self._total = sum(self._contacts.values())
+
+
+def _timers(live: GroupCoordinator, step: GroupStep) -> Iterator[Finding]:
+    """Whether each member that changed has the timers that it needs."""
+    group_id, timers = step.group_id, live.soft.timers
+    for change in step.members:
+        member = change.after
+        revoking = (
+            member is not None
+            and member.state is UNREVOKED
+            and member.member_epoch >= 0
+            and member.classic is None
+        )
+        for kind, wanted in ((SESSION, member is not None), (REBALANCE, revoking)):
+            if ((kind, group_id, change.member_id) in timers) != wanted:  # equal to a TimerKey
+                yield (
+                    "timers-armed",
+                    f"{change.member_id} of {group_id} has {'no' if wanted else 'a'} {kind} timer, it is"
+                    f" {'gone' if member is None else f'{member.state} at epoch {member.member_epoch}'}",
+                )

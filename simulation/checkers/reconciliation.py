@@ -17,7 +17,7 @@ from fencepost.coordinator.protocol.ids import (
     Partitions,
 )
 from fencepost.simulation.checkers.base import Finding, shown
-from fencepost.simulation.checkers.holders import changes, in_order
+from fencepost.simulation.checkers.ownership import changes, in_order
 from fencepost.simulation.checkers.step import subscribed_topics
 from fencepost.simulation.kernel.observers import RecordsObserved
 

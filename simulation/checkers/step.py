@@ -16,7 +16,7 @@ from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, Partitions, TopicId
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.topics import TopicsImage
-from fencepost.simulation.checkers.holders import Some, changes, held
+from fencepost.simulation.checkers.ownership import Some, changes, held
 from fencepost.simulation.kernel.observers import RecordsObserved, StepEvent
 
 if TYPE_CHECKING:

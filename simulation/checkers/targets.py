@@ -10,7 +10,7 @@ from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, TopicId,
 from fencepost.coordinator.protocol.records import GroupMetadataKey
 from fencepost.coordinator.protocol.topics import metadata_hash
 from fencepost.simulation.checkers.base import Finding, shown
-from fencepost.simulation.checkers.holders import Holders, in_order
+from fencepost.simulation.checkers.ownership import Holders, in_order
 from fencepost.simulation.checkers.step import subscribed_topics
 
 if TYPE_CHECKING:

@@ -27,7 +27,7 @@ from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.trace.schema import Row, RowKind
 
 if TYPE_CHECKING:
-    from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint  # noqa: F401  # named in a base class
+    from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
 
 G = TypeVar("G", bound=GroupControls)
 
@@ -59,8 +59,10 @@ class EmbeddedClock:
 class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
     """A running Kafka, as a test drives it. Its methods take microseconds, from whatever thread."""
 
-    def __init__(self, thread: LoopThread, group_type: type[G]) -> None:
-        super().__init__(thread)
+    def __init__(
+        self, thread: LoopThread, group_type: type[G], running: Controls[EmbeddedEndpoint] | None = None
+    ) -> None:
+        super().__init__(thread, running)
         self._group_type = group_type
         self.clock = EmbeddedClock(self)
         """The coordinators' clock; `advance` moves it."""

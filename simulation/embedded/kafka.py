@@ -177,16 +177,9 @@ class AsyncEmbeddedKafka(KafkaControls[AsyncGroup]):
     """What `async with EmbeddedKafka()` gives: the same Kafka, whose groups are awaited."""
 
     def __init__(self, kafka: EmbeddedKafka) -> None:
-        super().__init__(kafka.thread, AsyncGroup)
-        self._kafka = kafka
-        self._must_run()
+        super().__init__(kafka.thread, AsyncGroup, kafka)
 
     @property
     def awaited(self) -> AsyncEmbeddedKafka:
         """Itself: what awaits things may take it of whatever Kafka it is given."""
         return self
-
-    @property
-    def endpoint(self) -> EmbeddedEndpoint:
-        """What runs on the thread's loop."""
-        return self._kafka.endpoint

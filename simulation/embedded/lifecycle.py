@@ -17,12 +17,18 @@ A = TypeVar("A")
 class Controls(Generic[E]):
     """Something that serves while it runs, as a test drives it from other threads.
 
-    `thread` is where it runs; `endpoint` belongs to its loop.
+    `thread` is where it runs; `endpoint` belongs to its loop. With `running`, these are other controls of
+    what those control, which must run.
+
+    :raises FencepostError: if it does not.
     """
 
-    def __init__(self, thread: LoopThread) -> None:
+    def __init__(self, thread: LoopThread, running: Controls[E] | None = None) -> None:
         self.thread = thread
+        self._running = running
         self._endpoint: E | None = None
+        if running is not None:
+            self._must_run()
 
     @property
     def endpoint(self) -> E:
@@ -30,6 +36,8 @@ class Controls(Generic[E]):
 
         :raises FencepostError: if it does not run.
         """
+        if self._running is not None:
+            return self._running.endpoint
         if self._endpoint is None:
             raise self.thread.not_running()
         return self._endpoint

@@ -28,8 +28,10 @@ _NO_ARGUMENTS: Mapping[str, object] = {}
 class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
     """A running node, as a test drives it. Its methods take microseconds, from whatever thread."""
 
-    def __init__(self, thread: LoopThread, group_type: type[G]) -> None:
-        super().__init__(thread)
+    def __init__(
+        self, thread: LoopThread, group_type: type[G], running: Controls[RabbitEndpoint] | None = None
+    ) -> None:
+        super().__init__(thread, running)
         self._group_type = group_type
 
     @property
@@ -237,11 +239,4 @@ class AsyncEmbeddedRabbitStream(RabbitStreamControls[AsyncStreamGroup]):
     """What `async with EmbeddedRabbitStream()` gives: the same node, whose groups are awaited."""
 
     def __init__(self, rabbit: EmbeddedRabbitStream) -> None:
-        super().__init__(rabbit.thread, AsyncStreamGroup)
-        self._rabbit = rabbit
-        self._must_run()
-
-    @property
-    def endpoint(self) -> RabbitEndpoint:
-        """What runs on the thread's loop."""
-        return self._rabbit.endpoint
+        super().__init__(rabbit.thread, AsyncStreamGroup, rabbit)

@@ -35,7 +35,7 @@ from fencepost.member.consumer.actions import (
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.states import CONSUMER_MEMBER, ConsumerMemberState
 from fencepost.simulation.checkers.base import Finding
-from fencepost.simulation.checkers.callbacks import CallbackWatch
+from fencepost.simulation.checkers.members import CallbackBalance
 from fencepost.simulation.lab.explorer.frozen import Freezer, FrozenTokens, slots_of
 
 GROUP: Final = "group"
@@ -89,7 +89,7 @@ class ExploredProcess:
         machine = ConsumerMember(GROUP, ITSELF, _STATIC if static else _DYNAMIC, _RNG)
         _count_with(machine, machine._tokens, FrozenTokens())
         self.machine = machine
-        self.callbacks = CallbackWatch(ITSELF)
+        self.callbacks = CallbackBalance(ITSELF)
         self.requests: tuple[HeartbeatInFlight, ...] = ()
         self.answers: tuple[ReplyInFlight, ...] = ()
         self.void: frozenset[TopicPartition] = frozenset()

@@ -33,8 +33,7 @@ from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.member.classic.states import ClassicMemberState as S
 from fencepost.simulation.checkers.classic import KnownClassic, check_answer, check_assignment
 from fencepost.simulation.checkers.classic_members import ClassicSender
-from fencepost.simulation.checkers.liveness import Liveness
-from fencepost.simulation.checkers.settled import unsettled_classic
+from fencepost.simulation.checkers.liveness import Liveness, unsettled_classic
 from fencepost.simulation.kernel.observers import WorldView
 
 E = ErrorCode

@@ -11,8 +11,7 @@ from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.outcome import NOTHING, DeadlineReached, Event, Outcome
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage, metadata_hash
-from fencepost.simulation.checkers.epochs import check_epochs
-from fencepost.simulation.checkers.groups import GroupWatch
+from fencepost.simulation.checkers.groups import GroupInvariants, check_epochs
 from fencepost.simulation.checkers.ownership import Ownership
 from fencepost.simulation.checkers.reconciliation import Reconciliation
 from fencepost.simulation.checkers.step import GroupStep, MemberChange, Tracker, touched_groups
@@ -91,7 +90,7 @@ class History:
         self.ownership = Ownership()
         self.reconciliation = Reconciliation(self.ownership)
         self.targets = Targets("uniform")
-        self.watch = GroupWatch()
+        self.watch = GroupInvariants()
         self.found: list[tuple[str, str]] = []
 
     def write(self, *records: r.Record, event: Event | None = None, now_ms: int = 0) -> set[str]:

@@ -14,10 +14,9 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.member.base.transport import RequestTimedOut
-from fencepost.simulation.checkers.callbacks import CallbackWatch
+from fencepost.simulation.checkers.members import CallbackBalance, MachineMoves
 from fencepost.simulation.checkers.records import ProcessedProgress, ProcessedRecords, Records
 from fencepost.simulation.checkers.requests import Requests, Sender
-from fencepost.simulation.checkers.transitions import MachineWatch
 from fencepost.simulation.kernel.observers import WorldView
 
 X = "XXXXXXXXXXXXXXXXXXXXXX"
@@ -32,17 +31,17 @@ def names(findings):
 
 
 def test_arrows_of_the_table_are_fine():
-    machine = MachineWatch()
+    machine = MachineMoves()
     assert not names(machine.move("m", "subscribed", "UNSUBSCRIBED", "JOINING"))
     assert not names(machine.move("m", "target received", "JOINING", "RECONCILING"))
 
 
 def test_arrows_outside_of_the_table_are_flagged():
-    assert names(MachineWatch().move("m", "subscribed", "UNSUBSCRIBED", "STABLE")) == ["transitions"]
+    assert names(MachineMoves().move("m", "subscribed", "UNSUBSCRIBED", "STABLE")) == ["transitions"]
 
 
 def test_moves_that_do_not_follow_each_other_are_flagged():
-    machine = MachineWatch()
+    machine = MachineMoves()
     assert names(machine.move("m", "target received", "STABLE", "RECONCILING")) == ["transitions"]
 
 
@@ -55,7 +54,7 @@ def run(watch, kind, *partitions):
 
 
 def test_balanced_callbacks_are_fine():
-    watch = CallbackWatch("m")
+    watch = CallbackBalance("m")
     assert not run(watch, "assigned", P0, P1)
     assert not run(watch, "revoked", P0)
     assert not run(watch, "assigned", P0)
@@ -69,29 +68,29 @@ def test_balanced_callbacks_are_fine():
     ids=["assigned-twice", "revoked-unowned", "lost-too-little", "lost-too-much"],
 )
 def test_unbalanced_callbacks_are_flagged(kind, partitions):
-    watch = CallbackWatch("m")
+    watch = CallbackBalance("m")
     assert not run(watch, "assigned", P0, P1)
     assert run(watch, kind, *partitions) == ["callbacks-balanced"]
 
 
 def test_overlapping_callbacks_are_flagged():
-    watch = CallbackWatch("m")
+    watch = CallbackBalance("m")
     assert not names(watch.begin("assigned", frozenset({P0})))
     assert names(watch.begin("assigned", frozenset({P1}))) == ["callbacks-balanced"]
 
 
 def test_an_end_without_its_begin_is_flagged():
-    assert names(CallbackWatch("m").end("assigned", frozenset({P0}))) == ["callbacks-balanced"]
+    assert names(CallbackBalance("m").end("assigned", frozenset({P0}))) == ["callbacks-balanced"]
 
 
 def test_a_member_that_goes_with_partitions_is_flagged():
-    watch = CallbackWatch("m")
+    watch = CallbackBalance("m")
     assert not run(watch, "assigned", P0)
     assert names(watch.emptied("stopped")) == ["callbacks-balanced"]
 
 
 def test_records_come_between_assigned_end_and_revoked_begin():
-    watch = CallbackWatch("m")
+    watch = CallbackBalance("m")
     assert not watch.delivers(P0)
     list(watch.begin("assigned", frozenset({P0})))
     assert not watch.delivers(P0)

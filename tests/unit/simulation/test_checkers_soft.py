@@ -12,7 +12,7 @@ from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest, LeaveGroupRequest
 from fencepost.coordinator.protocol.outcome import TopicsChanged
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.simulation.checkers.soft import SoftWatch
+from fencepost.simulation.checkers.groups import SoftStateInvariants
 from fencepost.simulation.checkers.step import Tracker, touched_groups
 
 X = "XXXXXXXXXXXXXXXXXXXXXX"
@@ -25,7 +25,7 @@ class Scene:
     def __init__(self):
         self.live = GroupCoordinator(GroupCoordinatorConfig())
         self.runtime = CoordinatorHost(self.live, MemoryJournal())
-        self.watch, self.tracker, self.times = SoftWatch(), Tracker(), itertools.count(1_000, 2_000)
+        self.watch, self.tracker, self.times = SoftStateInvariants(), Tracker(), itertools.count(1_000, 2_000)
 
     def step(self, event, tamper=None):
         outcome = self.runtime.step(event, next(self.times))

@@ -19,7 +19,7 @@ from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.simulation.checkers import real_checkers
 from fencepost.simulation.checkers.catalogue import INVARIANTS, NOT_ON_REAL
-from fencepost.simulation.checkers.observed import ObservedCoordination
+from fencepost.simulation.checkers.coordination import ObservedCoordination
 from fencepost.simulation.kernel.observers import Observer, RecordsObserved, Report, WorldView, hook_lists
 from fencepost.simulation.lab.chaos.group_log_tail import partition_for
 from fencepost.simulation.lab.chaos.observed import Arrival, ObservedCoordinator

@@ -1,12 +1,18 @@
-"""Rebalance callbacks: one at a time, each partition let go exactly once, records only in between."""
+"""A member by itself: the moves of its machine, and its rebalance callbacks.
+
+Each move is an arrow of the table, and begins in the state in which the last one ended. Callbacks run one
+at a time, let each partition go exactly once, and records come only in between.
+"""
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
+from typing import Final
 
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member.classic.states import ClassicMemberEvent
-from fencepost.member.consumer.states import JOINING, PREPARE_LEAVING
+from fencepost.member.classic.states import CLASSIC_MEMBER, ClassicMemberEvent
+from fencepost.member.consumer.states import CONSUMER_MEMBER, JOINING, PREPARE_LEAVING
 from fencepost.simulation.checkers.base import (
     NOTHING,
     Checker,
@@ -18,13 +24,56 @@ from fencepost.simulation.checkers.base import (
     without,
 )
 
+_ARROWS: Final = frozenset((str(t.source), str(t.event), str(t.target)) for t in CONSUMER_MEMBER.transitions)
+_CLASSIC_ARROWS: Final = frozenset(
+    (str(t.source), str(t.event), str(t.target)) for t in CLASSIC_MEMBER.transitions
+)
+
+
+class MachineMoves:
+    """One member machine: where it stands."""
+
+    __slots__ = ("state",)
+
+    def __init__(self) -> None:
+        self.state = str(CONSUMER_MEMBER.initial)
+
+    def move(self, host: str, event: str, source: str, target: str) -> Iterator[Finding]:
+        """Takes one arrow, of the table that the event is from."""
+        if source != self.state:
+            yield "transitions", f"{host} left {source} on {event}, but was in {self.state}"
+        arrows = _CLASSIC_ARROWS if isinstance(event, ClassicMemberEvent) else _ARROWS
+        if (source, event, target) not in arrows:
+            yield (
+                "transitions",
+                f"{host} went from {source} on {event} to {target}, which is no arrow of the table",
+            )
+        self.state = target
+
+
+class Transitions(Checker):
+    """Watches all member machines of a world."""
+
+    def __init__(self) -> None:
+        self._machines: defaultdict[str, MachineMoves] = defaultdict(MachineMoves)
+
+    def on_member_host(self, host: str, what: str, now_us: int) -> None:
+        """A new process has a new machine."""
+        if what == "start":
+            self._machines[host] = MachineMoves()
+
+    def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
+        """Checks one move."""
+        self.report_all(self._machines[host].move(host, event, str(source), str(target)))
+
+
 RELEASED = ClassicMemberEvent.RELEASED
 """A name of its own: in Python 3.11 an attribute of an enum class costs as much as a call."""
 CLOSE_TIMEOUT_US = 29_000_000
 """A member that closes takes 30 s at most, by its own clock; what it could not let go then it just drops."""
 
 
-class CallbackWatch:
+class CallbackBalance:
     """One member process: what its callbacks say that it owns."""
 
     __slots__ = ("host", "leaving_since_us", "owned", "releasing", "running", "unconfirmed")
@@ -96,13 +145,13 @@ class Callbacks(Checker):
     """Watches the callbacks of all members of a world."""
 
     def __init__(self) -> None:
-        self.watches = OfHosts(CallbackWatch)
+        self.watches = OfHosts(CallbackBalance)
         """The processes that run on the hosts now."""
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
         """A process starts with nothing, and ends cleanly with nothing; a crash runs no callbacks."""
         if what in ("start", "crash"):
-            self.watches[host] = CallbackWatch(host)
+            self.watches[host] = CallbackBalance(host)
         elif what == "stopped":
             watch = self.watches[host]
             since = watch.leaving_since_us
