@@ -9,6 +9,8 @@ from typing import NamedTuple
 
 from fencepost.coordinator.protocol.errors import FencepostError
 
+PASSWORD_VARIABLE = "FENCEPOST_SASL_PASSWORD"
+"""The environment variable with the password of users that are named without one."""
 ITERATIONS = 4096
 """Rounds of hashing (RFC 5802 asks for so many at least; it is Kafka's default too)."""
 SCRAM_HASHES: Mapping[str, str] = {"SCRAM-SHA-256": "sha256", "SCRAM-SHA-512": "sha512"}

@@ -201,7 +201,7 @@ def tls_of(tls: Tls) -> ssl.SSLContext | None:
         raise FencepostError(
             f"tls={tls!r}: expected an ssl.SSLContext, a PEM file, or the PEM files (certificate, key)"
         )
-    from fencepost.coordinator.server.tls import tls_context
+    from fencepost.coordinator.server.access import tls_context
 
     return tls_context(*paths)
 

@@ -21,9 +21,9 @@ from fencepost.coordinator.codec.sasl import bare_token
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.server import accepting
 from fencepost.coordinator.server import connection as connections
+from fencepost.coordinator.server.access import tls_context
 from fencepost.coordinator.server.brokers import Broker
 from fencepost.coordinator.server.login import MAX_LOGIN_FRAME_BYTES
-from fencepost.coordinator.server.tls import tls_context
 from tests.unit.coordinator.wire.raw_client import until
 
 pytestmark = pytest.mark.real

@@ -17,8 +17,9 @@ from confluent_kafka.admin import AdminClient, ConfigResource
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.rabbit_codec.codec import encode
 from fencepost.coordinator.rabbit_codec.frames import PeerProperties
+from fencepost.coordinator.sasl.credentials import PASSWORD_VARIABLE
+from fencepost.coordinator.server.access import users_from
 from fencepost.simulation.cli import main
-from fencepost.simulation.cli.security import PASSWORD_VARIABLE, users_from
 from fencepost.simulation.cli.serve import _topics
 
 SERVE = (sys.executable, "-m", "fencepost.simulation", "serve", "--port", "0")

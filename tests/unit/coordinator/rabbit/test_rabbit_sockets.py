@@ -23,7 +23,7 @@ from fencepost.coordinator.rabbit_server import connection
 from fencepost.coordinator.rabbit_server.broker import StreamBroker
 from fencepost.coordinator.rabbit_server.cluster import Limits
 from fencepost.coordinator.server import accepting
-from fencepost.coordinator.server.tls import tls_context
+from fencepost.coordinator.server.access import tls_context
 
 pytestmark = pytest.mark.real
 
