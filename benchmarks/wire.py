@@ -32,7 +32,7 @@ from kio.serial import entity_reader, entity_writer
 
 from fencepost.coordinator.codec.framing import FrameBuffer
 from fencepost.coordinator.config import GroupCoordinatorConfig
-from fencepost.coordinator.server.brokers import Broker, serve
+from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.loop import new_event_loop
 
 HERE = Path(__file__).resolve()
@@ -336,11 +336,11 @@ def running(name: str, command: list[str]) -> Iterator[Server]:
 
 
 async def serve_forever() -> None:
-    def ready(broker: Broker) -> None:
+    def ready(broker: Brokers) -> None:
         print(f"ready {broker.bootstrap_servers}", flush=True)
 
     config = GroupCoordinatorConfig(group_consumer_assignment_interval_ms=0)
-    await serve("127.0.0.1", 0, TOPICS, config, ready)
+    await Brokers(TOPICS, config=config).serve(ready)
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ from fencepost.coordinator.server.loop import ServerClock
 from fencepost.coordinator.server.repeated import RepeatedAnswers
 from fencepost.coordinator.server.services import Handler, Services
 from fencepost.coordinator.server.storage import Gate, Storage
-from fencepost.coordinator.server.topic_configs import KAFKA_DEFAULTS, BrokerConfig, TopicDefaults
+from fencepost.coordinator.server.topic_configs import KAFKA_DEFAULTS, TopicDefaults
 from fencepost.coordinator.server.transactions import TransactionCoordinators
 from fencepost.coordinator.server.turns import LongRequests, WorkQueue
 
@@ -267,8 +267,18 @@ class Brokers:
             listener.drop()
         self._failed.set()
 
+    async def serve(self, on_ready: Callable[[Brokers], None]) -> None:
+        """Serve until cancelled; `on_ready` is called once, when connections are accepted.
+
+        :raises EnvironmentLacks: if the address can't be listened on, or the storage takes no more; the text
+            says what to do.
+        """
+        async with self:
+            on_ready(self)
+            await self.until_failure()
+
     async def until_failure(self) -> None:
-        """Wait for ever, unless the storage fails.
+        """Wait until the storage fails.
 
         :raises JournalFailed: then.
         """
@@ -353,47 +363,6 @@ class Broker(Brokers):
         coordinator = self.groups.shards[0].coordinator
         assert coordinator is not None
         return coordinator
-
-
-async def serve(
-    host: str,
-    port: int,
-    topics: Mapping[str, int],
-    config: BrokerConfig,
-    on_ready: Callable[[Brokers], None],
-    *,
-    brokers: int = 1,
-    racks: Sequence[str] = (),
-    storage: Storage | None = None,
-    users: Mapping[str, str] | None = None,
-    tls: ssl.SSLContext | None = None,
-) -> None:
-    """Serve until cancelled; `on_ready` is called once, when connections are accepted.
-
-    `brokers` listen on consecutive ports from `port` on. `racks` has the rack of each, if they have any.
-
-    With `users`, passwords by name, clients have to log in; with `tls` they have to speak TLS.
-
-    :raises FencepostError: for a topic that Kafka would refuse, or a user that can't be one.
-    :raises EnvironmentLacks: if the address can't be listened on, or the storage takes no more; the text says
-        what to do.
-    """
-    served = Brokers(
-        topics,
-        host=host,
-        ports=ports_from(port, brokers),
-        config=config.groups,
-        racks=racks,
-        replica_selector=config.replica_selector,
-        new_topics=config.new_topics,
-        topic_defaults=config.topic_defaults,
-        storage=storage,
-        users=users,
-        tls=tls,
-    )
-    async with served:
-        on_ready(served)
-        await served.until_failure()
 
 
 def ports_from(port: int, brokers: int) -> tuple[int, ...]:

@@ -18,6 +18,7 @@ from fencepost.coordinator.protocol import classic, consumer, streams
 from fencepost.coordinator.protocol.cluster import GROUP_OPERATIONS
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import topic_id_from_uuid
+from fencepost.coordinator.protocol.outcome import Request
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.turns import WORK_PER_TURN, Work, in_turns
 
@@ -94,12 +95,9 @@ def _with_operations(reply: _Described) -> _Described:
     return msgspec.structs.replace(reply, authorized_operations=GROUP_OPERATIONS)
 
 
-def list_groups(
-    services: Services, request: consumer.ListGroupsRequest, asked: Asked
-) -> consumer.ListGroupsResponse:
-    """All groups that match."""
-    reply: consumer.ListGroupsResponse = services.ask(request)
-    return reply
+def ask(services: Services, request: Request, asked: Asked) -> Any:
+    """The group coordinator's reply."""
+    return services.ask(request)
 
 
 @in_turns
@@ -120,14 +118,6 @@ def join_group(services: Services, request: classic.JoinGroupRequest, asked: Ask
 def sync_group(services: Services, request: classic.SyncGroupRequest, asked: Asked) -> Any:
     """Answered at once, or when the leader has assigned."""
     return services.ask(msgspec.structs.replace(request, token=next(_tokens)))
-
-
-def heartbeat(
-    services: Services, request: classic.HeartbeatRequest, asked: Asked
-) -> classic.HeartbeatResponse:
-    """The classic protocol's heartbeat."""
-    reply: classic.HeartbeatResponse = services.ask(request)
-    return reply
 
 
 @in_turns

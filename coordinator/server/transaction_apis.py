@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from fencepost.coordinator.codec.transactions import (
     AddPartitionsCall,
@@ -21,6 +22,7 @@ from fencepost.coordinator.protocol.offsets import (
 from fencepost.coordinator.server.existing_topics import commit_existing
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.turns import Work, in_turns
+from fencepost.coordinator.transactions.coordinator import TransactionRequest
 
 _ABORTABLE_FROM, _ADDED_BY_BROKER_FROM = 4, 5
 """Versions of TxnOffsetCommit: the first that knows TRANSACTION_ABORTABLE, the first whose group is added."""
@@ -79,18 +81,9 @@ def _exists(services: Services, partition: TopicPartition) -> bool:
     return topic is not None and 0 <= partition.partition < topic.partitions
 
 
-def add_offsets(
-    services: Services, request: transactions.AddOffsetsToTxnRequest, asked: Asked
-) -> transactions.AddOffsetsToTxnResponse:
-    """The group's offsets become a part of the transaction."""
-    reply: transactions.AddOffsetsToTxnResponse = services.transactions.ask(request, services.node_id)
-    return reply
-
-
-def end(services: Services, request: transactions.EndTxnRequest, asked: Asked) -> transactions.EndTxnResponse:
-    """The markers are written when this is answered."""
-    reply: transactions.EndTxnResponse = services.transactions.ask(request, services.node_id)
-    return reply
+def ask(services: Services, request: TransactionRequest, asked: Asked) -> Any:
+    """The transaction coordinator's reply. EndTxn has one when the markers are written."""
+    return services.transactions.ask(request, services.node_id)
 
 
 def offset_commit(services: Services, call: TxnOffsetCommitCall, asked: Asked) -> TxnOffsetCommitReply:

@@ -127,8 +127,7 @@ def serve(
     """
     _require("kio")
     from fencepost.coordinator.rabbit_server.broker import StreamBroker
-    from fencepost.coordinator.server.brokers import ports_from
-    from fencepost.coordinator.server.brokers import serve as run_server
+    from fencepost.coordinator.server.brokers import Brokers, ports_from
     from fencepost.coordinator.server.loop import new_event_loop
 
     counts = _topics(topics or [])
@@ -168,24 +167,8 @@ def serve(
                 rabbit = StreamBroker(host=host, ports=(rabbit_stream,), users=users or None, tls=tls)
                 await stack.enter_async_context(rabbit)
             told = partial(tell, rabbit=rabbit)
-            if trace_topic is None:
-                await run_server(
-                    host,
-                    port,
-                    counts,
-                    settings,
-                    told,
-                    brokers=brokers,
-                    racks=rack_ids,
-                    storage=storage,
-                    users=users,
-                    tls=tls,
-                )
-                return
-            from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
-            from fencepost.simulation.embedded.tracing import serve_traced
-
-            options = {
+            ports = ports_from(port, brokers)
+            options: dict[str, Any] = {
                 "new_topics": settings.new_topics,
                 "topic_defaults": settings.topic_defaults,
                 "storage": storage,
@@ -194,10 +177,17 @@ def serve(
                 "racks": rack_ids,
                 "replica_selector": settings.replica_selector,
             }
+            if trace_topic is None:
+                served = Brokers(counts, host=host, ports=ports, config=settings.groups, **options)
+                await served.serve(told)
+                return
+            from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
+            from fencepost.simulation.embedded.tracing import serve_traced
+
             endpoint = EmbeddedEndpoint(
                 topics=counts,
                 brokers=brokers,
-                ports=ports_from(port, brokers),
+                ports=ports,
                 host=host,
                 config=settings.groups,
                 journal=None,

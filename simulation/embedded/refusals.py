@@ -10,7 +10,8 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from fencepost.coordinator.codec import groups, offsets, transactions
-from fencepost.coordinator.protocol import acls, administration, classic, cluster, consumer, inspection, logs
+from fencepost.coordinator.protocol import acls, classic, cluster, consumer, inspection, logs
+from fencepost.coordinator.protocol import administration as a
 from fencepost.coordinator.protocol.cluster import TopicMetadata
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.logs import OfTopic
@@ -216,31 +217,38 @@ def _leave(request: groups.LeaveGroupCall, failure: _Failure) -> groups.LeaveGro
     )
 
 
+def _of_topics(reply: type[Any], part: type[Any]) -> Callable[[Any, _Failure], Any]:
+    """Make responses in which each partition of each topic has the error."""
+    return lambda request, failure: reply(topics=_each(request.topics, part, failure.code))
+
+
+def _of(reply: type[Any], parts: str, part: type[Any], *names: str) -> Callable[[Any, _Failure], Any]:
+    """Make responses in which each of these parts has the error, and the same fields of these names."""
+
+    def make(request: Any, failure: _Failure) -> Any:
+        refused = (
+            part(error_code=failure.code, **{name: getattr(each, name) for name in names})
+            for each in getattr(request, parts)
+        )
+        return reply(**{parts: tuple(refused)})
+
+    return make
+
+
 _BY_PARTS: Mapping[type, Callable[[Any, _Failure], Any]] = {
-    # A broker that loads its groups answers no error to a heartbeat of a classic member; whoever asks for
+    # A broker that loads its groups sends no error to a heartbeat of a classic member; a test that asks for
     # that error wants to see it.
     classic.HeartbeatRequest: lambda _, failed: classic.HeartbeatResponse(error_code=failed.code),
     logs.ProduceRequest: _produce,
-    logs.ListOffsetsRequest: lambda request, failed: logs.ListOffsetsResponse(
-        topics=_each(request.topics, logs.ListedOffset, failed.code)
-    ),
-    logs.OffsetForLeaderEpochRequest: lambda request, failed: logs.OffsetForLeaderEpochResponse(
-        topics=_each(request.topics, logs.EpochEndOffset, failed.code)
-    ),
-    logs.DeleteRecordsRequest: lambda request, failed: logs.DeleteRecordsResponse(
-        topics=_each(request.topics, logs.DeletedRecords, failed.code)
-    ),
-    offsets.OffsetCommitCall: lambda request, failed: offsets.OffsetCommitReply(
-        topics=_each(request.topics, offsets.PartitionError, failed.code)
-    ),
+    logs.ListOffsetsRequest: _of_topics(logs.ListOffsetsResponse, logs.ListedOffset),
+    logs.OffsetForLeaderEpochRequest: _of_topics(logs.OffsetForLeaderEpochResponse, logs.EpochEndOffset),
+    logs.DeleteRecordsRequest: _of_topics(logs.DeleteRecordsResponse, logs.DeletedRecords),
+    offsets.OffsetCommitCall: _of_topics(offsets.OffsetCommitReply, offsets.PartitionError),
     offsets.OffsetFetchCall: _offset_fetch,
     offsets.OffsetDeleteCall: _offset_delete,
     groups.LeaveGroupCall: _leave,
-    groups.DeleteGroupsCall: lambda request, failed: groups.DeleteGroupsReply(
-        groups=tuple(
-            consumer.DeleteGroupsResponse(group_id=each.group_id, error_code=failed.code)
-            for each in request.groups
-        )
+    groups.DeleteGroupsCall: _of(
+        groups.DeleteGroupsReply, "groups", consumer.DeleteGroupsResponse, "group_id"
     ),
     cluster.FindCoordinatorRequest: lambda request, failed: cluster.FindCoordinatorResponse(
         coordinators=tuple(cluster.FoundCoordinator(key=key, error_code=failed.code) for key in request.keys)
@@ -257,12 +265,10 @@ _BY_PARTS: Mapping[type, Callable[[Any, _Failure], Any]] = {
             for each in request.transactions
         )
     ),
-    transactions.TxnOffsetCommitCall: lambda request, failed: transactions.TxnOffsetCommitReply(
-        topics=_each(request.topics, offsets.PartitionError, failed.code)
-    ),
+    transactions.TxnOffsetCommitCall: _of_topics(transactions.TxnOffsetCommitReply, offsets.PartitionError),
     acls.AclsRequest: lambda request, failed: acls.AclsResponse(parts=request.parts, error_code=failed.code),
-    inspection.DescribeProducersRequest: lambda request, failed: inspection.DescribeProducersResponse(
-        topics=_each(request.topics, inspection.PartitionProducers, failed.code)
+    inspection.DescribeProducersRequest: _of_topics(
+        inspection.DescribeProducersResponse, inspection.PartitionProducers
     ),
     inspection.DescribeTransactionsRequest: lambda request, failed: inspection.DescribeTransactionsResponse(
         transactions=tuple(
@@ -270,38 +276,14 @@ _BY_PARTS: Mapping[type, Callable[[Any, _Failure], Any]] = {
             for each in request.transactional_ids
         )
     ),
-    administration.CreateTopicsRequest: lambda request, failed: administration.CreateTopicsResponse(
-        topics=tuple(
-            administration.CreatedTopic(name=each.name, error_code=failed.code) for each in request.topics
-        )
+    a.CreateTopicsRequest: _of(a.CreateTopicsResponse, "topics", a.CreatedTopic, "name"),
+    a.CreatePartitionsRequest: _of(a.CreatePartitionsResponse, "topics", a.CreatedPartitions, "name"),
+    a.DeleteTopicsRequest: _of(a.DeleteTopicsResponse, "topics", a.DeletedTopic, "name", "topic_id"),
+    a.DescribeConfigsRequest: _of(
+        a.DescribeConfigsResponse, "resources", a.DescribedConfigs, "resource_type", "name"
     ),
-    administration.CreatePartitionsRequest: lambda request, failed: administration.CreatePartitionsResponse(
-        topics=tuple(
-            administration.CreatedPartitions(name=each.name, error_code=failed.code)
-            for each in request.topics
-        )
-    ),
-    administration.DeleteTopicsRequest: lambda request, failed: administration.DeleteTopicsResponse(
-        topics=tuple(
-            administration.DeletedTopic(name=each.name, topic_id=each.topic_id, error_code=failed.code)
-            for each in request.topics
-        )
-    ),
-    administration.DescribeConfigsRequest: lambda request, failed: administration.DescribeConfigsResponse(
-        resources=tuple(
-            administration.DescribedConfigs(
-                resource_type=each.resource_type, name=each.name, error_code=failed.code
-            )
-            for each in request.resources
-        )
-    ),
-    administration.AlterConfigsRequest: lambda request, failed: administration.AlterConfigsResponse(
-        resources=tuple(
-            administration.AlteredConfigs(
-                resource_type=each.resource_type, name=each.name, error_code=failed.code
-            )
-            for each in request.resources
-        )
+    a.AlterConfigsRequest: _of(
+        a.AlterConfigsResponse, "resources", a.AlteredConfigs, "resource_type", "name"
     ),
 }
 """Answers with an error for each part of the request, and those of which the core would tell another one."""

@@ -10,7 +10,6 @@ from fencepost.simulation.mutants.coordinators import COORDINATOR_MUTANTS
 from fencepost.simulation.mutants.members import MEMBER_MUTANTS
 from fencepost.simulation.mutants.mutant import Mutant
 from fencepost.simulation.mutants.sac import SAC_MUTANTS
-from fencepost.simulation.mutants.sleepers import SLEEPERS
 from fencepost.simulation.mutants.slips import SLIPS
 from fencepost.simulation.mutants.streams import STREAMS_MUTANTS
 
@@ -20,7 +19,6 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         *COORDINATOR_MUTANTS,
         *MEMBER_MUTANTS,
         *SLIPS,
-        *SLEEPERS,
         *CLASSIC_MUTANTS,
         *SAC_MUTANTS,
         *STREAMS_MUTANTS,
