@@ -215,7 +215,7 @@ def test_records_cannot_be_kept_from_compaction_for_longer_than_until_compaction
 async def test_settings_of_a_group_hold_for_its_members_also_after_a_restart(brokers):
     def session_ms() -> int:
         (runner,) = brokers.groups.active()
-        return runner.runtime.coordinator.settings("g").session_timeout_ms
+        return runner.coordinator.settings("g").session_timeout_ms
 
     assert session_ms() == 45_000
     assert alter(brokers, GROUP, "g", ("consumer.session.timeout.ms", " +50000 ")) == "NONE"
