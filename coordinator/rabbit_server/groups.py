@@ -69,7 +69,7 @@ class Groups(HostHooks):
             each for each in outcome.effects if isinstance(each, NotifyConsumer | CheckConnection)
         )
         if self._messages and was_quiet:
-            self._later(self._tell)
+            self._later(self._deliver_all)
         if outcome.records:
             self.on_change()
 
@@ -81,19 +81,19 @@ class Groups(HostHooks):
         """Nothing happens by itself any more."""
         self._host.abandon()
 
-    def _tell(self) -> None:
+    def _deliver_all(self) -> None:
         """Hand connections what they are to be told, in order; what that leads to is told behind it."""
         try:
             while self._messages:
                 message = self._messages.popleft()
                 if node_of(message.connection) not in self._cut:
-                    self._tell_one(message)
+                    self._deliver(message)
         finally:
             if self._messages:  # a message that fails must not hold up the others
-                self._later(self._tell)
+                self._later(self._deliver_all)
             self.on_change()
 
-    def _tell_one(self, message: NotifyConsumer | CheckConnection) -> None:
+    def _deliver(self, message: NotifyConsumer | CheckConnection) -> None:
         connection = message.connection
         session = self._sessions.get(connection)
         if isinstance(message, NotifyConsumer):

@@ -122,7 +122,7 @@ class Acceptor:
             try:
                 self._begin(*await self._loop.sock_accept(self._listening))
             except OSError as error:
-                self._tell_of(error)
+                self._log_failure(error)
                 await asyncio.sleep(_RETRY_S)
 
     def _accept(self) -> None:
@@ -134,9 +134,9 @@ class Acceptor:
         except OSError as error:  # file descriptors or memory are used up
             self._loop.remove_reader(self._listening)
             self._later = self._loop.call_later(_RETRY_S, self._listen)
-            self._tell_of(error)
+            self._log_failure(error)
 
-    def _tell_of(self, error: OSError) -> None:
+    def _log_failure(self, error: OSError) -> None:
         if structlog.is_configured():
             log.warning("no_connection_accepted", reason=error.strerror, again_in_s=_RETRY_S)
 

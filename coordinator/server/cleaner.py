@@ -76,7 +76,7 @@ class Cleaner:
         if self._clock is None:
             return
         now_ms = self._clock.now_ms()
-        for topic, configs in self._told():
+        for topic, configs in self._configured():
             for partition, each in self._cluster.logs_of(topic):
                 try:
                     yield from self._clean(topic, partition, each, configs, now_ms)
@@ -84,7 +84,7 @@ class Cleaner:
                     # Whatever is wrong with one log, the others must not grow for ever.
                     log.warning("log_not_cleaned", topic=topic.name, partition=partition, reason=str(error))
 
-    def _told(self) -> list[tuple[Topic, Mapping[str, str]]]:
+    def _configured(self) -> list[tuple[Topic, Mapping[str, str]]]:
         topics = self._cluster.image.by_name
         if self._acts_on_all:
             return [

@@ -153,7 +153,7 @@ class KafkaServerConnection(asyncio.Protocol):
     def connection_lost(self, error: Exception | None) -> None:
         """Whoever waits for records waits no longer."""
         if not self._stopped and self._login is not None and self._login.failure is not None:
-            self._tell(self._login.failure)  # who guesses need not wait for the refusal
+            self._log_closed(self._login.failure)  # who guesses need not wait for the refusal
         if self._late is not None:
             self._late.cancel()
         if self._held is not None:
@@ -288,11 +288,11 @@ class KafkaServerConnection(asyncio.Protocol):
 
     def _stop(self, reason: str) -> None:
         self._stopped = True
-        self._tell(reason)
+        self._log_closed(reason)
         self._flush()
         self._end()
 
-    def _tell(self, reason: str) -> None:
+    def _log_closed(self, reason: str) -> None:
         if structlog.is_configured():
             # An application that set up no logging wants no line on its standard output.
             log.warning("connection_closed", peer=self._peer, reason=reason)

@@ -213,7 +213,7 @@ class _Waiting:
         """How many bytes end the wait."""
         self._timer = loop.call_later(fetch.request.max_wait_ms / 1000, self._finish)
         for position in positions:
-            position.log.watch(self._appended)
+            position.log.add_listener(self._appended)
         self.future.add_done_callback(self._stop)
 
     def _appended(self) -> None:
@@ -227,12 +227,12 @@ class _Waiting:
     def _finish(self) -> None:
         if not self.future.done():
             self.future.set_result(self._fetch.reply(self._fetch.read()))
-            self._unwatch()
+            self._stop_listening()
 
     def _stop(self, future: asyncio.Future[FetchResponse]) -> None:
-        self._unwatch()
+        self._stop_listening()
 
-    def _unwatch(self) -> None:
+    def _stop_listening(self) -> None:
         self._timer.cancel()
         for position in self._positions:
-            position.log.unwatch(self._appended)
+            position.log.remove_listener(self._appended)

@@ -254,7 +254,7 @@ class GroupCoordinators:
         """An answer to a member of a streams group, with what keeps its topics from being created."""
         if self._clock is None or not reply.status:
             return reply
-        return self.internal_topics.told(group_id, reply, self._clock.now_ms())
+        return self.internal_topics.explained(group_id, reply, self._clock.now_ms())
 
     # -- what happens to them ---------------------------------------------------------------------------
 

@@ -1,6 +1,6 @@
 """The internal topics of Streams applications: created when a group waits for them (KIP-1071).
 
-A topic that can't be created is not tried again for a while; members are told why instead.
+A topic that can't be created is not tried again for a while; members are explained why instead.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class InternalTopics:
         if failures:
             self._failures[effect.group_id] = failures
 
-    def told(
+    def explained(
         self, group_id: str, reply: StreamsGroupHeartbeatResponse, now_ms: int
     ) -> StreamsGroupHeartbeatResponse:
         """The answer to a member, with what went wrong if topics of its group are missing."""

@@ -127,7 +127,7 @@ class Listener(Generic[C]):
                 made,
                 tls=self._tls,
                 admits=self._admits,
-                on_failed=self._tell,
+                on_failed=self._log_closed,
                 is_crowded=lambda: len(self.connections) > _FEW,
             )
             await acceptor.open()
@@ -187,14 +187,14 @@ class Listener(Generic[C]):
         """Whether there is room for one more."""
         assert self._acceptor is not None
         if socket_number >= self._first_reserved:
-            self._tell(peer, _NO_FILES_LEFT)
+            self._log_closed(peer, _NO_FILES_LEFT)
             return False
         if len(self.connections) + self._acceptor.handshakes >= self._max_connections:
-            self._tell(peer, "too many connections")
+            self._log_closed(peer, "too many connections")
             return False
         return True
 
-    def _tell(self, peer: str, reason: str) -> None:
+    def _log_closed(self, peer: str, reason: str) -> None:
         if not self._closing and structlog.is_configured():
             log.warning("connection_closed", peer=peer, reason=reason)
 

@@ -125,10 +125,10 @@ def authenticate(services: Services, request: SaslAuthenticateRequest, asked: As
     if login.failure is None:
         return reply
     late: asyncio.Future[SaslAuthenticateResponse] = services.loop.create_future()
-    services.loop.call_later(_REFUSED_AFTER_S, _tell, late, reply)
+    services.loop.call_later(_REFUSED_AFTER_S, _send, late, reply)
     return late
 
 
-def _tell(late: asyncio.Future[SaslAuthenticateResponse], reply: SaslAuthenticateResponse) -> None:
+def _send(late: asyncio.Future[SaslAuthenticateResponse], reply: SaslAuthenticateResponse) -> None:
     if not late.done():
         late.set_result(reply)

@@ -68,8 +68,8 @@ class PartitionLog:
         "_ends",
         "_has_gaps",
         "_latest",
+        "_listeners",
         "_max_timestamps",
-        "_watchers",
         "high_watermark",
         "is_closed",
         "leader_epoch",
@@ -96,7 +96,7 @@ class PartitionLog:
         self._ends: list[int] = []
         """Bytes of the log up to and with each batch, deleted ones too."""
         self._max_timestamps: list[int] = []
-        self._watchers: dict[Callable[[], None], None] = {}
+        self._listeners: dict[Callable[[], None], None] = {}
         self._has_gaps = False
         """Whether batches are missing between others, and not only at the start."""
         self._cleaned_to = -1
@@ -213,8 +213,8 @@ class PartitionLog:
     def _appended(self) -> None:
         if self.on_append is not None:
             self.on_append(self._batches[-1])
-        for watcher in tuple(self._watchers):
-            watcher()
+        for listener in tuple(self._listeners):
+            listener()
 
     def delete_records(self, offset: int) -> int:
         """Let the log start at `offset`; the offset of the first batch that is still kept, at most that.
@@ -424,16 +424,16 @@ class PartitionLog:
             raise ProtocolError(ErrorCode.OFFSET_OUT_OF_RANGE, f"no records of the leader epoch {epoch}")
         return offset > self.high_watermark
 
-    def watch(self, watcher: Callable[[], None]) -> None:
-        """Call the watcher after each append until `unwatch`."""
-        self._watchers[watcher] = None
+    def add_listener(self, listener: Callable[[], None]) -> None:
+        """Call the listener after each append until `remove_listener`."""
+        self._listeners[listener] = None
 
-    def unwatch(self, watcher: Callable[[], None]) -> None:
-        """Take a watcher back; one that is gone does no harm."""
-        self._watchers.pop(watcher, None)
+    def remove_listener(self, listener: Callable[[], None]) -> None:
+        """Take a listener back; one that is gone does no harm."""
+        self._listeners.pop(listener, None)
 
     def close(self) -> None:
         """The topic is gone: wake everybody who waits for records."""
         self.is_closed = True
-        for watcher in tuple(self._watchers):
-            watcher()
+        for listener in tuple(self._listeners):
+            listener()

@@ -187,9 +187,9 @@ class TransactionCoordinators:
     def _end(self, effect: WriteMarkers) -> None:
         assert self._clock is not None
         self._write_markers(effect, self._clock.now_ms())
-        self._tell(effect, effect.groups)
+        self._notify(effect, effect.groups)
 
-    def _tell(self, effect: WriteMarkers, groups: tuple[str, ...]) -> None:
+    def _notify(self, effect: WriteMarkers, groups: tuple[str, ...]) -> None:
         """Tell groups of the end, and then that it is over; those that are being loaded are told later."""
         left = []
         for group_id in groups:
@@ -201,7 +201,7 @@ class TransactionCoordinators:
                     TransactionEnded(group_id=group_id, producer_id=effect.producer_id, commit=effect.commit)
                 )
         if left:
-            self._tell_later(effect, tuple(left))
+            self._notify_later(effect, tuple(left))
             return
         self._process(
             MarkersWritten(
@@ -223,10 +223,10 @@ class TransactionCoordinators:
             except ProtocolError as error:
                 log.warning("marker_refused", topic=name, partition=number, reason=error.message)
 
-    def _tell_later(self, effect: WriteMarkers, groups: tuple[str, ...]) -> None:
+    def _notify_later(self, effect: WriteMarkers, groups: tuple[str, ...]) -> None:
         def again() -> None:
             self._retries.pop(handle, None)
-            self._tell(effect, groups)
+            self._notify(effect, groups)
 
         handle = asyncio.get_running_loop().call_later(_RETRY_S, again)
         self._retries[handle] = None

@@ -145,41 +145,41 @@ class Callbacks(Checker):
     """Watches the callbacks of all members of a world."""
 
     def __init__(self) -> None:
-        self.watches = OfHosts(CallbackBalance)
+        self.hosts = OfHosts(CallbackBalance)
         """The processes that run on the hosts now."""
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
         """A process starts with nothing, and ends cleanly with nothing; a crash runs no callbacks."""
         if what in ("start", "crash"):
-            self.watches[host] = CallbackBalance(host)
+            self.hosts[host] = CallbackBalance(host)
         elif what == "stopped":
-            watch = self.watches[host]
-            since = watch.leaving_since_us
+            host_callbacks = self.hosts[host]
+            since = host_callbacks.leaving_since_us
             if since is None or now_us - since < CLOSE_TIMEOUT_US:
-                self.report_all(watch.emptied("stopped"))
+                self.report_all(host_callbacks.emptied("stopped"))
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
         """Whoever joins owns nothing."""
         if target == JOINING or event == RELEASED:
-            self.report_all(self.watches[host].emptied("joined"))
+            self.report_all(self.hosts[host].emptied("joined"))
         elif target == PREPARE_LEAVING:
-            self.watches[host].leaving_since_us = now_us
+            self.hosts[host].leaving_since_us = now_us
 
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
     ) -> None:
         """Checks a begin or an end."""
-        watch, chosen = self.watches[host], as_set(tuple(partitions))
+        host_callbacks, chosen = self.hosts[host], as_set(tuple(partitions))
         if phase == "begin":
-            self.report_all(watch.begin(str(kind), chosen))
+            self.report_all(host_callbacks.begin(str(kind), chosen))
         else:
-            self.report_all(watch.end(str(kind), chosen, raised=phase == "raised"))
+            self.report_all(host_callbacks.end(str(kind), chosen, raised=phase == "raised"))
 
     def on_records_delivered(
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
     ) -> None:
         """Records come only while the partition is owned."""
-        if not self.watches[host].delivers(partition):
+        if not self.hosts[host].delivers(partition):
             self.report(
                 "records-while-owned",
                 f"{host} was handed {partition.topic}-{partition.partition} [{first}, {last_exclusive})"

@@ -71,6 +71,7 @@ class Sender:
 
     __slots__ = (
         "_adding",
+        "_assigned",
         "_epoch",
         "_joins",
         "_may_hold_instance",
@@ -79,7 +80,6 @@ class Sender:
         "_owned",
         "_refused_itself",
         "_sent_in",
-        "_told",
         "checked",
         "classic",
         "host",
@@ -115,7 +115,7 @@ class Sender:
         self._sent_in = 0
         self._owned = NOTHING
         self._adding = NOTHING
-        self._told: Partitions = {}
+        self._assigned: Partitions = {}
         """The newest assignment of this membership."""
         self._may_hold_instance = False
         """Its instance id may be its own: it was a member, or a join of it has no final response."""
@@ -138,7 +138,7 @@ class Sender:
         if target == JOINING:
             self._joins += 1
             self._epoch = JOIN_EPOCH
-            self._told = {}
+            self._assigned = {}
             self._must_be_full = True
         elif target not in _ACTIVE:
             self._epoch = JOIN_EPOCH if target != PREPARE_LEAVING else self._epoch
@@ -246,7 +246,7 @@ class Sender:
                 " not list it",
             )
         foreign = listed - self._owned - self._adding
-        if foreign and (foreign := foreign - self._named(self._told)):
+        if foreign and (foreign := foreign - self._named(self._assigned)):
             yield (
                 "owned-honest",
                 f"{self.host} at epoch {request.member_epoch} listed {shown_names(foreign)} without"
@@ -286,7 +286,7 @@ class Sender:
             self.late_us = NEVER if self.searches else now_us + self.patience_us
             self.last_answer = response
             if response.assignment is not None:
-                self._told = response.assignment
+                self._assigned = response.assignment
                 self.checked = None
             if response.member_epoch > 0 and response.member_epoch != self._epoch:
                 self._epoch = response.member_epoch

@@ -71,7 +71,7 @@ def call(command: Command, words: Sequence[str]) -> int:
     try:
         code = app(words, exit_on_error=False, print_error=False, result_action="return_value")
     except CycloptsError as error:
-        raise UsageError(_told(error, words)) from error
+        raise UsageError(_explained(error, words)) from error
     return code or 0
 
 
@@ -91,7 +91,7 @@ def _refuse_empty(words: Sequence[str]) -> None:
             raise UsageError(f"{given}: expected a value, got an empty one")
 
 
-def _told(error: CycloptsError, words: Sequence[str]) -> str:
+def _explained(error: CycloptsError, words: Sequence[str]) -> str:
     if isinstance(error, UnusedCliTokensError) and error.unused_tokens:
         return f"unexpected argument {shlex.join(error.unused_tokens[:1])}"
     text = " ".join(str(error).split()).removesuffix(".")

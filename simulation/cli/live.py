@@ -60,7 +60,7 @@ def follow_topic(
     security = client_security(config, "--kafka-config")
     configure_logs("info")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
-    with _told_to_stop() as stop, contextlib.ExitStack() as display:
+    with _stop_requested() as stop, contextlib.ExitStack() as display:
         followed = follow(
             kafka,
             topic,
@@ -95,7 +95,7 @@ class _Afterwards:
 
 
 @contextlib.contextmanager
-def _told_to_stop() -> Iterator[threading.Event]:
+def _stop_requested() -> Iterator[threading.Event]:
     """Set by the first Ctrl-C or SIGTERM, which ends following; another one ends everything."""
     stop = threading.Event()
     before: dict[signal.Signals, object] = {}
@@ -141,7 +141,7 @@ class WindowLines:
 
     def __init__(self, out: Terminal) -> None:
         self._out = out
-        self._told: set[tuple[str, str]] = set()
+        self._reported: set[tuple[str, str]] = set()
         self._last: Sequence[Window] = ()
 
     def tell(self, snapshot: Snapshot) -> None:
@@ -156,9 +156,9 @@ class WindowLines:
 
     def _say(self, windows: Iterator[Window]) -> None:
         for window in windows:
-            if (window.start, window.group) in self._told:
+            if (window.start, window.group) in self._reported:
                 continue
-            self._told.add((window.start, window.group))
+            self._reported.add((window.start, window.group))
             counts = (f"{getattr(window, name):,} {name}" for name in _COUNTS if getattr(window, name))
             self._out.say(f"{_clock(window.start)} {window.group or '-'}: {', '.join(counts) or 'nothing'}")
 

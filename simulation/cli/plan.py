@@ -154,9 +154,9 @@ def plan(
             kept=out is not None,
         )
     if compare is None:
-        _tell(question, found, json=json, kept=out)
+        _print_plan(question, found, json=json, kept=out)
     else:
-        _tell_difference([each.stem for each in compare], found, json=json)
+        _print_difference([each.stem for each in compare], found, json=json)
     return 1 if any(each.failed for each in found.options) else 0
 
 
@@ -200,7 +200,7 @@ def _print_table(found: PlanAnswer) -> None:
     out.table(_HEADINGS, rows, cuts={len(_HEADINGS) // 2 + 1})
 
 
-def _tell(question: Question, found: PlanAnswer, *, json: bool, kept: Path | None) -> None:
+def _print_plan(question: Question, found: PlanAnswer, *, json: bool, kept: Path | None) -> None:
     advice = recommend(question, found)
     if json:
         print_json(
@@ -228,12 +228,12 @@ def _tell(question: Question, found: PlanAnswer, *, json: bool, kept: Path | Non
     out.say(f"\n{advice.text}")
     for line in advice.why:
         out.say(f"  {line}")
-    _tell_failed(found)
+    _print_failed(found)
     if kept is not None:
         out.say(f"\nLook at a run:  {found.options[0].command}")
 
 
-def _tell_failed(found: PlanAnswer) -> None:
+def _print_failed(found: PlanAnswer) -> None:
     from fencepost.simulation.cli.terminal import Terminal
 
     out = Terminal()
@@ -244,7 +244,7 @@ def _tell_failed(found: PlanAnswer) -> None:
         out.say(line)
 
 
-def _tell_difference(names: list[str], found: PlanAnswer, *, json: bool) -> None:
+def _print_difference(names: list[str], found: PlanAnswer, *, json: bool) -> None:
     first, second = names
     compared = differences(found, first, second)
     lines = difference_in_words(first, second, compared, found.options[0].runs)
@@ -266,4 +266,4 @@ def _tell_difference(names: list[str], found: PlanAnswer, *, json: bool) -> None
     out.say("")
     for line in lines:
         out.say(line)
-    _tell_failed(found)
+    _print_failed(found)

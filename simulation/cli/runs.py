@@ -97,16 +97,16 @@ class Rows:
 
 def whole_percents(advance: Callable[[int], None]) -> Callable[[float], None]:
     """Shares of a run as steps of a bar with a hundred of them."""
-    told = 0
+    reported = 0
 
-    def tell(share: float) -> None:
-        nonlocal told
+    def report(share: float) -> None:
+        nonlocal reported
         percents = int(share * 100)
-        if percents > told:
-            advance(percents - told)
-            told = percents
+        if percents > reported:
+            advance(percents - reported)
+            reported = percents
 
-    return tell
+    return report
 
 
 def say_violations(out: Terminal, violations: Sequence[Violation]) -> None:

@@ -42,7 +42,7 @@ _DIGITS = 10
 
 
 class ServeReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is told once connections are accepted."""
+    """The document of `--json`, once connections are accepted."""
 
     ready: str
     """Address and port, as `bootstrap.servers` takes them."""
@@ -150,7 +150,7 @@ def serve(
         )
     storage = _storage(journal, settings.groups, journal_records, journal_repair)
 
-    def tell(broker: Brokers, rabbit: StreamBroker | None) -> None:
+    def announce(broker: Brokers, rabbit: StreamBroker | None) -> None:
         address = None if rabbit is None else rabbit.addresses[0]
         if json:
             ready, listens = broker.bootstrap_servers, broker.ports[0]
@@ -166,7 +166,7 @@ def serve(
             if rabbit_stream is not None:
                 rabbit = StreamBroker(host=host, ports=(rabbit_stream,), users=users or None, tls=tls)
                 await stack.enter_async_context(rabbit)
-            told = partial(tell, rabbit=rabbit)
+            on_ready = partial(announce, rabbit=rabbit)
             ports = ports_from(port, brokers)
             options: dict[str, Any] = {
                 "new_topics": settings.new_topics,
@@ -179,7 +179,7 @@ def serve(
             }
             if trace_topic is None:
                 served = Brokers(counts, host=host, ports=ports, config=settings.groups, **options)
-                await served.serve(told)
+                await served.serve(on_ready)
                 return
             from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
             from fencepost.simulation.embedded.tracing import serve_traced
@@ -193,10 +193,10 @@ def serve(
                 journal=None,
                 options=options,
             )
-            await serve_traced(endpoint, trace_topic, told, security)
+            await serve_traced(endpoint, trace_topic, on_ready, security)
 
     with asyncio.Runner(loop_factory=new_event_loop) as runner:
-        runner.run(_until_told(serving()))
+        runner.run(_until_stopped(serving()))
     return 0
 
 
@@ -260,7 +260,7 @@ def _settings(words: Sequence[str]) -> BrokerConfig:
         raise FencepostError(f"--config: {error}") from None
 
 
-async def _until_told(serving: Coroutine[Any, Any, None]) -> None:
+async def _until_stopped(serving: Coroutine[Any, Any, None]) -> None:
     """Serve until SIGTERM or SIGINT, then close."""
     loop = asyncio.get_running_loop()
     server = asyncio.ensure_future(serving)

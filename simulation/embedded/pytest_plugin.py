@@ -28,7 +28,7 @@ _MADE = pytest.StashKey[dict[str, "EmbeddedKafka | AsyncEmbeddedKafka"]]()
 """What fixtures have made, by their names; it may be closed by now."""
 _SEEN = pytest.StashKey[dict["LoopThread", int]]()
 """By the thread of a Kafka, the number of the last row of its trace when the test began."""
-_TOLD = pytest.StashKey[dict[str, "tuple[list[Row], Mapping[str, str]]"]]()
+_TRACED = pytest.StashKey[dict[str, "tuple[list[Row], Mapping[str, str]]"]]()
 """By the name of a fixture, the rows of a test and the names in them as its teardown began."""
 _FAILED = pytest.StashKey[bool]()
 """Whether the timelines of a test are there."""
@@ -142,12 +142,12 @@ def _running(general: Any, marked: Mapping[str, Any] = MappingProxyType({})) -> 
         made = EmbeddedKafka(**settings)
         made.start()
     except FencepostError as error:
-        told = f"kafka can't be made: {error}"
+        problem = f"kafka can't be made: {error}"
     else:
         with contextlib.closing(made):
             yield made
         return
-    pytest.fail(told, pytrace=False)  # out of the handler: pytest would show its error beside
+    pytest.fail(problem, pytrace=False)  # out of the handler: pytest would show its error beside
 
 
 # -- timelines ------------------------------------------------------------------------------------------
@@ -185,9 +185,9 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Keep what there is to tell: a fixture may fail when the Kafka that it used is closed."""
+    """Keep the traces: a fixture may fail when the Kafka that it used is closed."""
     if _folder(item.config) is not None:
-        item.stash[_TOLD] = _told(item)
+        item.stash[_TRACED] = _traced(item)
     return (yield)
 
 
@@ -200,18 +200,18 @@ def pytest_runtest_makereport(
     folder = _folder(item.config)
     if folder is not None and report.failed and not item.stash[_FAILED]:
         item.stash[_FAILED] = True
-        kept = item.stash[_TOLD] if call.when == "teardown" else {}
+        kept = item.stash[_TRACED] if call.when == "teardown" else {}
         raised = "" if call.excinfo is None else call.excinfo.exconly().splitlines()[0]
         what = "A fixture failed behind the test" if call.when == "teardown" else "The test failed"
-        for name, told in (kept | _told(item)).items():
+        for name, traced in (kept | _traced(item)).items():
             title = item.nodeid if name == "kafka" else f"{item.nodeid}-{name}"
             taken = item.config.stash[_PAGES]
-            timelines = _timelines(*told, folder, title, f"{what}: {raised}", taken=taken)
+            timelines = _timelines(*traced, folder, title, f"{what}: {raised}", taken=taken)
             report.sections.append((f"timeline of {name}", timelines))
     return report
 
 
-def _told(item: pytest.Item) -> dict[str, tuple[list[Row], Mapping[str, str]]]:
+def _traced(item: pytest.Item) -> dict[str, tuple[list[Row], Mapping[str, str]]]:
     """What the traces of a test's running Kafkas have of it, with the names of members."""
     since = item.stash.get(_SEEN, {})
     return {

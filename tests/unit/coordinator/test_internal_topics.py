@@ -46,7 +46,7 @@ def request(topics: InternalTopics, now_ms: int, *names: str) -> None:
 
 def test_what_failed_is_told_and_tried_again_later(topics, cluster):
     request(topics, 0, "a", "b")
-    assert topics.told("g", REPLY, 50).status == (
+    assert topics.explained("g", REPLY, 50).status == (
         REPLY.status[0],
         Status(StatusCode.MISSING_INTERNAL_TOPICS, "missing; Creation failed: a (no room), b (no room)."),
     )
@@ -55,18 +55,18 @@ def test_what_failed_is_told_and_tried_again_later(topics, cluster):
     cluster.problem = None
     request(topics, 100, "a", "b", "c")
     assert cluster.tried == ["a", "b", "c", "a", "b"]
-    assert topics.told("g", REPLY, 100).status[1].detail == "missing; Creation failed: c (no room)."
-    assert topics.told("g", REPLY, 150) == REPLY
+    assert topics.explained("g", REPLY, 100).status[1].detail == "missing; Creation failed: c (no room)."
+    assert topics.explained("g", REPLY, 150) == REPLY
 
 
 def test_only_some_are_told(topics):
     request(topics, 0, *"abcde")
-    detail = topics.told("g", REPLY, 1).status[1].detail
+    detail = topics.explained("g", REPLY, 1).status[1].detail
     assert detail == "missing; Creation failed: a (no room), b (no room), c (no room) and 2 more."
 
 
 def test_other_answers_are_left_alone(topics):
     request(topics, 0, "a")
     for reply in (StreamsGroupHeartbeatResponse(), StreamsGroupHeartbeatResponse(status=())):
-        assert topics.told("g", reply, 1) is reply
-    assert topics.told("other", REPLY, 1) is REPLY
+        assert topics.explained("g", reply, 1) is reply
+    assert topics.explained("other", REPLY, 1) is REPLY

@@ -156,11 +156,11 @@ def test_leader_epochs():
 def test_watchers_hear_of_appends_and_of_the_end():
     log, heard = PartitionLog(), []
     watcher = lambda: heard.append(log.high_watermark)  # noqa: E731
-    log.watch(watcher)
+    log.add_listener(watcher)
     log.append(batch(b"a"))
     log.close()
-    log.unwatch(watcher)
-    log.unwatch(watcher)
+    log.remove_listener(watcher)
+    log.remove_listener(watcher)
     log.append(batch(b"b"))
     assert heard == [1, 1]
     assert log.is_closed
