@@ -8,7 +8,7 @@ import ssl
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from types import TracebackType
-from typing import TypeVar
+from typing import TypedDict, TypeVar, Unpack
 
 from fencepost.coordinator.codec.batches import load_records
 from fencepost.coordinator.codec.framing import KAFKA_MAX_FRAME_BYTES
@@ -312,45 +312,32 @@ class Brokers:
         return tuple(each for listener in self._listeners for each in listener.connections)
 
 
+class _BrokerOptions(TypedDict, total=False):
+    host: str
+    config: GroupCoordinatorConfig | None
+    journal: KeptJournal | None
+    storage: Storage | None
+    new_topics: NewTopicConfig
+    topic_defaults: TopicDefaults
+    max_frame_bytes: int
+    max_connections: int
+    users: Mapping[str, str] | None
+    tls: ssl.SSLContext | None
+
+
 class Broker(Brokers):
-    """Serves the Kafka protocol on one port of the running loop.
+    """Serves the Kafka protocol on one port of the running loop. The other arguments are those of `Brokers`.
 
         async with Broker(topics={"orders": 12}) as broker:
             consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, ...})
 
-    `port` 0 takes a free one. Without a storage everything is in memory and gone with the broker.
-    With `users`, passwords by name, clients have to log in; with `tls` they have to speak TLS.
-    :raises FencepostError: for a topic that Kafka would refuse, or a user that can't be one.
+    `port` 0 takes a free one.
     """
 
     def __init__(
-        self,
-        topics: Mapping[str, int] | None = None,
-        *,
-        host: str = "127.0.0.1",
-        port: int = 0,
-        config: GroupCoordinatorConfig | None = None,
-        storage: Storage | None = None,
-        new_topics: NewTopicConfig = NO_NEW_TOPICS,
-        topic_defaults: TopicDefaults = KAFKA_DEFAULTS,
-        max_frame_bytes: int = KAFKA_MAX_FRAME_BYTES,
-        max_connections: int = 10_000,
-        users: Mapping[str, str] | None = None,
-        tls: ssl.SSLContext | None = None,
+        self, topics: Mapping[str, int] | None = None, *, port: int = 0, **options: Unpack[_BrokerOptions]
     ) -> None:
-        super().__init__(
-            topics,
-            host=host,
-            ports=(port,),
-            config=config,
-            storage=storage,
-            new_topics=new_topics,
-            topic_defaults=topic_defaults,
-            max_frame_bytes=max_frame_bytes,
-            max_connections=max_connections,
-            users=users,
-            tls=tls,
-        )
+        super().__init__(topics, ports=(port,), **options)
 
     @property
     def port(self) -> int:
