@@ -59,6 +59,7 @@ _BY_NAME: Final[Mapping[str, RealJudgement]] = {
     "journal-replay": _yes("Each record can follow those before it."),
     "transitions": _yes("Of groups after each outcome, and of members that are fencepost's own."),
     "one-in-flight": _OWN_MEMBERS,
+    "frees-own-instance": _OWN_MEMBERS,
     "request-fields": _OWN_MEMBERS,
     "owned-honest": _OWN_MEMBERS,
     "epoch-as-answered": _OWN_MEMBERS,
