@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from fencepost.simulation.faults.carrier import PlanCarrier
 from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
-from fencepost.simulation.sac.clients import SacClientHost
-from fencepost.simulation.sac.nodes import SacNode
-from fencepost.simulation.sac.world import SacWorld
+
+if TYPE_CHECKING:
+    from fencepost.simulation.sac.clients import SacClientHost
+    from fencepost.simulation.sac.nodes import SacNode
+    from fencepost.simulation.sac.world import SacWorld
 
 
 class SacNemesis(PlanCarrier):

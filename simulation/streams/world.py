@@ -18,17 +18,19 @@ from fencepost.coordinator.protocol.streams import (
 from fencepost.member.streams.actions import MoveRefused, StreamsMoved
 from fencepost.member.streams.client_states import StreamClientState
 from fencepost.member.streams.thread_states import StreamThreadState
+from fencepost.simulation.faults.draw import Draw
 from fencepost.simulation.kafka.cluster import SimulatedCluster
 from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.kernel.network import Network
-from fencepost.simulation.kernel.observers import Observer, Violation, hook_lists
-from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.kernel.observers import Observer
+from fencepost.simulation.kernel.world import PreparedRun, RunCounts, World
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.scenarios.timing import is_answered
 from fencepost.simulation.streams.application import ApplicationOutcomes
 from fencepost.simulation.streams.checks import ClientChecker
 from fencepost.simulation.streams.client import StreamsClientHost
 from fencepost.simulation.streams.failures import said
+from fencepost.simulation.streams.nemesis import StreamsNemesis
 from fencepost.simulation.trace.rows import TraceRows
 
 
@@ -45,16 +47,16 @@ class _Coordination(Observer):
         self._world.application.on_coordinator(host, what)
 
 
-class StreamsWorld:
+class StreamsWorld(World):
     """Everything of one run."""
 
     def __init__(self, scenario: StreamsScenario, seed: int, loop: VirtualLoop, recorder: TraceRows) -> None:
+        super().__init__(loop, seed, lambda: recorder.seq)
         self.scenario = scenario
-        self.loop = loop
-        self.streams = Streams(seed)
         self.config = GroupCoordinatorConfig.from_properties(scenario.config)
         self.heartbeats = 0
         self.rebalances = 0
+        self.attach([_Coordination(self)])
         self.network = Network(
             loop,
             self.streams,
@@ -68,7 +70,7 @@ class StreamsWorld:
             scenario.cluster,
             self.config,
             network=self.network,
-            hooks=hook_lists([_Coordination(self)]),
+            hooks=self.hooks,
         )
         self.callback_times = self.streams.samples("callbacks", scenario.application.callback.quantiles)
         self.processing_times = self.streams.samples("processing", scenario.application.processing.quantiles)
@@ -85,6 +87,7 @@ class StreamsWorld:
             scenario.bound_us if is_answered(scenario) else None,
             request_timeout_us=scenario.network.request_timeout.us if classic else None,
         )
+        self.violations = self.application.violations
         self._checkers: dict[str, ClientChecker] = {}
         self._group_epoch = 0
         self._ended_us = 0
@@ -93,11 +96,6 @@ class StreamsWorld:
         """When the last fault was over."""
         self._disturbed_us = 0
         """When a batch that outlasted the poll interval made a thread leave, or its end made it come back."""
-
-    @property
-    def violations(self) -> list[Violation]:
-        """What was found."""
-        return self.application.violations
 
     def report(self, invariant: str, message: str) -> None:
         """Take a violation down."""
@@ -136,6 +134,7 @@ class StreamsWorld:
             host.injected.clear()
             if not host.process and self.application.asked_us is None:
                 host.start()  # whoever was to start later
+        self.faults_over = True
         self._calm_us = self.loop.now_us
         self.application.on_faults_end()
 
@@ -144,7 +143,7 @@ class StreamsWorld:
         self._disturbed_us = self.loop.now_us
 
     def end(self) -> bool:
-        """The run is over. Answers whether everything had settled; then all processes go."""
+        """Report an application that has not settled in time, and end all processes."""
         unsettled = self._unsettled()
         had_time = self.loop.now_us >= self._calm_us + self.scenario.settling_us
         if unsettled is not None and had_time and is_answered(self.scenario) and not self._is_disturbed:
@@ -159,10 +158,15 @@ class StreamsWorld:
         return any(member.is_late for host in self.clients.values() for member in host.members.values())
 
     def vanish(self) -> None:
-        """All processes go, and tell nobody."""
+        """End all processes without a word."""
         for host in self.clients.values():
             if not host.ended:
                 host.release()
+
+    @property
+    def settled(self) -> bool:
+        """Whether all clients run, and the group has their threads as its members."""
+        return self._unsettled() is None
 
     def _unsettled(self) -> str | None:
         """What has not settled."""
@@ -317,3 +321,15 @@ class StreamsWorld:
 
 def _start(host: StreamsClientHost) -> None:
     host.start()
+
+
+def prepare(
+    scenario: StreamsScenario, seed: int, plan: Draw, loop: VirtualLoop, recorder: TraceRows, **_: object
+) -> PreparedRun:
+    """Return the run of a scenario and a seed, with the trace and all checks, which nothing replaces."""
+    world = StreamsWorld(scenario, seed, loop, recorder)
+
+    def counts() -> RunCounts:
+        return RunCounts(world.heartbeats, world.rebalances, world.application.figures)
+
+    return PreparedRun(world, StreamsNemesis(world, plan), counts)

@@ -211,7 +211,7 @@ def test_the_trace_forgets_what_members_of_a_group_were_assigned_that_is_no_more
             super().__init__(recorder)
             made.append(self)
 
-    monkeypatch.setattr("fencepost.simulation.run.GroupTraceWriter", Seen)
+    monkeypatch.setattr("fencepost.simulation.kafka.world.GroupTraceWriter", Seen)
     run(load("rolling-migration"), 2)  # no other coordinator takes over once it is a classic group
     (trace_writer,) = made
     assert trace_writer._held == {}, "it ends as a classic group"
