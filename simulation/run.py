@@ -28,7 +28,6 @@ from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.sac import SacScenario
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.scenarios.streams import StreamsScenario
-from fencepost.simulation.scenarios.timing import quiet_of
 from fencepost.simulation.streams import world as streams
 from fencepost.simulation.trace.rows import TraceRows, TraceSink
 from fencepost.simulation.trace.schema import Row, RowKind
@@ -227,7 +226,7 @@ def _place(error: BaseException) -> str:
 
 def plan_of(scenario: AnyScenario, seed: int) -> Draw:
     """What the seed draws for the scenario."""
-    return draw(scenario, Streams(seed), quiet_of(scenario))
+    return draw(scenario, Streams(seed), scenario.quiet_us)
 
 
 def _slices(end_us: int) -> Iterator[int]:

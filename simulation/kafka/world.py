@@ -26,7 +26,7 @@ from fencepost.simulation.kernel.observers import Observer
 from fencepost.simulation.kernel.supervisor import Supervisor
 from fencepost.simulation.kernel.world import PreparedRun, RunCounts, World
 from fencepost.simulation.scenarios.scenario import Scenario
-from fencepost.simulation.scenarios.timing import is_answered, is_kept, settling_ms
+from fencepost.simulation.scenarios.timing import is_answered
 from fencepost.simulation.trace.groups import GroupTraceWriter
 from fencepost.simulation.trace.rows import TraceRows
 
@@ -160,8 +160,8 @@ class KafkaWorld(World):
     @cached_property
     def settling_ms(self) -> int | None:
         """How long the group may take to settle once nothing disturbs it; None if it may never."""
-        may = is_answered(self.scenario) and is_kept(self.scenario, self.config)
-        return settling_ms(self.scenario, self.config) if may else None
+        may = is_answered(self.scenario) and self.scenario.is_kept(self.config)
+        return self.scenario.settling_ms(self.config) if may else None
 
 
 def prepare(

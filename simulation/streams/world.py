@@ -105,10 +105,7 @@ class StreamsWorld(World):
 
     def begin(self) -> None:
         """Create the topics, put a coordinator in charge, and let the clients start."""
-        topics = self.scenario.topics
-        if self.scenario.global_topic is not None:
-            topics = (*topics, self.scenario.global_topic)
-        for topic in topics:
+        for topic in self.scenario.all_topics:
             self.cluster.create_topic(topic.name, topic.partitions, topic.records_per_second)
         self.cluster.elect()
         for host in self.clients.values():
