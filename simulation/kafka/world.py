@@ -16,10 +16,10 @@ from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.member.classic.driver import ClassicDriver
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.simulation.faults.draw import Draw
-from fencepost.simulation.faults.nemesis import Nemesis
 from fencepost.simulation.kafka.broker import BrokerHost
 from fencepost.simulation.kafka.cluster import SimulatedCluster
 from fencepost.simulation.kafka.member import ALIVE, MemberHost
+from fencepost.simulation.kafka.nemesis import GroupNemesis
 from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.kernel.network import Network
 from fencepost.simulation.kernel.observers import Observer
@@ -93,6 +93,7 @@ class KafkaWorld(World):
 
     def calm(self) -> None:
         """Nothing disturbs the group from here on: who is to run runs."""
+        self.network.rules.clear()
         for broker in self.cluster.brokers.values():
             if not broker.up:
                 broker.revive()
@@ -191,4 +192,4 @@ def prepare(
     def counts() -> RunCounts:
         return RunCounts(writer.heartbeats, writer.rebalances)
 
-    return PreparedRun(world, Nemesis(world, plan), counts)
+    return PreparedRun(world, GroupNemesis(world, plan), counts)

@@ -277,7 +277,15 @@ class SacClientHost(Host):
         if self.generation == generation:
             self._end("stopped")
             if self.wanted:
-                self.world.supervisor.restart_later(self)
+                self.restart_later()
+
+    def restart_later(self) -> None:
+        """Start the next process after the time that a restart takes."""
+        self.world.supervisor.restart_later(self)
+
+    def slow_callback(self, lasts_us: int) -> None:
+        """The process's next callback takes so much longer."""
+        self.slow_us = max(1, lasts_us, self.slow_us)
 
     def crash(self) -> None:
         """The process dies; its connections are reset."""

@@ -13,8 +13,8 @@ from fencepost.coordinator.protocol.consumer import (
 from fencepost.coordinator.protocol.regular_expressions import matching
 from fencepost.coordinator.protocol.slices import at_once
 from fencepost.simulation.faults.draw import FaultKind
-from fencepost.simulation.faults.nemesis import Nemesis
 from fencepost.simulation.kafka.member import ALIVE
+from fencepost.simulation.kafka.nemesis import GroupNemesis
 from fencepost.simulation.kernel.observers import Observer
 from fencepost.simulation.kernel.world import RunCounts
 from fencepost.simulation.lab.chaos.admin import OFFSETS_TOPIC
@@ -75,7 +75,7 @@ class RealStage(Staging[RealWorld, ReplayedWorld]):
 
     def _begin(self) -> None:
         self._world.begin()
-        Nemesis(self._world, self._plan).begin()
+        GroupNemesis(self._world, self._plan).begin()
 
     async def _watch(self) -> None:
         """Follow the coordinator's log, if the cluster shows one."""
