@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any
 
 from fencepost.coordinator.classic.states import ClassicGroupState
 from fencepost.coordinator.config import GroupCoordinatorConfig
@@ -21,7 +20,6 @@ from fencepost.simulation.kafka.cluster import SimulatedCluster
 from fencepost.simulation.kafka.member import ALIVE, MemberHost
 from fencepost.simulation.kafka.nemesis import GroupNemesis
 from fencepost.simulation.kernel.loop import VirtualLoop
-from fencepost.simulation.kernel.network import Network
 from fencepost.simulation.kernel.observers import Observer
 from fencepost.simulation.kernel.supervisor import Supervisor
 from fencepost.simulation.kernel.world import PreparedRun, RunCounts, World
@@ -52,16 +50,8 @@ class KafkaWorld(World):
         self.hosts_by_member: dict[MemberId, str] = {}
         self.all_topics = tuple(topic.name for topic in scenario.topics)
         self.attach(observers)
-        self.network = Network(
-            loop,
-            self.streams,
-            latency=scenario.network.latency.quantiles,
-            detection=scenario.network.detection.quantiles,
-            on_loss=self._lost,
-        )
-        self.cluster = SimulatedCluster(
-            loop, self.streams, scenario.cluster, self.config, network=self.network, hooks=self.hooks
-        )
+        self.cluster = SimulatedCluster(loop, self.streams, scenario, self.config, hooks=self.hooks)
+        self.network = self.cluster.network
         self.journal: MemoryJournal = self.cluster.journal
         """The replicated log of the group."""
         self.coordinators: Mapping[str, BrokerHost] = self.cluster.brokers
@@ -86,17 +76,12 @@ class KafkaWorld(World):
 
     def begin(self) -> None:
         """Create the topics, put a coordinator in charge, and let the members start."""
-        for topic in self.scenario.topics:
-            self.cluster.create_topic(topic.name, topic.partitions, topic.records_per_second)
-        self.cluster.elect()
+        self.cluster.begin(self.scenario.all_topics)
         self.supervisor.start_soon(list(self.members.values())[: self.scenario.group.members])
 
     def calm(self) -> None:
         """Nothing disturbs the group from here on: who is to run runs."""
-        self.network.rules.clear()
-        for broker in self.cluster.brokers.values():
-            if not broker.up:
-                broker.revive()
+        self.cluster.calm()
         for host in self.members.values():
             host.thaw_process()
             if host.wanted and host.status not in ALIVE:
@@ -108,10 +93,6 @@ class KafkaWorld(World):
         """End all processes without a word; what they leave to the loop ends at this moment."""
         for host in self.members.values():
             host.vanish()
-
-    def _lost(self, member: str, broker: str, direction: str, request: Any, now_us: int) -> None:
-        for method in self.hooks["on_loss"]:
-            method(member, broker, direction, request, now_us)
 
     @property
     def settled(self) -> bool:

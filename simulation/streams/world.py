@@ -21,7 +21,6 @@ from fencepost.member.streams.thread_states import StreamThreadState
 from fencepost.simulation.faults.draw import Draw
 from fencepost.simulation.kafka.cluster import SimulatedCluster
 from fencepost.simulation.kernel.loop import VirtualLoop
-from fencepost.simulation.kernel.network import Network
 from fencepost.simulation.kernel.observers import Observer
 from fencepost.simulation.kernel.world import PreparedRun, RunCounts, World
 from fencepost.simulation.scenarios.streams import StreamsScenario
@@ -46,6 +45,9 @@ class _Coordination(Observer):
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
         self._world.application.on_coordinator(host, what)
 
+    def on_loss(self, host: str, broker: str, kind: str, request: Any, now_us: int) -> None:
+        self._world.application.on_lost(host)
+
 
 class StreamsWorld(World):
     """Everything of one run."""
@@ -57,21 +59,8 @@ class StreamsWorld(World):
         self.heartbeats = 0
         self.rebalances = 0
         self.attach([_Coordination(self)])
-        self.network = Network(
-            loop,
-            self.streams,
-            latency=scenario.network.latency.quantiles,
-            detection=scenario.network.detection.quantiles,
-            on_loss=self._on_loss,
-        )
-        self.cluster = SimulatedCluster(
-            loop,
-            self.streams,
-            scenario.cluster,
-            self.config,
-            network=self.network,
-            hooks=self.hooks,
-        )
+        self.cluster = SimulatedCluster(loop, self.streams, scenario, self.config, hooks=self.hooks)
+        self.network = self.cluster.network
         self.callback_times = self.streams.samples("callbacks", scenario.application.callback.quantiles)
         self.processing_times = self.streams.samples("processing", scenario.application.processing.quantiles)
         self._restarts = self.streams.samples("restarts", scenario.application.restart.quantiles)
@@ -105,9 +94,7 @@ class StreamsWorld(World):
 
     def begin(self) -> None:
         """Create the topics, put a coordinator in charge, and let the clients start."""
-        for topic in self.scenario.all_topics:
-            self.cluster.create_topic(topic.name, topic.partitions, topic.records_per_second)
-        self.cluster.elect()
+        self.cluster.begin(self.scenario.all_topics)
         for host in self.clients.values():
             self.loop.schedule(self.loop.now_us + self._starts.draw(), _start, host)
 
@@ -122,11 +109,8 @@ class StreamsWorld(World):
 
     def calm(self) -> None:
         """Nothing disturbs the application from here on."""
-        self.network.rules.clear()
         self.application.heal()
-        for broker in self.cluster.brokers.values():
-            if not broker.up:
-                broker.revive()
+        self.cluster.calm()
         for host in self.clients.values():
             host.injected.clear()
             if not host.process and self.application.asked_us is None:
@@ -199,9 +183,6 @@ class StreamsWorld(World):
         groups = coordinator.classic if self.scenario.group.protocol == "classic" else coordinator.streams
         group = groups.groups.get(self.scenario.group.id)
         return set() if group is None else set(group.members)
-
-    def _on_loss(self, member: str, *_: object) -> None:
-        self.application.on_lost(member)
 
     # -- what is told -------------------------------------------------------------------------------------
 
