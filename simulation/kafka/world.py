@@ -22,7 +22,7 @@ from fencepost.simulation.kafka.nemesis import GroupNemesis
 from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.kernel.observers import Observer
 from fencepost.simulation.kernel.supervisor import Supervisor
-from fencepost.simulation.kernel.world import PreparedRun, RunCounts, World
+from fencepost.simulation.kernel.world import PreparedRun, RunCounts, World, host_names
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.scenarios.timing import is_answered
 from fencepost.simulation.trace.groups import GroupTraceWriter
@@ -42,7 +42,7 @@ class KafkaWorld(World):
         observers: Iterable[Observer] = (),
         sequence: Callable[[], int] = lambda: 0,
     ) -> None:
-        super().__init__(loop, seed, sequence)
+        super().__init__(scenario.application, loop, seed, sequence)
         self.scenario = scenario
         self.config = GroupCoordinatorConfig.from_properties(scenario.config)
         self.group_id = scenario.group.id
@@ -58,19 +58,16 @@ class KafkaWorld(World):
         """All broker hosts by name."""
         self.log_ends: Mapping[TopicPartition, int] = self.cluster.logs
         """The next offset of each partition's log, as of now."""
-        self.callback_times = self.streams.samples("callbacks", scenario.application.callback.quantiles)
-        self.processing_times = self.streams.samples("processing", scenario.application.processing.quantiles)
         self.supervisor = Supervisor(
             loop,
             self.streams,
             start=scenario.group.start.quantiles,
             restart=scenario.application.restart.quantiles,
         )
-        width = len(str(members))
-        self.members: dict[str, MemberHost] = {}
-        for number in range(1, members + 1):
-            name = f"member-{number:0{width}}"
-            self.members[name] = MemberHost(name, self, name if scenario.group.static else None)
+        self.members: dict[str, MemberHost] = {
+            name: MemberHost(name, self, name if scenario.group.static else None)
+            for name in host_names("member", members)
+        }
 
     # -- what happens ---------------------------------------------------------------------------------------
 

@@ -12,6 +12,7 @@ from fencepost.simulation.kernel.rng import Streams
 
 if TYPE_CHECKING:
     from fencepost.simulation.kernel.loop import VirtualLoop
+    from fencepost.simulation.scenarios.values import Span
 
 
 class HasTime(Protocol):
@@ -62,13 +63,29 @@ class ObservedWorld:
             method(violation)
 
 
+class AppliedTimes(Protocol):
+    """How long an application takes."""
+
+    @property
+    def callback(self) -> Span:
+        """For a rebalance callback."""
+
+    @property
+    def processing(self) -> Span:
+        """For one record."""
+
+
 class World(ObservedWorld, abc.ABC):
     """Everything of one simulated run. Its random streams are those of the seed."""
 
-    def __init__(self, loop: VirtualLoop, seed: int, sequence: Callable[[], int]) -> None:
+    def __init__(
+        self, application: AppliedTimes, loop: VirtualLoop, seed: int, sequence: Callable[[], int]
+    ) -> None:
         super().__init__(loop, sequence)
         self.loop = loop
         self.streams = Streams(seed)
+        self.callback_times = self.streams.samples("callbacks", application.callback.quantiles)
+        self.processing_times = self.streams.samples("processing", application.processing.quantiles)
 
     @abc.abstractmethod
     def begin(self) -> None:
@@ -92,6 +109,12 @@ class World(ObservedWorld, abc.ABC):
         settled = self.settled
         self.vanish()
         return settled
+
+
+def host_names(kind: str, count: int) -> list[str]:
+    """Return the names of so many hosts: `member-01` to `member-12`."""
+    width = len(str(count))
+    return [f"{kind}-{number:0{width}}" for number in range(1, count + 1)]
 
 
 class RunCounts(NamedTuple):

@@ -11,7 +11,7 @@ from fencepost.simulation.faults.draw import Draw
 from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.kernel.rng import Samples
 from fencepost.simulation.kernel.supervisor import Supervisor
-from fencepost.simulation.kernel.world import PreparedRun, RunCounts, World
+from fencepost.simulation.kernel.world import PreparedRun, RunCounts, World, host_names
 from fencepost.simulation.sac.clients import ClientConnection, SacClientHost, subscription_of
 from fencepost.simulation.sac.connection import ServerConnection
 from fencepost.simulation.sac.coordination import SacCoordination
@@ -38,13 +38,11 @@ class SacWorld(World):
         observers: Iterable[SacObserver],
         sequence: Callable[[], int],
     ) -> None:
-        super().__init__(loop, seed, sequence)
+        super().__init__(scenario.application, loop, seed, sequence)
         self.scenario = scenario
         streams = self.streams
         self.attach(observers, SacObserver)
         self.cluster = SacNodes(loop, streams, scenario, self.tell)
-        self.callbacks = streams.samples("callbacks", scenario.application.callback.quantiles)
-        self.processing = streams.samples("processing", scenario.application.processing.quantiles)
         self.detection = streams.samples("detection", scenario.network.detection.quantiles)
         self.supervisor = Supervisor(
             loop,
@@ -65,11 +63,7 @@ class SacWorld(World):
             for stream in scenario.streams
             for index, name in enumerate(stream.partition_names)
         ]
-        width = len(str(members))
-        self.clients = {
-            name: SacClientHost(name, self)
-            for name in (f"client-{number:0{width}}" for number in range(1, members + 1))
-        }
+        self.clients = {name: SacClientHost(name, self) for name in host_names("client", members)}
 
     # -- what happens ---------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ from fencepost.simulation.faults.draw import Draw
 from fencepost.simulation.kafka.cluster import SimulatedCluster
 from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.kernel.observers import Observer
-from fencepost.simulation.kernel.world import PreparedRun, RunCounts, World
+from fencepost.simulation.kernel.world import PreparedRun, RunCounts, World, host_names
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.scenarios.timing import is_answered
 from fencepost.simulation.streams.application import ApplicationOutcomes
@@ -53,7 +53,7 @@ class StreamsWorld(World):
     """Everything of one run."""
 
     def __init__(self, scenario: StreamsScenario, seed: int, loop: VirtualLoop, recorder: TraceRows) -> None:
-        super().__init__(loop, seed, lambda: recorder.seq)
+        super().__init__(scenario.application, loop, seed, lambda: recorder.seq)
         self.scenario = scenario
         self.config = GroupCoordinatorConfig.from_properties(scenario.config)
         self.heartbeats = 0
@@ -61,13 +61,11 @@ class StreamsWorld(World):
         self.attach([_Coordination(self)])
         self.cluster = SimulatedCluster(loop, self.streams, scenario, self.config, hooks=self.hooks)
         self.network = self.cluster.network
-        self.callback_times = self.streams.samples("callbacks", scenario.application.callback.quantiles)
-        self.processing_times = self.streams.samples("processing", scenario.application.processing.quantiles)
         self._restarts = self.streams.samples("restarts", scenario.application.restart.quantiles)
         self._starts = self.streams.samples("starts", scenario.group.start.quantiles)
-        width = len(str(scenario.group.members))
-        names = [f"client-{number:0{width}}" for number in range(1, scenario.group.members + 1)]
-        self.clients: dict[str, StreamsClientHost] = {name: StreamsClientHost(name, self) for name in names}
+        self.clients: dict[str, StreamsClientHost] = {
+            name: StreamsClientHost(name, self) for name in host_names("client", scenario.group.members)
+        }
         classic = scenario.group.protocol == "classic"
         self.application = ApplicationOutcomes(
             self.clients,

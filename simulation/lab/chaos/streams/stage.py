@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +13,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatResponse
 from fencepost.member.streams.application.changelog import changelog_topic
 from fencepost.simulation.kernel.observers import Observer
-from fencepost.simulation.kernel.world import RunCounts
+from fencepost.simulation.kernel.world import RunCounts, host_names
 from fencepost.simulation.lab.chaos.events import StreamsMemberHeard
 from fencepost.simulation.lab.chaos.foreign_members import ForeignMembers
 from fencepost.simulation.lab.chaos.processes import RunContext
@@ -71,9 +71,8 @@ class RealApplicationStage(Staging[RealApplication, ReplayedApplication]):
             flaw=self._flaw,
         )
 
-    def _names(self) -> Iterator[str]:
-        width = len(str(self._scenario.group.members))
-        return (f"client-{number:0{width}}" for number in range(1, self._scenario.group.members + 1))
+    def _names(self) -> list[str]:
+        return host_names("client", self._scenario.group.members)
 
     def _named(self) -> dict[str, str]:
         return {
