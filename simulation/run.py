@@ -8,7 +8,7 @@ import gc
 import logging
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
@@ -17,28 +17,31 @@ import structlog
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.faults.draw import Draw, draw
-from fencepost.simulation.faults.nemesis import Nemesis
 from fencepost.simulation.interrupts import between_steps
-from fencepost.simulation.kafka.world import KafkaWorld
+from fencepost.simulation.kafka import world as kafka
 from fencepost.simulation.kernel.loop import TooManyEvents, VirtualLoop
-from fencepost.simulation.kernel.observers import RAISED, Observer, Violation
+from fencepost.simulation.kernel.observers import RAISED, Violation, WorldObserver
 from fencepost.simulation.kernel.rng import Streams
-from fencepost.simulation.sac.observers import SacObserver
-from fencepost.simulation.sac.run import SacRun, prepare
+from fencepost.simulation.kernel.world import PreparedRun
+from fencepost.simulation.sac import world as sac
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.sac import SacScenario
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.scenarios.streams import StreamsScenario
-from fencepost.simulation.scenarios.timing import quiet_of
-from fencepost.simulation.streams.run import StreamsRun
-from fencepost.simulation.streams.run import prepare as prepare_streams
-from fencepost.simulation.trace.groups import GroupTraceWriter
+from fencepost.simulation.streams import world as streams
 from fencepost.simulation.trace.rows import TraceRows, TraceSink
 from fencepost.simulation.trace.schema import Row, RowKind
 
 WORLD: Final = "simulated"
 _SLICES = 200
 """Between how many slices of a run its progress is told and its wall time looked at."""
+
+_PREPARED: Final[Mapping[type[AnyScenario], Callable[..., PreparedRun]]] = {
+    Scenario: kafka.prepare,
+    SacScenario: sac.prepare,
+    StreamsScenario: streams.prepare,
+}
+"""What makes the run of a scenario, by its kind."""
 
 Progress: TypeAlias = Callable[[float], None]
 """Takes how much of the run is done, 0 to 1."""
@@ -70,39 +73,6 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     """What else was measured; of single active consumers, see docs/sac.md."""
 
 
-class _KafkaRun:
-    """A world of consumer groups, in the hands of `run`."""
-
-    def __init__(
-        self,
-        scenario: Scenario,
-        seed: int,
-        plan: Draw,
-        loop: VirtualLoop,
-        recorder: TraceRows,
-        *,
-        checkers: Iterable[Observer] | None,
-    ) -> None:
-        self._plan = plan
-        self._trace_writer = GroupTraceWriter(recorder)
-        self.world = KafkaWorld(
-            scenario,
-            seed,
-            loop,
-            members=plan.members,
-            observers=[self._trace_writer, *(_checkers(scenario) if checkers is None else checkers)],
-            sequence=lambda: recorder.seq,
-        )
-
-    def begin(self) -> None:
-        self.world.begin()
-        Nemesis(self.world, self._plan).begin()
-
-    @property
-    def counts(self) -> tuple[int, int, dict[str, float]]:
-        return self._trace_writer.heartbeats, self._trace_writer.rebalances, {}
-
-
 @contextlib.contextmanager
 def _without_collections() -> Iterator[None]:
     """Collect garbage rarely: a run makes many small objects and hardly a cycle.
@@ -131,7 +101,7 @@ def run(
     seed: int,
     *,
     plan: Draw | None = None,
-    checkers: Iterable[Observer] | Iterable[SacObserver] | None = None,
+    checkers: Iterable[WorldObserver] | None = None,
     trace: TraceSink | None = None,
     progress: Progress | None = None,
     max_events: int | None = None,
@@ -162,7 +132,7 @@ def run(
     beside = _Beside(trace, progress)
     recorder = TraceRows(world=WORLD, group=scenario.group.id, sink=None if trace is None else beside)
     try:
-        prepared = _prepared(scenario, seed, chosen, loop, recorder, checkers=checkers)
+        prepared = _PREPARED[type(scenario)](scenario, seed, chosen, loop, recorder, checkers=checkers)
     except BaseException:
         loop.close()
         raise
@@ -196,7 +166,7 @@ def run(
                 raise
         finally:
             loop.close()
-    heartbeats, rebalances, figures = prepared.counts
+    counts = prepared.counts()
     return RunResult(
         scenario=scenario.name,
         seed=seed,
@@ -205,12 +175,12 @@ def run(
         virtual_seconds=ended_us / 1_000_000,
         wall_seconds=time.perf_counter() - started,
         events=loop.events,
-        heartbeats=heartbeats,
-        rebalances=rebalances,
+        heartbeats=counts.heartbeats,
+        rebalances=counts.rebalances,
         converged=converged,
         violations=world.violations,
         digest=recorder.digest(),
-        figures=figures,
+        figures=dict(counts.figures),
     )
 
 
@@ -256,29 +226,7 @@ def _place(error: BaseException) -> str:
 
 def plan_of(scenario: AnyScenario, seed: int) -> Draw:
     """What the seed draws for the scenario."""
-    return draw(scenario, Streams(seed), quiet_of(scenario))
-
-
-def _prepared(
-    scenario: AnyScenario,
-    seed: int,
-    plan: Draw,
-    loop: VirtualLoop,
-    recorder: TraceRows,
-    *,
-    checkers: Iterable[Any] | None,
-) -> _KafkaRun | SacRun | StreamsRun:
-    if isinstance(scenario, SacScenario):
-        return prepare(scenario, seed, plan, loop, recorder, observers=checkers or ())
-    if isinstance(scenario, StreamsScenario):
-        return prepare_streams(scenario, seed, plan, loop, recorder)
-    return _KafkaRun(scenario, seed, plan, loop, recorder, checkers=checkers)
-
-
-def _checkers(scenario: Scenario) -> Sequence[Observer]:
-    from fencepost.simulation.checkers import all_checkers
-
-    return all_checkers(scenario.protocols)
+    return draw(scenario, Streams(seed), scenario.quiet_us)
 
 
 def _slices(end_us: int) -> Iterator[int]:

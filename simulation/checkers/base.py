@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar
 
 from fencepost.coordinator.protocol.ids import Partitions, TopicPartition
 from fencepost.simulation.checkers.catalogue import INVARIANTS
-from fencepost.simulation.kernel.observers import Observer, Report, WorldView
+from fencepost.simulation.kernel.observers import Observer, Report, WorldObserver, WorldView
 
 _V = TypeVar("_V")
 
@@ -54,21 +54,20 @@ class OfHosts(dict[str, _V]):
         return made
 
 
-class Checker(Observer):
+class FindingReporter(WorldObserver):
     """An observer that reports findings, each invariant at most `REPORTS_PER_INVARIANT` times."""
 
-    world: WorldView
     left_out: frozenset[str] = frozenset()
     """Invariants that do not apply to the world that is watched: nothing is reported of them."""
 
-    def attach(self, world: WorldView, report: Report) -> None:
-        """Remembers the world, and where findings go."""
+    def attach(self, world: Any, report: Report) -> None:
+        """Remember the world, and where findings go."""
         self.world = world
         self._report = report
         self._reported: dict[str, int] = {}
 
     def report(self, invariant: str, message: str) -> None:
-        """Passes one finding on, unless there were enough of its kind.
+        """Pass one finding on, unless there were enough of its kind.
 
         :raises KeyError: if the catalogue has no such invariant.
         """
@@ -81,9 +80,15 @@ class Checker(Observer):
             self._report(invariant, message)
 
     def report_all(self, findings: Iterable[Finding]) -> None:
-        """Passes findings on."""
+        """Pass findings on."""
         for invariant, message in findings:
             self.report(invariant, message)
+
+
+class Checker(FindingReporter, Observer):
+    """A checker of a group's coordinator and its members."""
+
+    world: WorldView
 
 
 def shown(partitions: Partitions, names: Mapping[str, str] | None = None) -> str:

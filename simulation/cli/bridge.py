@@ -15,7 +15,6 @@ from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.report.tables import duration as told
 from fencepost.simulation.scenarios.load import load_any
-from fencepost.simulation.scenarios.sac import SacScenario
 
 if TYPE_CHECKING:
     from fencepost.simulation.lab.bridge.counterpart import Bridge, Protocol
@@ -52,7 +51,7 @@ def bridge(
         duration=duration,
         option="--set",
     )
-    if not isinstance(loaded, SacScenario):
+    if loaded.protocol != "sac":
         raise FencepostError(f'{scenario}: expected a scenario with protocol = "sac"')
     writable_file(report, "--report")
     configure_logs()

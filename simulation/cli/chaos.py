@@ -204,7 +204,7 @@ def _facts(result: ChaosResult, scenario: Scenario | StreamsScenario) -> list[tu
     return [
         ("time", f"{length(result.virtual_seconds)}, {length(result.wall_seconds)} with all around"),
         (
-            "members" if isinstance(scenario, Scenario) else "clients",
+            scenario.members_are,
             f"{result.members:,} of {result.client}",
         ),
         ("partitions", f"{result.partitions:,}"),

@@ -26,7 +26,6 @@ from fencepost.simulation.pipeline.output import write_whole
 from fencepost.simulation.pipeline.progress import Progress, progress_for
 from fencepost.simulation.pipeline.tasks import simulate_command
 from fencepost.simulation.scenarios.load import DEFAULT, load_any
-from fencepost.simulation.scenarios.sac import SacScenario
 
 if TYPE_CHECKING:
     from fencepost.simulation.faults.draw import Draw
@@ -212,7 +211,7 @@ def print_run(
     ]
     out.table(("", ""), [(Text(name, "dim"), value) for name, value in facts], headed=False)
     say_violations(out, result.violations)
-    if not result.converged and not result.violations and not isinstance(scenario, SacScenario):
+    if not result.converged and not result.violations and scenario.settles_unless_slow:
         out.say()
         out.say(_UNSETTLED)
     out.say()

@@ -16,7 +16,6 @@ from fencepost.simulation.failures.failure import Failure, replay
 from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.kernel.loop import TooManyEvents
 from fencepost.simulation.run import RunResult
-from fencepost.simulation.scenarios.scenario import Scenario
 
 TRIES: Final = 400
 """How many runs are tried unless somebody says otherwise."""
@@ -189,20 +188,18 @@ def _with_members(plan: Draw, before: int, after: int) -> Draw:
 def _fewer_partitions(attempts: _Attempts) -> None:
     scenario = attempts.best.loaded()
     for partitions in _smaller(scenario.partitions):
-        if isinstance(scenario, Scenario) and partitions < len(scenario.topics):
+        if partitions < len(getattr(scenario, scenario.partitioned)):
             continue
         if attempts.fails(replace(attempts.best, partitions=partitions)):
             return
 
 
 def _no_records(attempts: _Attempts) -> None:
-    best, scenario = attempts.best, attempts.best.loaded()
-    if not isinstance(scenario, Scenario):
-        return
+    best = attempts.best
     overrides = best.overrides
-    for number, topic in enumerate(scenario.topics):
-        if topic.records_per_second:
-            overrides = _with_override(overrides, f"topics.{number}.records_per_second", 0)
+    for key, rate in best.loaded().record_rates.items():
+        if rate:
+            overrides = _with_override(overrides, key, 0)
     if overrides != best.overrides:
         attempts.fails(replace(best, overrides=overrides))
 

@@ -212,8 +212,8 @@ def _times(
 def _end(entry: DrawnEvent, scenario: AnyScenario) -> int:
     """When a fault is over that puts the quiet phase off."""
     end = entry.at_us + entry.lasts_us
-    if entry.kind is FaultKind.POLL_TIMEOUT and isinstance(scenario, s.Scenario):
-        end += scenario.group.rebalance_timeout.us
+    if entry.kind is FaultKind.POLL_TIMEOUT:
+        end += scenario.max_poll_interval_us
     if entry.kind in (FaultKind.LOST_REQUEST, FaultKind.LOST_RESPONSE):
         end += SLACK_US
     return end

@@ -8,7 +8,7 @@ from typing import Final, get_args
 import msgspec
 
 from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
-from fencepost.simulation.scenarios.check import named_topics, pattern_mistake, topic_name_mistake
+from fencepost.simulation.scenarios.check import pattern_mistake, topic_name_mistake
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.sac import NodeCrash, NodeLeave, NodeSplit, SacFault, SacScenario
 from fencepost.simulation.scenarios.scenario import Fault, Scenario
@@ -63,10 +63,10 @@ def misfit(plan: Draw, scenario: AnyScenario) -> str | None:
             return f"{where}{wrong}"
         if entry.kind in _TO_TOPICS and (wrong := _no_change(entry, topics)):
             return f"{where}.{wrong}"
-        if isinstance(scenario, SacScenario) and scenario.cluster.nodes < _TO_NODES.get(entry.kind, 0):
+        if scenario.cluster_size < _TO_NODES.get(entry.kind, 0):
             return (
                 f"{where}.kind: {entry.kind} has no effect with fewer than {_TO_NODES[entry.kind]} nodes,"
-                f" the scenario's cluster.nodes is {scenario.cluster.nodes}"
+                f" the scenario's cluster.nodes is {scenario.cluster_size}"
             )
         if entry.kind is FaultKind.THREAD_EXCEPTION and (wrong := _no_exception(entry, scenario)):
             return f"{where}.{wrong}"
@@ -80,10 +80,8 @@ def _topics(plan: Draw, scenario: AnyScenario) -> tuple[str, ...]:
 
     Of a plan that was made small the entry may be gone that created the topic, or deleted it.
     """
-    if not isinstance(scenario, Scenario):
-        return ()
     created = (entry.name for entry in plan.entries if entry.kind is FaultKind.CREATE_TOPIC)
-    return tuple(dict.fromkeys([*named_topics(scenario), *created]))
+    return tuple(dict.fromkeys([*scenario.named_topics, *created]))
 
 
 def _no_subscription(entry: DrawnEvent, topics: Collection[str]) -> str | None:
@@ -119,7 +117,7 @@ def _no_exception(entry: DrawnEvent, scenario: AnyScenario) -> str | None:
     if response not in get_args(Response) or place not in get_args(Place):
         responses, places = ", ".join(get_args(Response)), ", ".join(get_args(Place))
         return f"name: expected an answer ({responses}) and a place ({places}), got {entry.name!r}"
-    if place == "global" and isinstance(scenario, StreamsScenario) and scenario.global_topic is None:
+    if place == "global" and scenario.global_topic is None:
         return "name: without a global_topic there is no global thread, which would meet it"
     if entry.partitions < 1:
         return f"partitions: expected at least 1, the threads that meet it, got {entry.partitions}"

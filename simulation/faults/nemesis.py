@@ -1,137 +1,111 @@
-"""Carries a plan out: does what each entry says at its time, and ends all of it before the quiet phase."""
+"""The nemesis of any world: it does what a plan says, each entry at its time, and ends all that lasts.
+
+Its verbs are crash, freeze, slow, restart, move, and `instant` for what lasts no time, such as a cut. A kind
+of world says in `_actions` which of them an entry is.
+"""
 
 from __future__ import annotations
 
-import random
+import abc
+from collections.abc import Callable, Iterable, Mapping
+from typing import ClassVar, Generic, TypeVar
 
-from fencepost.coordinator.protocol.classic import JoinGroupRequest, SyncGroupRequest
-from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
-from fencepost.simulation.faults.carrier import PlanCarrier
 from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
-from fencepost.simulation.faults.stage import DisturbedBroker, DisturbedMember, Stage
-from fencepost.simulation.kafka.member import MemberStatus
-from fencepost.simulation.kafka.requests import moves_epoch
-from fencepost.simulation.kernel.rules import (
-    Direction,
-    Fate,
-    Matching,
-    Message,
-    Verdict,
-    cutting,
-    delaying,
-    dropping,
+from fencepost.simulation.faults.stage import (
+    DisturbedHost,
+    DisturbedProcess,
+    DisturbedWorld,
+    HasProcess,
 )
-from fencepost.simulation.scenarios.values import Span
+
+W = TypeVar("W", bound=DisturbedWorld)
+H = TypeVar("H")
 
 
-class Nemesis(PlanCarrier):
-    """The one who disturbs a world."""
+class Nemesis(abc.ABC, Generic[W]):
+    """What disturbs a world. Nothing that it does reaches into the quiet phase."""
 
-    def __init__(self, world: Stage, plan: Draw) -> None:
-        super().__init__(world.loop, plan)
+    _actions: Mapping[FaultKind, Callable[[DrawnEvent], None]]
+    _tells_first: ClassVar[bool] = True
+    """Whether observers are told of a fault that lasts no time before it happens, and not after it."""
+
+    def __init__(self, world: W, plan: Draw) -> None:
         self._world = world
+        self._schedule = world.loop
+        self._plan = plan
         self._rng = world.streams.random("nemesis")
-        self._scaled_away: set[str] = set()
-        """Whom a step has stopped: none of them comes back before another step starts it."""
-        self._actions = {
-            FaultKind.RESTART: self._restart,
-            FaultKind.START: self._start,
-            FaultKind.STOP: self._stop,
-            FaultKind.SUBSCRIBE: self._subscribe,
-            FaultKind.CREATE_TOPIC: self._create_topic,
-            FaultKind.GROW_TOPIC: self._grow_topic,
-            FaultKind.DELETE_TOPIC: self._delete_topic,
-            FaultKind.MEMBER_CRASH: self._member_crash,
-            FaultKind.MEMBER_FREEZE: self._member_freeze,
-            FaultKind.SLOW_CALLBACK: self._slow_callback,
-            FaultKind.CALLBACK_ERROR: self._callback_error,
-            FaultKind.POLL_TIMEOUT: self._poll_timeout,
-            FaultKind.COORDINATOR_CRASH: self._coordinator_crash,
-            FaultKind.BROKER_CRASH: self._broker_crash,
-            FaultKind.BROKER_PAUSE: self._broker_pause,
-            FaultKind.COORDINATOR_MOVE: self._coordinator_move,
-            FaultKind.COORDINATOR_UNAVAILABLE: self._coordinator_unavailable,
-            FaultKind.APPEND_FAILURE: self._append_failure,
-            FaultKind.PARTITION: self._partition,
-            FaultKind.SLOW_LINK: self._slow_link,
-            FaultKind.LOSS: self._loss,
-            FaultKind.CONNECTION_LOSS: self._connection_loss,
-            FaultKind.LOST_REQUEST: self._lost_request,
-            FaultKind.LOST_RESPONSE: self._lost_response,
-        }
+        self._ongoing: dict[int, tuple[FaultKind, Callable[[], None]]] = {}
+        self._number = 0
 
     def _tell(self, fault: str, phase: str, detail: str) -> None:
         self._world.tell("on_fault", fault, phase, detail)
 
-    def _calm(self) -> None:
-        self._world.network.rules.clear()
+    def begin(self) -> None:
+        """Put the whole plan on the loop."""
+        for entry in self._plan.entries:
+            self._schedule.schedule(entry.at_us, self._act, entry)
+        self._schedule.schedule(self._plan.faults_end_us, self._heal, None)
+
+    def _act(self, entry: DrawnEvent) -> None:
+        self._actions[entry.kind](entry)
+
+    def _lasting(self, entry: DrawnEvent, detail: str, end: Callable[[], None]) -> None:
+        """A fault has begun; `end` undoes it when its time is over, or when the quiet phase begins."""
+        self._tell(entry.kind, "begin", detail)
+        self._number += 1
+        self._ongoing[self._number] = (entry.kind, end)
+        self._schedule.schedule(self._schedule.now_us + entry.lasts_us, self._over, self._number)
+
+    def _befallen(self, entry: DrawnEvent, host: HasProcess, end: Callable[[], None]) -> None:
+        """As `_lasting`, of what a host's process has suffered; a later process does not suffer its end.
+
+        Whom a deploy has started may be down for another time, or stand still, when the first is over.
+        """
+        generation = host.generation
+
+        def undo() -> None:
+            if host.generation == generation:
+                end()
+
+        self._lasting(entry, host.name, undo)
+
+    def _over(self, number: int) -> None:
+        if (ongoing := self._ongoing.pop(number, None)) is not None:
+            kind, end = ongoing
+            end()
+            self._tell(kind, "end", "")
+
+    def _heal(self, _: object) -> None:
+        for number in list(self._ongoing):
+            self._over(number)
         self._world.calm()
 
     def _before_quiet(self, entry: DrawnEvent, lasts_us: int) -> int:
-        """As long as that, but not into the quiet phase."""
+        """Return that length, or less if the quiet phase begins sooner."""
         return min(lasts_us, self._plan.faults_end_us - entry.at_us)
 
-    def _victim(self, entry: DrawnEvent, *statuses: MemberStatus) -> DisturbedMember | None:
-        """The member that an entry means; None if nobody can be disturbed so."""
-        hosts = [host for host in self._world.members.values() if host.status in statuses]
-        return hosts[entry.member % len(hosts)] if hosts else None
+    def _some(self, share: float, names: list[str]) -> list[str]:
+        """Draw that share of the names, at least one."""
+        return self._rng.sample(names, max(1, round(share * len(names))))
 
-    def _some(self, share: float, names: list[str]) -> frozenset[str]:
-        return frozenset(self._rng.sample(names, max(1, round(share * len(names)))))
+    @staticmethod
+    def _chosen(entry: DrawnEvent, hosts: Iterable[H]) -> H | None:
+        """Return the host that an entry means; None if there is none."""
+        found = list(hosts)
+        return found[entry.member % len(found)] if found else None
 
-    # -- what people do -----------------------------------------------------------------------------------
+    # -- verbs --------------------------------------------------------------------------------------------
 
-    def _host(self, entry: DrawnEvent) -> DisturbedMember:
-        return list(self._world.members.values())[entry.member]
+    def instant(self, entry: DrawnEvent, detail: str, action: Callable[[], object]) -> None:
+        """Do something that lasts no time."""
+        if self._tells_first:
+            self._tell(entry.kind, "begin", detail)
+        action()
+        if not self._tells_first:
+            self._tell(entry.kind, "begin", detail)
 
-    def _restart(self, entry: DrawnEvent) -> None:
-        host = self._host(entry)
-        host.protocol = entry.protocol or host.protocol
-        if host.name in self._scaled_away or (host.status is MemberStatus.STOPPED and not host.wanted):
-            return
-        self._tell(entry.kind, "begin", f"{host.name} {entry.protocol}".rstrip())
-        if entry.graceful and host.status is not MemberStatus.CRASHED:
-            host.stop(come_back=True)
-        else:
-            host.crash()
-            host.restart_later()
-
-    def _start(self, entry: DrawnEvent) -> None:
-        host = self._host(entry)
-        self._scaled_away.discard(host.name)
-        host.start()
-
-    def _stop(self, entry: DrawnEvent) -> None:
-        host = self._host(entry)
-        self._scaled_away.add(host.name)
-        host.stop(come_back=False)
-
-    def _subscribe(self, entry: DrawnEvent) -> None:
-        host = self._host(entry)
-        host.topics, host.pattern = entry.topics, entry.pattern
-        self._tell(
-            entry.kind, "begin", f"{host.name} {', '.join(entry.topics)} {entry.pattern or ''}".rstrip()
-        )
-        host.resubscribe()
-
-    def _create_topic(self, entry: DrawnEvent) -> None:
-        if not self._world.cluster.has_topic(entry.name):  # whose deletion may have been left out
-            self._world.cluster.create_topic(entry.name, entry.partitions, entry.records_per_second)
-
-    def _grow_topic(self, entry: DrawnEvent) -> None:
-        if self._world.cluster.has_topic(entry.name):
-            self._world.cluster.grow_topic(entry.name, entry.partitions)
-
-    def _delete_topic(self, entry: DrawnEvent) -> None:
-        if self._world.cluster.has_topic(entry.name):
-            self._world.cluster.delete_topic(entry.name)
-
-    # -- members ------------------------------------------------------------------------------------------
-
-    def _member_crash(self, entry: DrawnEvent) -> None:
-        host = self._victim(entry, MemberStatus.RUNNING, MemberStatus.FROZEN)
-        if host is None:
-            return
+    def crash(self, entry: DrawnEvent, host: DisturbedProcess) -> None:
+        """End a process without a word; it is started again when the entry is over, if it is to return."""
 
         def back() -> None:
             if entry.returns and host.wanted:
@@ -141,138 +115,25 @@ class Nemesis(PlanCarrier):
         host.crash()
         self._befallen(entry, host, back)
 
-    def _member_freeze(self, entry: DrawnEvent) -> None:
-        host = self._victim(entry, MemberStatus.RUNNING)
-        if host is not None:
-            host.freeze_process()
-            self._befallen(entry, host, host.thaw_process)
+    def freeze(self, entry: DrawnEvent, host: DisturbedHost) -> None:
+        """Let a process stand still until the entry is over."""
+        host.freeze_process()
+        self._befallen(entry, host, host.thaw_process)
 
-    def _slow_callback(self, entry: DrawnEvent) -> None:
-        host = self._victim(entry, MemberStatus.RUNNING, MemberStatus.FROZEN)
-        if host is not None:
-            host.slow_callback(self._before_quiet(entry, entry.lasts_us))
-            self._tell(entry.kind, "begin", host.name)
+    def slow(self, entry: DrawnEvent, host: DisturbedProcess) -> None:
+        """Let a process's next callback take longer."""
+        lasts_us = self._before_quiet(entry, entry.lasts_us)
+        self.instant(entry, host.name, lambda: host.slow_callback(lasts_us))
 
-    def _callback_error(self, entry: DrawnEvent) -> None:
-        host = self._victim(entry, MemberStatus.RUNNING, MemberStatus.FROZEN)
-        if host is not None:
-            host.fail_callback()
-            self._tell(entry.kind, "begin", host.name)
-
-    def _poll_timeout(self, entry: DrawnEvent) -> None:
-        host = self._victim(entry, MemberStatus.RUNNING, MemberStatus.FROZEN)
-        if host is not None:
-            lasts_us = self._world.scenario.group.rebalance_timeout.us + entry.lasts_us
-            host.stall(entry.at_us + self._before_quiet(entry, lasts_us))
-            self._tell(entry.kind, "begin", host.name)
-
-    # -- the coordinator ------------------------------------------------------------------------------------
-
-    def _coordinator_crash(self, entry: DrawnEvent) -> None:
-        self._kill(entry, self._world.cluster.leader)
-
-    def _broker_crash(self, entry: DrawnEvent) -> None:
-        self._kill(entry, self._broker(entry))
-
-    def _kill(self, entry: DrawnEvent, broker: DisturbedBroker | None) -> None:
-        if broker is not None:
-            broker.kill()
-            self._befallen(entry, broker, broker.revive)
-
-    def _broker_pause(self, entry: DrawnEvent) -> None:
-        if (broker := self._broker(entry)) is not None:
-            broker.pause()
-            self._befallen(entry, broker, broker.resume)
-
-    def _broker(self, entry: DrawnEvent) -> DisturbedBroker | None:
-        """The broker that an entry means, of those that run."""
-        running = [broker for broker in self._world.cluster.brokers.values() if broker.running]
-        return running[entry.member % len(running)] if running else None
-
-    def _coordinator_move(self, entry: DrawnEvent) -> None:
-        self._world.cluster.move()
-        self._tell(entry.kind, "begin", "")
-
-    def _coordinator_unavailable(self, entry: DrawnEvent) -> None:
-        self._world.cluster.unavailable(self._before_quiet(entry, entry.lasts_us))
-        self._tell(entry.kind, "begin", "")
-
-    def _append_failure(self, entry: DrawnEvent) -> None:
-        cluster = self._world.cluster
-        cluster.fail_appends()
-        self._lasting(entry, "", cluster.mend_appends)
-
-    # -- the network ----------------------------------------------------------------------------------------
-
-    def _ruled(self, entry: DrawnEvent, detail: str, rule: Matching) -> None:
-        rules = self._world.network.rules
-        rules.append(rule)
-
-        def lift() -> None:
-            if rule in rules:
-                rules.remove(rule)
-
-        self._lasting(entry, detail, lift)
-
-    def _partition(self, entry: DrawnEvent) -> None:
-        members = self._some(entry.share, list(self._world.members))
-        brokers = self._some(entry.brokers, list(self._world.cluster.brokers))
-        self._ruled(entry, _named(members, brokers), Matching(dropping, members=members, brokers=brokers))
-
-    def _slow_link(self, entry: DrawnEvent) -> None:
-        members = self._some(entry.share, list(self._world.members))
-        samples = self._world.streams.samples(f"slow-link/{self._number}", Span(*entry.added).quantiles)
-        self._ruled(entry, _named(members), Matching(delaying(samples), members=members))
-
-    def _loss(self, entry: DrawnEvent) -> None:
-        members = self._some(entry.share, list(self._world.members))
-        rng = random.Random(self._rng.getrandbits(64))
-
-        def lose(_: Message) -> Verdict:
-            return Fate.CUT if rng.random() < 0.7 else Fate.DROP
-
-        self._ruled(
-            entry, _named(members), Matching(lose, members=members, chance=entry.probability, rng=rng)
-        )
-
-    def _connection_loss(self, entry: DrawnEvent) -> None:
-        host = self._victim(entry, MemberStatus.RUNNING, MemberStatus.FROZEN)
-        if host is not None:
-            self._world.network.cut_all(host.name)
-            self._tell(entry.kind, "begin", host.name)
-
-    def _lost_request(self, entry: DrawnEvent) -> None:
-        host = self._victim(entry, MemberStatus.RUNNING)
-        if host is not None:
-            self._once(
-                entry,
-                host.name,
-                Matching(cutting, members=(host.name,), direction=Direction.REQUEST, limit=1),
-            )
-
-    def _lost_response(self, entry: DrawnEvent) -> None:
-        if not entry.epoch_moved:
-            host = self._victim(entry, MemberStatus.RUNNING)
-            if host is not None:
-                rule = Matching(cutting, members=(host.name,), direction=Direction.RESPONSE, limit=1)
-                self._once(entry, host.name, rule)
-            return
-        rule = Matching(
-            cutting,
-            direction=Direction.RESPONSE,
-            kinds=(ConsumerGroupHeartbeatRequest, JoinGroupRequest, SyncGroupRequest),
-            condition=lambda message: moves_epoch(message.request, message.response),
-            limit=1,
-        )
-        self._once(entry, "the next that moves an epoch", rule)
-
-    def _once(self, entry: DrawnEvent, detail: str, rule: Matching) -> None:
-        """A rule for one message; rules that are used up go when the next one comes."""
-        rules = self._world.network.rules
-        rules[:] = [other for other in rules if not (isinstance(other, Matching) and other.spent)]
-        rules.append(rule)
+    def restart(self, entry: DrawnEvent, host: DisturbedProcess, *, runs: bool, detail: str) -> None:
+        """Restart a process: in good order if it runs and the entry says so."""
         self._tell(entry.kind, "begin", detail)
+        if entry.graceful and runs:
+            host.stop(come_back=True)
+        else:
+            host.crash()
+            host.restart_later()
 
-
-def _named(*sets: frozenset[str]) -> str:
-    return " | ".join(", ".join(sorted(names)) for names in sets)
+    def move(self, entry: DrawnEvent) -> None:
+        """Move the coordinator to another broker or node in good order."""
+        self.instant(entry, "", self._world.cluster.move)

@@ -40,17 +40,10 @@ class DisturbedHost(HasProcess, Protocol):
         """Let it go on, unless it is gone."""
 
 
-class DisturbedMember(DisturbedHost, Protocol):
-    """A member's host, and what can befall it."""
+class DisturbedProcess(DisturbedHost, Protocol):
+    """The host of a member or of a client that people start and stop."""
 
     wanted: bool
-    protocol: str
-    topics: tuple[str, ...] | None
-    pattern: str | None
-
-    @property
-    def status(self) -> MemberStatus:
-        """What it is doing."""
 
     def start(self) -> None:
         """Start a process if none runs."""
@@ -60,6 +53,18 @@ class DisturbedMember(DisturbedHost, Protocol):
 
     def slow_callback(self, lasts_us: int) -> None:
         """The process's next callback takes so much longer."""
+
+
+class DisturbedMember(DisturbedProcess, Protocol):
+    """A member's host, and what can befall it."""
+
+    protocol: str
+    topics: tuple[str, ...] | None
+    pattern: str | None
+
+    @property
+    def status(self) -> MemberStatus:
+        """What it is doing."""
 
     def fail_callback(self) -> None:
         """The process's next callback raises."""
@@ -91,7 +96,14 @@ class DisturbedBroker(HasProcess, Protocol):
         """Let it go on."""
 
 
-class DisturbedCluster(Protocol):
+class Movable(Protocol):
+    """What a coordinator runs on."""
+
+    def move(self) -> None:
+        """Move it to another broker or node in good order."""
+
+
+class DisturbedCluster(Movable, Protocol):
     """The brokers together, and their topics."""
 
     @property
@@ -101,9 +113,6 @@ class DisturbedCluster(Protocol):
     @property
     def leader(self) -> DisturbedBroker | None:
         """Who coordinates the group, if anybody does."""
-
-    def move(self) -> None:
-        """Move the group to another broker in good order."""
 
     def unavailable(self, lasts_us: int) -> None:
         """Leave the group without a coordinator for so long."""
@@ -136,7 +145,7 @@ class DisturbedNetwork(Protocol):
         """Break all connections of a member's host."""
 
 
-class AnyStage(Protocol):
+class DisturbedWorld(Protocol):
     """A world of any kind that a nemesis can disturb."""
 
     streams: Streams
@@ -146,18 +155,26 @@ class AnyStage(Protocol):
         """Its time."""
 
     @property
+    def cluster(self) -> Movable:
+        """Its brokers or nodes."""
+
+    def tell(self, hook: str, *arguments: object) -> None:
+        """Tell observers what happened now."""
+
+    def calm(self) -> None:
+        """Nothing disturbs the world from here on: no rule of the network is left, and who is to run runs."""
+
+
+class AnyStage(DisturbedWorld, Protocol):
+    """A world with Kafka brokers."""
+
+    @property
     def cluster(self) -> DisturbedCluster:
         """Its brokers."""
 
     @property
     def network(self) -> DisturbedNetwork:
         """What members reach them over."""
-
-    def tell(self, hook: str, *arguments: object) -> None:
-        """Tell observers what happened now."""
-
-    def calm(self) -> None:
-        """Nothing disturbs anybody from here on: who is to run runs."""
 
 
 class Stage(AnyStage, Protocol):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
@@ -33,28 +33,34 @@ from fencepost.simulation.kernel.network import Network
 from fencepost.simulation.kernel.rng import Streams
 
 if TYPE_CHECKING:
-    from fencepost.simulation.scenarios import scenario as s
+    from fencepost.simulation.scenarios.scenario import Scenario, ScenarioTopic
+    from fencepost.simulation.scenarios.streams import StreamsScenario
 
 
 class SimulatedCluster:
-    """Brokers and their controller. At most one broker is in charge of the group at a time."""
+    """Brokers, their controller and the network before them. At most one broker is in charge of the group."""
 
     def __init__(
         self,
         loop: VirtualLoop,
         streams: Streams,
-        spec: s.ScenarioCluster,
+        scenario: Scenario | StreamsScenario,
         config: GroupCoordinatorConfig,
         *,
-        network: Network,
         hooks: Mapping[str, tuple[Callable[..., Any], ...]],
     ) -> None:
         self.loop = loop
         self.streams = streams
-        self.spec = spec
+        self.spec = spec = scenario.cluster
         self.config = config
-        self.network = network
         self.hooks = hooks
+        self.network = Network(
+            loop,
+            streams,
+            latency=scenario.network.latency.quantiles,
+            detection=scenario.network.detection.quantiles,
+            on_loss=self._lost,
+        )
         self.journal = ReplicatedJournal()
         self.tokens = ArrivalTokens(streams)
         self.topics = TopicsImage()
@@ -72,6 +78,23 @@ class SimulatedCluster:
         self.brokers: dict[str, BrokerHost] = {}
         for number in range(1, spec.brokers + 1):
             self.brokers[f"broker-{number}"] = BrokerHost(f"broker-{number}", self)
+
+    def _lost(self, member: str, broker: str, direction: str, request: Any, now_us: int) -> None:
+        for method in self.hooks["on_loss"]:
+            method(member, broker, direction, request, now_us)
+
+    def begin(self, topics: Iterable[ScenarioTopic]) -> None:
+        """Create the topics, and put a coordinator in charge."""
+        for topic in topics:
+            self.create_topic(topic.name, topic.partitions, topic.records_per_second)
+        self.elect()
+
+    def calm(self) -> None:
+        """Nothing disturbs the network or a broker from here on."""
+        self.network.rules.clear()
+        for broker in self.brokers.values():
+            if not broker.up:
+                broker.revive()
 
     # -- the controller -------------------------------------------------------------------------------------
 

@@ -1,10 +1,9 @@
-"""A whole world: the cluster, the network, the members' hosts, and those who watch."""
+"""A world of one group of consumers: the cluster, the network, and the members' hosts."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
-from typing import Any
 
 from fencepost.coordinator.classic.states import ClassicGroupState
 from fencepost.coordinator.config import GroupCoordinatorConfig
@@ -15,19 +14,22 @@ from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.member.classic.driver import ClassicDriver
 from fencepost.member.consumer.states import ConsumerMemberState
+from fencepost.simulation.faults.draw import Draw
 from fencepost.simulation.kafka.broker import BrokerHost
 from fencepost.simulation.kafka.cluster import SimulatedCluster
 from fencepost.simulation.kafka.member import ALIVE, MemberHost
+from fencepost.simulation.kafka.nemesis import GroupNemesis
 from fencepost.simulation.kernel.loop import VirtualLoop
-from fencepost.simulation.kernel.network import Network
-from fencepost.simulation.kernel.observers import Observer, Violation, hook_lists
-from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.kernel.observers import Observer
 from fencepost.simulation.kernel.supervisor import Supervisor
+from fencepost.simulation.kernel.world import PreparedRun, RunCounts, World, host_names
 from fencepost.simulation.scenarios.scenario import Scenario
-from fencepost.simulation.scenarios.timing import is_answered, is_kept, settling_ms
+from fencepost.simulation.scenarios.timing import is_answered
+from fencepost.simulation.trace.groups import GroupTraceWriter
+from fencepost.simulation.trace.rows import TraceRows
 
 
-class KafkaWorld:
+class KafkaWorld(World):
     """Everything of one run. It is a `WorldView` for observers."""
 
     def __init__(
@@ -40,65 +42,43 @@ class KafkaWorld:
         observers: Iterable[Observer] = (),
         sequence: Callable[[], int] = lambda: 0,
     ) -> None:
+        super().__init__(scenario.application, loop, seed, sequence)
         self.scenario = scenario
-        self.loop = loop
-        self.streams = Streams(seed)
         self.config = GroupCoordinatorConfig.from_properties(scenario.config)
-        self.violations: list[Violation] = []
-        self.faults_over = False
         self.group_id = scenario.group.id
         """The one group of this world."""
         self.hosts_by_member: dict[MemberId, str] = {}
         self.all_topics = tuple(topic.name for topic in scenario.topics)
-        self._sequence = sequence
-        watching = tuple(observers)
-        for observer in watching:
-            observer.attach(self, self.report)
-        self.hooks = hook_lists(watching)
-        self.network = Network(
-            loop,
-            self.streams,
-            latency=scenario.network.latency.quantiles,
-            detection=scenario.network.detection.quantiles,
-            on_loss=self._lost,
-        )
-        self.cluster = SimulatedCluster(
-            loop, self.streams, scenario.cluster, self.config, network=self.network, hooks=self.hooks
-        )
+        self.attach(observers)
+        self.cluster = SimulatedCluster(loop, self.streams, scenario, self.config, hooks=self.hooks)
+        self.network = self.cluster.network
         self.journal: MemoryJournal = self.cluster.journal
         """The replicated log of the group."""
         self.coordinators: Mapping[str, BrokerHost] = self.cluster.brokers
         """All broker hosts by name."""
         self.log_ends: Mapping[TopicPartition, int] = self.cluster.logs
         """The next offset of each partition's log, as of now."""
-        self.callback_times = self.streams.samples("callbacks", scenario.application.callback.quantiles)
-        self.processing_times = self.streams.samples("processing", scenario.application.processing.quantiles)
         self.supervisor = Supervisor(
             loop,
             self.streams,
             start=scenario.group.start.quantiles,
             restart=scenario.application.restart.quantiles,
         )
-        width = len(str(members))
-        self.members: dict[str, MemberHost] = {}
-        for number in range(1, members + 1):
-            name = f"member-{number:0{width}}"
-            self.members[name] = MemberHost(name, self, name if scenario.group.static else None)
+        self.members: dict[str, MemberHost] = {
+            name: MemberHost(name, self, name if scenario.group.static else None)
+            for name in host_names("member", members)
+        }
 
     # -- what happens ---------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Create the topics, put a coordinator in charge, and let the members start."""
-        for topic in self.scenario.topics:
-            self.cluster.create_topic(topic.name, topic.partitions, topic.records_per_second)
-        self.cluster.elect()
+        self.cluster.begin(self.scenario.all_topics)
         self.supervisor.start_soon(list(self.members.values())[: self.scenario.group.members])
 
     def calm(self) -> None:
         """Nothing disturbs the group from here on: who is to run runs."""
-        for broker in self.cluster.brokers.values():
-            if not broker.up:
-                broker.revive()
+        self.cluster.calm()
         for host in self.members.values():
             host.thaw_process()
             if host.wanted and host.status not in ALIVE:
@@ -106,40 +86,10 @@ class KafkaWorld:
         self.faults_over = True
         self.tell("on_faults_end")
 
-    def end(self) -> bool:
-        """The run is over: observers report what they still have to, then all processes go.
-
-        Answers whether the group had settled.
-        """
-        self.tell("on_end")
-        settled = self.settled
-        self.vanish()
-        return settled
-
     def vanish(self) -> None:
-        """All processes go, and tell nobody; what they leave to the loop ends at this moment."""
+        """End all processes without a word; what they leave to the loop ends at this moment."""
         for host in self.members.values():
             host.vanish()
-
-    # -- observers ------------------------------------------------------------------------------------------
-
-    def tell(self, hook: str, *arguments: object) -> None:
-        """Tell observers what happened now."""
-        for method in self.hooks[hook]:
-            method(*arguments, self.loop.now_us)
-
-    def report(self, invariant: str, message: str) -> None:
-        """Take a checker's finding down."""
-        violation = Violation(
-            invariant=invariant, seq=self._sequence(), t_us=self.loop.now_us, message=message
-        )
-        self.violations.append(violation)
-        for method in self.hooks["on_violation"]:
-            method(violation)
-
-    def _lost(self, member: str, broker: str, direction: str, request: Any, now_us: int) -> None:
-        for method in self.hooks["on_loss"]:
-            method(member, broker, direction, request, now_us)
 
     @property
     def settled(self) -> bool:
@@ -177,11 +127,6 @@ class KafkaWorld:
     # -- the view of observers ----------------------------------------------------------------------------
 
     @property
-    def now_us(self) -> int:
-        """Virtual microseconds since the start of the run."""
-        return self.loop.now_us
-
-    @property
     def topics(self) -> TopicsImage:
         """The cluster's topics as they are."""
         return self.cluster.topics
@@ -194,5 +139,35 @@ class KafkaWorld:
     @cached_property
     def settling_ms(self) -> int | None:
         """How long the group may take to settle once nothing disturbs it; None if it may never."""
-        may = is_answered(self.scenario) and is_kept(self.scenario, self.config)
-        return settling_ms(self.scenario, self.config) if may else None
+        may = is_answered(self.scenario) and self.scenario.is_kept(self.config)
+        return self.scenario.settling_ms(self.config) if may else None
+
+
+def prepare(
+    scenario: Scenario,
+    seed: int,
+    plan: Draw,
+    loop: VirtualLoop,
+    recorder: TraceRows,
+    *,
+    checkers: Iterable[Observer] | None = None,
+) -> PreparedRun:
+    """Return the run of a scenario and a seed. `checkers` replace all of ours."""
+    if checkers is None:
+        from fencepost.simulation.checkers import all_checkers
+
+        checkers = all_checkers(scenario.protocols)
+    writer = GroupTraceWriter(recorder)
+    world = KafkaWorld(
+        scenario,
+        seed,
+        loop,
+        members=plan.members,
+        observers=[writer, *checkers],
+        sequence=lambda: recorder.seq,
+    )
+
+    def counts() -> RunCounts:
+        return RunCounts(writer.heartbeats, writer.rebalances)
+
+    return PreparedRun(world, GroupNemesis(world, plan), counts)

@@ -152,14 +152,51 @@ class WorldView(Protocol):
         """How long the group may take to settle once nothing disturbs it; None if it may never."""
 
 
-class Observer:
-    """Base of everything that watches. The names of hosts are those of the world's mappings."""
+class WorldObserver:
+    """The base of everything that observes a world, with the hooks that every world calls.
 
+    A kind of world declares its further hooks in a subclass with `declares_hooks`.
+    """
+
+    hooks: ClassVar[tuple[str, ...]] = ()
+    """All hooks that a world of this kind calls."""
+    declared_by: ClassVar[type[WorldObserver]]
+    """The class in which none of these hooks does anything."""
     overridden: ClassVar[tuple[str, ...]] = ()
     """The hooks of this class that do something."""
 
-    def __init_subclass__(cls) -> None:
-        cls.overridden = tuple(hook for hook in HOOKS if getattr(cls, hook) is not getattr(Observer, hook))
+    def __init_subclass__(cls, *, declares_hooks: bool = False) -> None:
+        if declares_hooks:
+            cls.declared_by = cls
+            cls.hooks = tuple(name for name in dir(cls) if name.startswith("on_"))
+        base = cls.declared_by
+        cls.overridden = tuple(hook for hook in cls.hooks if getattr(cls, hook) is not getattr(base, hook))
+
+    def attach(self, world: Any, report: Report) -> None:
+        """Called once, before anything happens."""
+
+    def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
+        """A fault `begin`s or `end`s; one that lasts no time only begins."""
+
+    def on_faults_end(self, now_us: int) -> None:
+        """From here on nothing disturbs the world."""
+
+    def on_violation(self, violation: Violation) -> None:
+        """A checker reported."""
+
+    def on_end(self, now_us: int) -> None:
+        """The run is over; checkers of progress report now."""
+
+
+WorldObserver.declared_by = WorldObserver
+WorldObserver.hooks = tuple(name for name in vars(WorldObserver) if name.startswith("on_"))
+
+
+class Observer(WorldObserver, declares_hooks=True):
+    """The base of what observes a group's coordinator and its members.
+
+    The names of hosts are those of the world's mappings.
+    """
 
     def attach(self, world: WorldView, report: Report) -> None:
         """Called once, before anything happens."""
@@ -216,25 +253,12 @@ class Observer:
     def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
         """A topic was `created`, `grown` or `deleted`; `partitions` is how many it has now."""
 
-    def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
-        """A fault `begin`s or `end`s; one that lasts no time only begins."""
 
-    def on_faults_end(self, now_us: int) -> None:
-        """From here on nothing disturbs the group."""
-
-    def on_violation(self, violation: Violation) -> None:
-        """A checker reported."""
-
-    def on_end(self, now_us: int) -> None:
-        """The run is over; checkers of progress report now."""
-
-
-HOOKS: tuple[str, ...] = tuple(name for name in vars(Observer) if name.startswith("on_"))
-
-
-def hook_lists(observers: Iterable[Observer]) -> dict[str, tuple[Callable[..., Any], ...]]:
-    """For each hook the bound methods of those observers that override it, in their order."""
-    methods: dict[str, list[Callable[..., Any]]] = {hook: [] for hook in HOOKS}
+def hook_lists(
+    observers: Iterable[WorldObserver], kind: type[WorldObserver] = Observer
+) -> dict[str, tuple[Callable[..., Any], ...]]:
+    """Return for each hook of that kind of world the methods of the observers that override it, in order."""
+    methods: dict[str, list[Callable[..., Any]]] = {hook: [] for hook in kind.hooks}
     for observer in observers:
         for hook in observer.overridden:
             methods[hook].append(getattr(observer, hook))

@@ -202,12 +202,12 @@ class SacSubscriber(SacListener):
 
     async def on_activated(self, consumer: SingleActiveConsumer) -> None:
         """Take the time that choosing an offset takes; go on behind the stored one."""
-        await self.client.pause_us(self.client.world.callbacks.draw())
+        await self.client.pause_us(self.client.world.callback_times.draw())
 
     async def on_stepping_down(self, consumer: SingleActiveConsumer) -> None:
         """Take the time that letting go takes."""
         slow, self.client.slow_us = self.client.slow_us, 0
-        await self.client.pause_us(slow or self.client.world.callbacks.draw())
+        await self.client.pause_us(slow or self.client.world.callback_times.draw())
 
     def on_state(self, event: SacMemberEvent, source: SacMemberState, target: SacMemberState) -> None:
         """Told by the consumer."""
@@ -226,7 +226,7 @@ class SacSubscriber(SacListener):
         with contextlib.suppress(ConsumerClosed):
             await self.consumer.start()
         async for message in self.consumer:
-            await self.client.pause_us(world.processing.draw())
+            await self.client.pause_us(world.processing_times.draw())
             world.tell("on_processed", self, message.offset)
             self.consumer.store_offset(message.offset)
 
@@ -277,7 +277,15 @@ class SacClientHost(Host):
         if self.generation == generation:
             self._end("stopped")
             if self.wanted:
-                self.world.supervisor.restart_later(self)
+                self.restart_later()
+
+    def restart_later(self) -> None:
+        """Start the next process after the time that a restart takes."""
+        self.world.supervisor.restart_later(self)
+
+    def slow_callback(self, lasts_us: int) -> None:
+        """The process's next callback takes so much longer."""
+        self.slow_us = max(1, lasts_us, self.slow_us)
 
     def crash(self) -> None:
         """The process dies; its connections are reset."""

@@ -12,9 +12,9 @@ from fencepost.coordinator.protocol.sac import (
 )
 from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValue
 from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput, SacOutcome
-from fencepost.simulation.sac.checker import SacChecker
 from fencepost.simulation.sac.exclusive import ACTIVE_LIKE, Exclusive
 from fencepost.simulation.sac.figures import Figures
+from fencepost.simulation.sac.observers import SacChecker
 from fencepost.simulation.sac.trace_writer import status_changes
 
 _S = ConsumerStatus
@@ -29,7 +29,6 @@ class SacCoordination(SacChecker):
     """Checks what the coordinator does; `exclusive` knows who is active in its own eyes."""
 
     def __init__(self, figures: Figures, exclusive: Exclusive) -> None:
-        super().__init__()
         self._figures = figures
         self._exclusive = exclusive
         self._two: set[SacGroupKey] = set()

@@ -22,9 +22,9 @@ from fencepost.coordinator.protocol.sac import (
 from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValue
 from fencepost.coordinator.sac.coordinator import SacInput, SacOutcome
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
-from fencepost.simulation.sac.checker import SacChecker
 from fencepost.simulation.sac.clients import SacSubscriber
 from fencepost.simulation.sac.figures import Figures
+from fencepost.simulation.sac.observers import SacChecker
 from fencepost.simulation.sac.trace_writer import ABSENT, status_changes
 
 _S = ConsumerStatus
@@ -36,7 +36,6 @@ class Exclusive(SacChecker):
     """Watches clients, and the coordinator for what it does to them."""
 
     def __init__(self, figures: Figures) -> None:
-        super().__init__()
         self._figures = figures
         self.holders: dict[str, dict[str, None]] = {}
         """By stream: the connections (as clients name them) that are active in their own eyes."""

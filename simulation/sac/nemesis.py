@@ -1,21 +1,23 @@
-"""Carries a plan out in a world of single active consumers, and ends all of it before the quiet phase."""
+"""The nemesis of single active consumers and their nodes."""
 
 from __future__ import annotations
 
-from fencepost.simulation.faults.carrier import PlanCarrier
+from typing import TYPE_CHECKING
+
 from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
-from fencepost.simulation.sac.clients import SacClientHost
-from fencepost.simulation.sac.nodes import SacNode
-from fencepost.simulation.sac.world import SacWorld
+from fencepost.simulation.faults.nemesis import Nemesis
+
+if TYPE_CHECKING:
+    from fencepost.simulation.sac.clients import SacClientHost
+    from fencepost.simulation.sac.nodes import SacNode
+    from fencepost.simulation.sac.world import SacWorld
 
 
-class SacNemesis(PlanCarrier):
-    """The one who disturbs it."""
+class SacNemesis(Nemesis["SacWorld"]):
+    """What disturbs clients and nodes."""
 
     def __init__(self, world: SacWorld, plan: Draw) -> None:
-        super().__init__(world.loop, plan)
-        self._world = world
-        self._rng = world.streams.random("nemesis")
+        super().__init__(world, plan)
         self._away = set(list(world.clients)[world.scenario.group.members :])
         """Whom no step has started yet, or one has stopped: a deploy passes over them."""
         self._actions = {
@@ -26,21 +28,15 @@ class SacNemesis(PlanCarrier):
             FaultKind.MEMBER_FREEZE: self._member_freeze,
             FaultKind.SLOW_CALLBACK: self._slow_callback,
             FaultKind.CONNECTION_LOSS: self._connection_loss,
-            FaultKind.COORDINATOR_MOVE: self._coordinator_move,
+            FaultKind.COORDINATOR_MOVE: self.move,
             FaultKind.NODE_CRASH: self._node_crash,
             FaultKind.NODE_LEAVE: self._node_leave,
             FaultKind.NODE_SPLIT: self._node_split,
         }
 
-    def _tell(self, fault: str, phase: str, detail: str) -> None:
-        self._world.tell("on_fault", fault, phase, detail)
-
-    def _calm(self) -> None:
-        self._world.calm()
-
     def _running(self, entry: DrawnEvent) -> SacClientHost | None:
-        running = [each for each in self._world.clients.values() if each.running and not each.frozen]
-        return running[entry.member % len(running)] if running else None
+        clients = self._world.clients.values()
+        return self._chosen(entry, (each for each in clients if each.running and not each.frozen))
 
     # -- what people do -------------------------------------------------------------------------------------
 
@@ -49,14 +45,8 @@ class SacNemesis(PlanCarrier):
 
     def _restart(self, entry: DrawnEvent) -> None:
         client = self._client(entry)
-        if client.name in self._away:
-            return
-        self._tell(entry.kind, "begin", client.name)
-        if entry.graceful and client.running:
-            client.stop(come_back=True)
-        else:
-            client.crash()
-            self._world.supervisor.restart_later(client)
+        if client.name not in self._away:
+            self.restart(entry, client, runs=client.running, detail=client.name)
 
     def _start(self, entry: DrawnEvent) -> None:
         client = self._client(entry)
@@ -73,43 +63,26 @@ class SacNemesis(PlanCarrier):
 
     def _member_crash(self, entry: DrawnEvent) -> None:
         client = self._running(entry)
-        if client is None:
-            return
-
-        def back() -> None:
-            if entry.returns and client.wanted:
-                client.start()
-
-        client.crash()
-        client.wanted = client.wanted and entry.returns
-        self._befallen(entry, client, back)
+        if client is not None:
+            self.crash(entry, client)
 
     def _member_freeze(self, entry: DrawnEvent) -> None:
         client = self._running(entry)
         if client is not None:
-            client.freeze_process()
-            self._befallen(entry, client, client.thaw_process)
+            self.freeze(entry, client)
 
     def _slow_callback(self, entry: DrawnEvent) -> None:
         client = self._running(entry)
         if client is not None:
-            self._tell(entry.kind, "begin", client.name)
-            slow_us = min(entry.lasts_us, self._plan.faults_end_us - entry.at_us)
-            client.slow_us = max(1, slow_us, client.slow_us)
+            self.slow(entry, client)
 
     def _connection_loss(self, entry: DrawnEvent) -> None:
         nodes = self._world.cluster.nodes.values()
-        connections = [each for node in nodes for each in node.connections.values()]
-        if connections:
-            chosen = connections[entry.member % len(connections)]
-            self._tell(entry.kind, "begin", chosen.id)
-            chosen.end("connection lost")
+        chosen = self._chosen(entry, (each for node in nodes for each in node.connections.values()))
+        if chosen is not None:
+            self.instant(entry, chosen.id, lambda: chosen.end("connection lost"))
 
     # -- what befalls nodes ---------------------------------------------------------------------------------
-
-    def _coordinator_move(self, entry: DrawnEvent) -> None:
-        self._tell(entry.kind, "begin", "")
-        self._world.cluster.move()
 
     def _up(self, entry: DrawnEvent) -> SacNode | None:
         """A node that may go: most members of the cluster have to stay."""
@@ -127,8 +100,7 @@ class SacNemesis(PlanCarrier):
     def _node_leave(self, entry: DrawnEvent) -> None:
         node = self._up(entry)
         if node is not None:
-            self._tell(entry.kind, "begin", node.name)
-            self._world.cluster.leave(node)
+            self.instant(entry, node.name, lambda: self._world.cluster.leave(node))
 
     def _node_split(self, entry: DrawnEvent) -> None:
         cluster = self._world.cluster

@@ -1,28 +1,29 @@
-"""What those who watch a world of single active consumers are told, as it happens."""
+"""The hooks that a world of single active consumers calls."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
 
 from fencepost.coordinator.protocol.sac import ConnectionId, NotifyConsumer
 from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValue
 from fencepost.coordinator.sac.coordinator import SacInput, SacOutcome
 from fencepost.member.sac.actions import SacCallback
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
-from fencepost.simulation.kernel.observers import Violation
+from fencepost.simulation.checkers.base import FindingReporter
+from fencepost.simulation.kernel.observers import Report, WorldObserver
 
 if TYPE_CHECKING:
     from fencepost.simulation.sac.clients import SacSubscriber
     from fencepost.simulation.sac.world import SacWorld
 
 
-class SacObserver:
-    """Base of everything that watches. Times are virtual microseconds."""
+class SacObserver(WorldObserver, declares_hooks=True):
+    """The base of what observes single active consumers. Times are virtual microseconds."""
 
     world: SacWorld
 
-    def attach(self, world: SacWorld) -> None:
+    def attach(self, world: SacWorld, report: Report) -> None:
         """Called once, before anything happens."""
         self.world = world
 
@@ -72,30 +73,8 @@ class SacObserver:
     def on_host(self, client: str, what: str, now_us: int) -> None:
         """A client's process: `start`, `stop` (begins), `stopped`, `crash`, `freeze`, `thaw`."""
 
-    def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
-        """A fault `begin`s or `end`s."""
 
-    def on_faults_end(self, now_us: int) -> None:
-        """From here on nothing disturbs the groups."""
+class SacChecker(FindingReporter, SacObserver):
+    """A checker of single active consumers."""
 
-    def on_violation(self, violation: Violation) -> None:
-        """A checker reported."""
-
-    def on_end(self, now_us: int) -> None:
-        """The run is over; checkers of progress report now."""
-
-
-HOOKS: tuple[str, ...] = tuple(name for name in vars(SacObserver) if name.startswith("on_"))
-
-
-def hook_lists(observers: Iterable[SacObserver]) -> dict[str, tuple[Callable[..., Any], ...]]:
-    """For each hook the methods of those who override it, in their order."""
-    chosen = tuple(observers)
-    return {
-        hook: tuple(
-            getattr(each, hook)
-            for each in chosen
-            if getattr(type(each), hook) is not getattr(SacObserver, hook)
-        )
-        for hook in HOOKS
-    }
+    world: SacWorld

@@ -1,4 +1,4 @@
-"""A whole world of single active consumers: nodes, clients, and those who watch."""
+"""A world of single active consumers: nodes and clients."""
 
 from __future__ import annotations
 
@@ -7,18 +7,25 @@ from collections.abc import Callable, Iterable
 from fencepost.coordinator.protocol.sac import SIMPLE
 from fencepost.coordinator.protocol.sac_records import SacGroupKey
 from fencepost.member.sac.states import SacMemberState
+from fencepost.simulation.faults.draw import Draw
 from fencepost.simulation.kernel.loop import VirtualLoop
-from fencepost.simulation.kernel.observers import Violation
-from fencepost.simulation.kernel.rng import Samples, Streams
+from fencepost.simulation.kernel.rng import Samples
 from fencepost.simulation.kernel.supervisor import Supervisor
+from fencepost.simulation.kernel.world import PreparedRun, RunCounts, World, host_names
 from fencepost.simulation.sac.clients import ClientConnection, SacClientHost, subscription_of
 from fencepost.simulation.sac.connection import ServerConnection
+from fencepost.simulation.sac.coordination import SacCoordination
+from fencepost.simulation.sac.exclusive import Exclusive
+from fencepost.simulation.sac.figures import Figures
+from fencepost.simulation.sac.nemesis import SacNemesis
 from fencepost.simulation.sac.nodes import SacNode, SacNodes
-from fencepost.simulation.sac.observers import SacObserver, hook_lists
+from fencepost.simulation.sac.observers import SacObserver
+from fencepost.simulation.sac.trace_writer import SacTraceWriter
 from fencepost.simulation.scenarios.sac import SacScenario
+from fencepost.simulation.trace.rows import TraceRows
 
 
-class SacWorld:
+class SacWorld(World):
     """Everything of one run."""
 
     def __init__(
@@ -31,19 +38,11 @@ class SacWorld:
         observers: Iterable[SacObserver],
         sequence: Callable[[], int],
     ) -> None:
+        super().__init__(scenario.application, loop, seed, sequence)
         self.scenario = scenario
-        self.loop = loop
-        self.streams = streams = Streams(seed)
-        self.violations: list[Violation] = []
-        self.faults_over = False
-        self._sequence = sequence
-        watching = tuple(observers)
-        for observer in watching:
-            observer.attach(self)
-        self._hooks = hook_lists(watching)
+        streams = self.streams
+        self.attach(observers, SacObserver)
         self.cluster = SacNodes(loop, streams, scenario, self.tell)
-        self.callbacks = streams.samples("callbacks", scenario.application.callback.quantiles)
-        self.processing = streams.samples("processing", scenario.application.processing.quantiles)
         self.detection = streams.samples("detection", scenario.network.detection.quantiles)
         self.supervisor = Supervisor(
             loop,
@@ -64,11 +63,7 @@ class SacWorld:
             for stream in scenario.streams
             for index, name in enumerate(stream.partition_names)
         ]
-        width = len(str(members))
-        self.clients = {
-            name: SacClientHost(name, self)
-            for name in (f"client-{number:0{width}}" for number in range(1, members + 1))
-        }
+        self.clients = {name: SacClientHost(name, self) for name in host_names("client", members)}
 
     # -- what happens ---------------------------------------------------------------------------------------
 
@@ -88,15 +83,8 @@ class SacWorld:
         self.faults_over = True
         self.tell("on_faults_end")
 
-    def end(self) -> bool:
-        """The run is over. Answers whether each group has one active consumer, which knows it."""
-        self.tell("on_end")
-        settled = self.settled
-        self.vanish()
-        return settled
-
     def vanish(self) -> None:
-        """All processes go, and tell nobody."""
+        """End all processes without a word."""
         for client in self.clients.values():
             client.vanish()
 
@@ -124,21 +112,7 @@ class SacWorld:
         self.tell("on_connection", made.id, client.owner, True)
         return made
 
-    # -- observers ------------------------------------------------------------------------------------------
-
-    def tell(self, hook: str, *arguments: object) -> None:
-        """Tell observers what happened now."""
-        for method in self._hooks[hook]:
-            method(*arguments, self.loop.now_us)
-
-    def report(self, invariant: str, message: str) -> None:
-        """Take a checker's finding down."""
-        violation = Violation(
-            invariant=invariant, seq=self._sequence(), t_us=self.loop.now_us, message=message
-        )
-        self.violations.append(violation)
-        for method in self._hooks["on_violation"]:
-            method(violation)
+    # -- the view of observers ------------------------------------------------------------------------------
 
     @property
     def group_keys(self) -> list[SacGroupKey]:
@@ -159,3 +133,35 @@ class SacWorld:
         }
         groups = host.coordinator.state.groups
         return all(key.stream in active for key in self.group_keys if key in groups)
+
+
+def prepare(
+    scenario: SacScenario,
+    seed: int,
+    plan: Draw,
+    loop: VirtualLoop,
+    recorder: TraceRows,
+    *,
+    checkers: Iterable[SacObserver] | None = None,
+) -> PreparedRun:
+    """Return the run of a scenario and a seed. `checkers` observe next to all of ours."""
+    figures = Figures()
+    exclusive = Exclusive(figures)
+    world = SacWorld(
+        scenario,
+        seed,
+        loop,
+        members=plan.members,
+        observers=[
+            SacTraceWriter(recorder),
+            exclusive,
+            SacCoordination(figures, exclusive),
+            *(checkers or ()),
+        ],
+        sequence=lambda: recorder.seq,
+    )
+
+    def counts() -> RunCounts:
+        return RunCounts(figures.counts["commands"], figures.counts["activations"], figures.document())
+
+    return PreparedRun(world, SacNemesis(world, plan), counts)

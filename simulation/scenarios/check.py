@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Final, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from operator import attrgetter
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -16,7 +17,7 @@ from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.positions import Path
 from fencepost.simulation.scenarios.sac import NodeCrash, NodeLeave, NodeSplit, SacScenario
 from fencepost.simulation.scenarios.streams import ScenarioStreamsGroup, StreamsScenario, ThreadException
-from fencepost.simulation.scenarios.timing import faults_end_us, quiet_of
+from fencepost.simulation.scenarios.timing import faults_end_us
 from fencepost.simulation.scenarios.values import Moment
 
 Mistake: TypeAlias = tuple[Path, str]
@@ -32,28 +33,7 @@ def first_mistake(scenario: AnyScenario) -> Mistake | None:
     """Where the first mistake is, and what was expected there; None if there is none."""
     for mistake in _counts(scenario):
         return mistake
-    if isinstance(scenario, SacScenario):
-        found = (
-            _unused(scenario),
-            _sac_lengths(scenario),
-            _streams(scenario),
-            _nodes(scenario),
-            _steps(scenario),
-            _faults(scenario),
-        )
-        return next((mistake for mistakes in found for mistake in mistakes), None)
-    if isinstance(scenario, StreamsScenario):
-        checked = (
-            _unused(scenario),
-            _streams_lengths(scenario),
-            _topics(scenario),
-            _properties(scenario),
-            _streams_group(scenario),
-            _threads(scenario),
-            _faults(scenario),
-        )
-        return next((mistake for mistakes in checked for mistake in mistakes), None)
-    for checks in (_lengths, _topics, _group, _config, _steps, _topic_steps, _faults):
+    for checks in _CHECKS[scenario.protocol]:
         for mistake in checks(scenario):
             return mistake
     return None
@@ -76,32 +56,9 @@ def _unused(scenario: SacScenario | StreamsScenario) -> Iterator[Mistake]:
                 yield (*path, field.encode_name), f'has no effect where protocol is "{scenario.protocol}"'
 
 
-def _lengths(scenario: s.Scenario) -> Iterator[Mistake]:
-    positive = {
-        ("duration",): scenario.duration,
-        ("group", "session_timeout"): scenario.group.session_timeout,
-        ("group", "heartbeat_interval"): scenario.group.heartbeat_interval,
-        ("group", "metadata_max_age"): scenario.group.metadata_max_age,
-        ("group", "rebalance_timeout"): scenario.group.rebalance_timeout,
-        ("network", "request_timeout"): scenario.network.request_timeout,
-        ("application", "poll"): scenario.application.poll,
-        ("application", "auto_commit_interval"): scenario.application.auto_commit_interval,
-    }
-    for path, duration in positive.items():
-        if duration.ms < 1:
-            yield path, f"expected at least 1ms, got {duration}"
-
-
-def _sac_lengths(scenario: SacScenario) -> Iterator[Mistake]:
-    cluster = scenario.cluster
-    positive = {
-        ("duration",): scenario.duration,
-        ("cluster", "tick"): cluster.tick,
-        ("cluster", "disconnected_timeout"): cluster.disconnected_timeout,
-        ("cluster", "request_timeout"): cluster.request_timeout,
-        ("cluster", "command_timeout"): cluster.command_timeout,
-    }
-    for path, duration in positive.items():
+def _lengths(scenario: AnyScenario) -> Iterator[Mistake]:
+    for path in scenario.positive:
+        duration = attrgetter(".".join(path))(scenario)
         if duration.ms < 1:
             yield path, f"expected at least 1ms, got {duration}"
 
@@ -132,26 +89,11 @@ def _nodes(scenario: SacScenario) -> Iterator[Mistake]:
             )
 
 
-def _streams_lengths(scenario: StreamsScenario) -> Iterator[Mistake]:
-    positive = {
-        ("duration",): scenario.duration,
-        ("group", "rebalance_timeout"): scenario.group.rebalance_timeout,
-        ("group", "session_timeout"): scenario.group.session_timeout,
-        ("group", "heartbeat_interval"): scenario.group.heartbeat_interval,
-        ("network", "request_timeout"): scenario.network.request_timeout,
-        ("application", "poll"): scenario.application.poll,
-        ("application", "commit_interval"): scenario.application.commit_interval,
-    }
-    for path, duration in positive.items():
-        if duration.ms < 1:
-            yield path, f"expected at least 1ms, got {duration}"
-
-
 def _topics(scenario: s.Scenario | StreamsScenario) -> Iterator[Mistake]:
     named: list[tuple[Path, str]] = [
         (("topics", index, "name"), topic.name) for index, topic in enumerate(scenario.topics)
     ]
-    if isinstance(scenario, StreamsScenario) and scenario.global_topic is not None:
+    if scenario.global_topic is not None:
         named.append((("global_topic", "name"), scenario.global_topic.name))
     names: dict[str, str] = {}
     for path, name in named:
@@ -186,15 +128,9 @@ def _group(scenario: s.Scenario) -> Iterator[Mistake]:
     yield from _unknown_topics(scenario, ("group", "topics"), group.topics or ())
 
 
-def named_topics(scenario: s.Scenario) -> tuple[str, ...]:
-    """The topics that there are at some time: those of the file, and those that its steps create."""
-    created = [step.name for step in scenario.steps if isinstance(step, s.CreateTopic)]
-    return tuple(dict.fromkeys([*(topic.name for topic in scenario.topics), *created]))
-
-
-def _unknown_topics(scenario: s.Scenario, path: Path, topics: Iterable[str]) -> Iterator[Mistake]:
+def _unknown_topics(scenario: AnyScenario, path: Path, topics: Iterable[str]) -> Iterator[Mistake]:
     """Kafka lets members subscribe to topics that are yet to come; one that never comes is a slip."""
-    known = named_topics(scenario)
+    known = scenario.named_topics
     for index, name in enumerate(topics):
         if name not in known:
             yield (
@@ -286,8 +222,7 @@ def _steps(scenario: AnyScenario) -> Iterator[Mistake]:
                 yield ("steps", index), "expected topics or a pattern"
             if step.pattern is not None and (wrong := pattern_mistake(step.pattern)):
                 yield ("steps", index, "pattern"), wrong
-            if isinstance(scenario, s.Scenario):
-                yield from _unknown_topics(scenario, ("steps", index, "topics"), step.topics)
+            yield from _unknown_topics(scenario, ("steps", index, "topics"), step.topics)
 
 
 def _topic_steps(scenario: s.Scenario) -> Iterator[Mistake]:
@@ -340,7 +275,7 @@ def _faults(scenario: AnyScenario) -> Iterator[Mistake]:
         yield from _inside(scenario, (*path, "until"), fault.until)
         if fault.start.within(length) >= fault.until.within(length):
             yield (*path, "until"), "the window ends before it begins"
-        start, end = fault.start.within(length), faults_end_us(scenario, quiet_of(scenario))
+        start, end = fault.start.within(length), faults_end_us(scenario, scenario.quiet_us)
         if fault.every is not None and start >= end:
             yield (
                 (*path, "from"),
@@ -352,3 +287,11 @@ def _faults(scenario: AnyScenario) -> Iterator[Mistake]:
 def _inside(scenario: AnyScenario, path: Path, moment: Moment) -> Iterator[Mistake]:
     if moment.within(scenario.duration.us) > scenario.duration.us:
         yield path, f"expected a time within the run's {scenario.duration}"
+
+
+_CHECKS: Final[Mapping[str, tuple[Callable[[Any], Iterator[Mistake]], ...]]] = {
+    "consumer": (_lengths, _topics, _group, _config, _steps, _topic_steps, _faults),
+    "sac": (_unused, _lengths, _streams, _nodes, _steps, _faults),
+    "streams": (_unused, _lengths, _topics, _properties, _streams_group, _threads, _faults),
+}
+"""What is checked of each kind of scenario, in this order."""

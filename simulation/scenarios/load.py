@@ -18,8 +18,8 @@ from fencepost.simulation.scenarios import check
 from fencepost.simulation.scenarios.documents import check_document
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.positions import Path
-from fencepost.simulation.scenarios.sac import SacScenario
-from fencepost.simulation.scenarios.scenario import MOST_GROWN, GrowTopic, Scenario, ScenarioTopic
+from fencepost.simulation.scenarios.sac import SacScenario, SacStream
+from fencepost.simulation.scenarios.scenario import MOST_GROWN, GrowTopic, Scenario, ScenarioTopic, Step
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.scenarios.typed import (
     Misplaced,
@@ -60,8 +60,7 @@ def library() -> list[LibraryEntry]:
     entries = []
     for name in library_names():
         scenario = load_any(name)
-        protocol = "consumer" if isinstance(scenario, Scenario) else scenario.protocol
-        entries.append(LibraryEntry(name, scenario.summary, "simulated", protocol))
+        entries.append(LibraryEntry(name, scenario.summary, "simulated", scenario.protocol))
     return entries
 
 
@@ -90,15 +89,9 @@ def load(
         duration=duration,
         option=option,
     )
-    if not isinstance(found, Scenario):
-        if isinstance(found, SacScenario):
-            raise _other_kind(name_or_path, "single active consumers", "`simulate` and `campaign`")
-        raise _other_kind(name_or_path, "Streams applications", "`simulate`, `campaign` and `chaos`")
+    if found.protocol != "consumer":
+        raise FencepostError(f"{name_or_path} is about {found.subject}: {found.runs_with} run it")
     return found
-
-
-def _other_kind(name_or_path: str | FilePath, about: str, who: str) -> FencepostError:
-    return FencepostError(f"{name_or_path} is about {about}: {who} run it")
 
 
 def load_any(
@@ -148,7 +141,7 @@ def loads(
     :raises FencepostError: if something in it is wrong.
     """
     made = loads_any(text, source=source, name=name, overrides=overrides, partitions=partitions)
-    if not isinstance(made, Scenario):
+    if made.protocol != "consumer":
         raise FencepostError(f"{source}: this one is not about a consumer group")
     return made
 
@@ -334,7 +327,7 @@ def _nowhere(override: _Override, path: Path, place: Any) -> FencepostError:
 
 def _resized(scenario: AnyScenario, total: int, given: str) -> AnyScenario:
     """The scenario with so many partitions in all, shared in proportion; a plain stream is one."""
-    name = "streams" if isinstance(scenario, SacScenario) else "topics"
+    name = scenario.partitioned
     tables = getattr(scenario, name)
     weight = sum(table.partitions for table in tables)
     if not weight:
@@ -353,14 +346,14 @@ def _resized(scenario: AnyScenario, total: int, given: str) -> AnyScenario:
             raise FencepostError(f"{given}: {path}: {mistake.message}") from None
         before = after
     larger = msgspec.structs.replace(scenario, **{name: tuple(resized)})
-    return _grown(larger, tables) if isinstance(larger, Scenario) else larger
+    return _grown(larger, tables)
 
 
-def _grown(larger: Scenario, topics: Iterable[ScenarioTopic]) -> Scenario:
-    """The scenario, whose topics were these: steps that would not make them grow do so in proportion."""
-    before = {topic.name: topic.partitions for topic in topics}
-    after = {topic.name: topic.partitions for topic in larger.topics}
-    sizes, steps, length_us = dict(after), list(larger.steps), larger.duration.us
+def _grown(larger: AnyScenario, tables: Iterable[ScenarioTopic | SacStream]) -> AnyScenario:
+    """The scenario, whose tables were these: steps that would not make topics grow do so in proportion."""
+    before = {table.name: table.partitions for table in tables}
+    after = {table.name: table.partitions for table in getattr(larger, larger.partitioned)}
+    sizes, steps, length_us = dict(after), list[Step](larger.steps), larger.duration.us
     for index, step in sorted(enumerate(steps), key=lambda each: each[1].at.within(length_us)):
         if not isinstance(step, GrowTopic) or step.name not in sizes:
             continue
@@ -369,4 +362,4 @@ def _grown(larger: Scenario, topics: Iterable[ScenarioTopic]) -> Scenario:
             count = min(max(-(-count * after[name] // before[name]), sizes[name] + 1), MOST_GROWN)
             steps[index] = msgspec.structs.replace(step, partitions=count)
         sizes[name] = max(sizes[name], count)
-    return msgspec.structs.replace(larger, steps=tuple(steps))
+    return msgspec.structs.replace(larger, steps=tuple(steps)) if steps else larger

@@ -6,6 +6,7 @@ one for each partition of a super stream, all with the group's id as their consu
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta
@@ -140,6 +141,25 @@ SacStep: TypeAlias = ClientsRestart | Scale
 class SacScenario(_Table, frozen=True, kw_only=True):
     """A whole scenario of single active consumers."""
 
+    subject: ClassVar[str] = "single active consumers"
+    runs_with: ClassVar[str] = "`simulate` and `campaign`"
+    members_are: ClassVar[str] = "clients"
+    partitioned: ClassVar[str] = "streams"
+    settles_unless_slow: ClassVar[bool] = False
+    positive: ClassVar[tuple[tuple[str, ...], ...]] = (
+        ("duration",),
+        ("cluster", "tick"),
+        ("cluster", "disconnected_timeout"),
+        ("cluster", "request_timeout"),
+        ("cluster", "command_timeout"),
+    )
+    protocols: ClassVar[frozenset[str]] = frozenset()
+    """No settings belong to one protocol only."""
+    global_topic: ClassVar[None] = None
+    max_poll_interval_us: ClassVar[int] = 0
+    """Clients do not poll."""
+    record_rates: ClassVar[Mapping[str, float]] = {}
+
     protocol: Literal["sac"]
     name: Name = "scenario"
     summary: str = ""
@@ -162,6 +182,16 @@ class SacScenario(_Table, frozen=True, kw_only=True):
     def partitions(self) -> int:
         """How many groups there are: plain streams, and partitions of super streams."""
         return sum(max(stream.partitions, 1) for stream in self.streams)
+
+    @property
+    def cluster_size(self) -> int:
+        """The number of nodes."""
+        return self.cluster.nodes
+
+    @property
+    def named_topics(self) -> tuple[str, ...]:
+        """The streams and super streams."""
+        return tuple(stream.name for stream in self.streams)
 
     @property
     def quiet_us(self) -> int:

@@ -12,6 +12,8 @@ from typing import Annotated, ClassVar, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.simulation.scenarios.timing import SLACK_US, slowness_us
 from fencepost.simulation.scenarios.values import Duration, Moment, Span
 
 Count = Annotated[int, Meta(ge=1, le=100_000)]
@@ -326,6 +328,30 @@ Fault: TypeAlias = (
 class Scenario(_Table, frozen=True, kw_only=True):
     """A whole scenario. `load` reads one from a file and checks what types can't say."""
 
+    protocol: ClassVar[Literal["consumer"]] = "consumer"
+    subject: ClassVar[str] = "consumer groups"
+    """What scenarios of this kind are about."""
+    runs_with: ClassVar[str] = "`simulate`, `campaign` and `chaos`"
+    """The commands that run them."""
+    members_are: ClassVar[str] = "members"
+    """What each of the group's hosts runs, for people."""
+    partitioned: ClassVar[str] = "topics"
+    """The key of the tables that have partitions."""
+    settles_unless_slow: ClassVar[bool] = True
+    """Whether only times of the scenario can keep a correct run from settling."""
+    positive: ClassVar[tuple[tuple[str, ...], ...]] = (
+        ("duration",),
+        ("group", "session_timeout"),
+        ("group", "heartbeat_interval"),
+        ("group", "metadata_max_age"),
+        ("group", "rebalance_timeout"),
+        ("network", "request_timeout"),
+        ("application", "poll"),
+        ("application", "auto_commit_interval"),
+    )
+    """Durations that can't be zero."""
+    global_topic: ClassVar[None] = None
+
     name: Name = "scenario"
     summary: str = ""
     duration: Duration
@@ -355,3 +381,95 @@ class Scenario(_Table, frozen=True, kw_only=True):
         """All that members speak at some time."""
         later = (step.protocol for step in self.steps if isinstance(step, RollingRestart))
         return frozenset((self.group.protocol, *(protocol for protocol in later if protocol is not None)))
+
+    @property
+    def cluster_size(self) -> int:
+        """The number of brokers."""
+        return self.cluster.brokers
+
+    @property
+    def max_poll_interval_us(self) -> int:
+        """How long members may take between two polls, in microseconds."""
+        return self.group.rebalance_timeout.us
+
+    @property
+    def all_topics(self) -> tuple[ScenarioTopic, ...]:
+        """The topics that there are from the beginning."""
+        return self.topics
+
+    @property
+    def named_topics(self) -> tuple[str, ...]:
+        """The topics that there are at some time: those of the file, and those that its steps create."""
+        created = [step.name for step in self.steps if isinstance(step, CreateTopic)]
+        return tuple(dict.fromkeys([*(topic.name for topic in self.topics), *created]))
+
+    @property
+    def patterns(self) -> list[str]:
+        """The expressions that members subscribe to, sooner or later."""
+        later = (step.pattern for step in self.steps if isinstance(step, Subscribe))
+        return [each for each in (self.group.pattern, *later) if each is not None]
+
+    @property
+    def record_rates(self) -> dict[str, float]:
+        """The keys of rates that a run can do without, and what they are."""
+        return {
+            f"topics.{number}.records_per_second": topic.records_per_second
+            for number, topic in enumerate(self.topics)
+        }
+
+    # -- time ---------------------------------------------------------------------------------------------
+
+    @property
+    def quiet_us(self) -> int:
+        """How long a group may need to settle once nothing disturbs it any more, in microseconds.
+
+        A dead member's session runs out, then a member that does not revoke is fenced, and each learns of it
+        by a heartbeat; before all that a request may still time out, and a process be on its way up.
+        """
+        if self.quiet is not None:
+            return self.quiet.us
+        before_us = self.network.request_timeout.us + self.application.restart.longest_us
+        config = GroupCoordinatorConfig.from_properties(self.config)
+        return self.settling_ms(config) * 1_000 + before_us + SLACK_US
+
+    def settling_ms(self, config: GroupCoordinatorConfig) -> int:
+        """The session timeout, the rebalance timeout and three heartbeat intervals of the slower protocol.
+
+        What messages and brokers take beyond the slack is added. In a classic group the first of those who
+        join wait for others; where topics change its members have to see that first.
+        """
+        group, found = self.group, []
+        if "consumer" in self.protocols:
+            session_ms, interval_ms = self.broker_timeouts_ms(config)
+            found.append(session_ms + 3 * interval_ms)
+        if "classic" in self.protocols:
+            changes = any(isinstance(step, CreateTopic | GrowTopic | DeleteTopic) for step in self.steps)
+            seen = group.metadata_max_age.ms if changes else 0
+            heartbeats = 3 * group.heartbeat_interval.ms
+            delay = config.group_initial_rebalance_delay_ms
+            found.append(group.session_timeout.ms + heartbeats + delay + seen)
+        return max(found) + group.rebalance_timeout.ms + slowness_us(self) // 1_000
+
+    def broker_timeouts_ms(self, config: GroupCoordinatorConfig) -> tuple[int, int]:
+        """The session timeout and the heartbeat interval that the coordinator gives to members."""
+        return config.group_consumer_session_timeout_ms, config.group_consumer_heartbeat_interval_ms
+
+    def is_kept(self, config: GroupCoordinatorConfig) -> bool:
+        """Whether members are heard before their session or rebalance timeout ends; if not, they come and go.
+
+        In a rebalance they are told, commit, run a callback, and answer when no heartbeat is under way any
+        more. What a callback takes beyond a heartbeat interval disturbs the group, and is known to.
+        """
+        group, callback_us = self.group, self.application.callback.longest_us
+        answer_us = 2 * self.network.latency.longest_us + self.cluster.replication.longest_us
+        timings = []
+        if "consumer" in self.protocols:
+            session_ms, interval_ms = self.broker_timeouts_ms(config)
+            timings.append((interval_ms * 1_000, session_ms * 1_000))
+        if "classic" in self.protocols:
+            timings.append((group.heartbeat_interval.us, group.session_timeout.us))
+        return all(
+            interval_us + answer_us < session_us
+            and interval_us + 3 * answer_us + min(callback_us, interval_us) < group.rebalance_timeout.us
+            for interval_us, session_us in timings
+        )

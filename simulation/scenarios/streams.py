@@ -5,6 +5,7 @@ It is a file as any other, with `protocol = "streams"` in it. The clients form o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import msgspec
@@ -143,6 +144,23 @@ StreamsFault: TypeAlias = (
 class StreamsScenario(_Table, frozen=True, kw_only=True):
     """A whole scenario of a Streams application."""
 
+    subject: ClassVar[str] = "Streams applications"
+    runs_with: ClassVar[str] = "`simulate`, `campaign` and `chaos`"
+    members_are: ClassVar[str] = "clients"
+    partitioned: ClassVar[str] = "topics"
+    settles_unless_slow: ClassVar[bool] = True
+    positive: ClassVar[tuple[tuple[str, ...], ...]] = (
+        ("duration",),
+        ("group", "rebalance_timeout"),
+        ("group", "session_timeout"),
+        ("group", "heartbeat_interval"),
+        ("network", "request_timeout"),
+        ("application", "poll"),
+        ("application", "commit_interval"),
+    )
+    patterns: ClassVar[tuple[str, ...]] = ()
+    record_rates: ClassVar[Mapping[str, float]] = {}
+
     protocol: Literal["streams"]
     name: Name = "scenario"
     summary: str = ""
@@ -172,11 +190,39 @@ class StreamsScenario(_Table, frozen=True, kw_only=True):
         return sum(topic.partitions for topic in self.topics)
 
     @property
+    def protocols(self) -> frozenset[str]:
+        """What members speak."""
+        return frozenset((self.group.protocol,))
+
+    @property
+    def cluster_size(self) -> int:
+        """The number of brokers."""
+        return self.cluster.brokers
+
+    @property
+    def max_poll_interval_us(self) -> int:
+        """How long threads may take between two polls, in microseconds."""
+        return self.group.rebalance_timeout.us
+
+    @property
+    def all_topics(self) -> tuple[ScenarioTopic, ...]:
+        """The topics that there are from the beginning, with the global one."""
+        return self.topics if self.global_topic is None else (*self.topics, self.global_topic)
+
+    @property
+    def named_topics(self) -> tuple[str, ...]:
+        """Their names."""
+        return tuple(topic.name for topic in self.all_topics)
+
+    def broker_timeouts_ms(self, config: GroupCoordinatorConfig) -> tuple[int, int]:
+        """The session timeout and the heartbeat interval that the coordinator gives to members."""
+        return config.group_streams_session_timeout_ms, config.group_streams_heartbeat_interval_ms
+
+    @property
     def bound_us(self) -> int:
         """How long a request to shut the application down may take to reach every client, in microseconds."""
         config = GroupCoordinatorConfig.from_properties(self.config)
-        session_ms = config.group_streams_session_timeout_ms
-        interval_ms = config.group_streams_heartbeat_interval_ms
+        session_ms, interval_ms = self.broker_timeouts_ms(config)
         if self.group.protocol == "classic":
             session_ms, interval_ms = self.group.session_timeout.ms, self.group.heartbeat_interval.ms
         return (session_ms + self.group.rebalance_timeout.ms + 3 * interval_ms) * 1_000 + slowness_us(self)

@@ -10,8 +10,6 @@ from typing import Final
 
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.positions import Path
-from fencepost.simulation.scenarios.sac import SacScenario
-from fencepost.simulation.scenarios.streams import StreamsScenario
 
 _OF_GROUP: Final = {
     "assignor": "consumer",
@@ -51,7 +49,7 @@ _INSTEAD: Final = {
 
 def why_unused(scenario: AnyScenario, path: Path) -> str | None:
     """Why the setting at this path has no effect in the scenario, and which one has; None if it has one."""
-    spoken = _spoken(scenario)
+    spoken: Collection[str] = scenario.protocols
     name = str(path[-1]) if len(path) == 2 else ""
     protocol = _protocol_of(path[0], name) if name else None
     if protocol is None or not spoken or protocol in spoken:
@@ -60,12 +58,6 @@ def why_unused(scenario: AnyScenario, path: Path) -> str | None:
     instead = _INSTEAD[one].get(name)
     theirs = f"; theirs is {instead}" if instead else ""
     return f"has no effect: it is for members of the {protocol} protocol, and these speak {one}{theirs}"
-
-
-def _spoken(scenario: AnyScenario) -> Collection[str]:
-    if isinstance(scenario, SacScenario):
-        return ()
-    return (scenario.group.protocol,) if isinstance(scenario, StreamsScenario) else scenario.protocols
 
 
 def _protocol_of(table: object, name: str) -> str | None:

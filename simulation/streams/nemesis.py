@@ -1,24 +1,61 @@
-"""Carries a plan out on a world of Streams applications."""
+"""The nemesis of a Streams application, simulated or real, and what it needs of its world."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Mapping
+from typing import Protocol
 
-from fencepost.simulation.faults.carrier import PlanCarrier
 from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
-from fencepost.simulation.faults.stage import DisturbedBroker
+from fencepost.simulation.faults.nemesis import Nemesis
+from fencepost.simulation.faults.stage import AnyStage, DisturbedBroker, DisturbedHost
 from fencepost.simulation.kernel.rules import Direction, Fate, Matching
+from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.streams.failures import Injected
-from fencepost.simulation.streams.stage import ApplicationStage, DisturbedClient
 
 
-class StreamsNemesis(PlanCarrier):
-    """Does what the plan says, each at its time."""
+class DisturbedClient(DisturbedHost, Protocol):
+    """A client's host, and what can befall it. It is not started again once the application was shut down."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether no process runs."""
+
+    @property
+    def frozen(self) -> bool:
+        """Whether the process stands still."""
+
+    def inject(self, injected: Injected) -> None:
+        """Let a thread fail that gets there."""
+
+    def wake(self) -> None:
+        """Let all threads look whether anything waits for them."""
+
+    def add_thread(self) -> None:
+        """Start one more thread, if the client runs."""
+
+    def remove_thread(self) -> None:
+        """Let one thread end."""
+
+    def close(self) -> None:
+        """Close the client in good order."""
+
+
+class ApplicationStage(AnyStage, Protocol):
+    """A world of one application's clients."""
+
+    scenario: StreamsScenario
+
+    @property
+    def clients(self) -> Mapping[str, DisturbedClient]:
+        """All clients' hosts by name."""
+
+
+class StreamsNemesis(Nemesis[ApplicationStage]):
+    """What disturbs the clients of an application, their threads, and the coordinator."""
 
     def __init__(self, world: ApplicationStage, plan: Draw) -> None:
-        super().__init__(world.loop, plan)
-        self._world = world
-        self._rng = world.streams.random("nemesis")
+        super().__init__(world, plan)
         self._actions = {
             FaultKind.THREAD_EXCEPTION: self._exception,
             FaultKind.THREAD_CHANGE: self._change,
@@ -29,19 +66,12 @@ class StreamsNemesis(PlanCarrier):
             FaultKind.LOST_REQUEST: self._lost,
             FaultKind.LOST_RESPONSE: self._lost,
             FaultKind.PARTITION: self._partition,
-            FaultKind.COORDINATOR_MOVE: self._move,
+            FaultKind.COORDINATOR_MOVE: self.move,
             FaultKind.COORDINATOR_CRASH: self._coordinator_crash,
         }
 
-    def _tell(self, fault: str, phase: str, detail: str) -> None:
-        self._world.tell("on_fault", fault, phase, detail)
-
-    def _calm(self) -> None:
-        self._world.calm()
-
     def _victim(self, entry: DrawnEvent) -> DisturbedClient | None:
-        running = [host for host in self._world.clients.values() if not host.ended]
-        return running[entry.member % len(running)] if running else None
+        return self._chosen(entry, (host for host in self._world.clients.values() if not host.ended))
 
     # -- threads and clients --------------------------------------------------------------------------------
 
@@ -71,8 +101,7 @@ class StreamsNemesis(PlanCarrier):
     def _close(self, entry: DrawnEvent) -> None:
         host = self._victim(entry)
         if host is not None:
-            self._tell(entry.kind, "begin", host.name)
-            host.close()
+            self.instant(entry, host.name, host.close)
 
     def _crash(self, entry: DrawnEvent) -> None:
         host = self._victim(entry)
@@ -96,8 +125,7 @@ class StreamsNemesis(PlanCarrier):
     def _connection_loss(self, entry: DrawnEvent) -> None:
         host = self._victim(entry)
         if host is not None:
-            self._tell(entry.kind, "begin", host.name)
-            self._world.network.cut_all(host.name)
+            self.instant(entry, host.name, lambda: self._world.network.cut_all(host.name))
 
     def _lost(self, entry: DrawnEvent) -> None:
         host = self._victim(entry)
@@ -110,7 +138,7 @@ class StreamsNemesis(PlanCarrier):
     def _partition(self, entry: DrawnEvent) -> None:
         world = self._world
         names = list(world.clients)
-        chosen = self._rng.sample(names, max(1, round(len(names) * entry.share)))
+        chosen = self._some(entry.share, names)
         rule = Matching(lambda _: Fate.DROP, members=chosen)
         world.network.rules.append(rule)
         self._tell(entry.kind, "begin", ", ".join(chosen))
@@ -127,10 +155,6 @@ class StreamsNemesis(PlanCarrier):
             self._tell(FaultKind.PARTITION, "end", "")
 
     # -- the coordinator ------------------------------------------------------------------------------------
-
-    def _move(self, entry: DrawnEvent) -> None:
-        self._tell(entry.kind, "begin", "")
-        self._world.cluster.move()
 
     def _coordinator_crash(self, entry: DrawnEvent) -> None:
         leader = self._world.cluster.leader

@@ -18,17 +18,18 @@ from fencepost.coordinator.protocol.streams import (
 from fencepost.member.streams.actions import MoveRefused, StreamsMoved
 from fencepost.member.streams.client_states import StreamClientState
 from fencepost.member.streams.thread_states import StreamThreadState
+from fencepost.simulation.faults.draw import Draw
 from fencepost.simulation.kafka.cluster import SimulatedCluster
 from fencepost.simulation.kernel.loop import VirtualLoop
-from fencepost.simulation.kernel.network import Network
-from fencepost.simulation.kernel.observers import Observer, Violation, hook_lists
-from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.kernel.observers import Observer
+from fencepost.simulation.kernel.world import PreparedRun, RunCounts, World, host_names
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.scenarios.timing import is_answered
 from fencepost.simulation.streams.application import ApplicationOutcomes
 from fencepost.simulation.streams.checks import ClientChecker
 from fencepost.simulation.streams.client import StreamsClientHost
 from fencepost.simulation.streams.failures import said
+from fencepost.simulation.streams.nemesis import StreamsNemesis
 from fencepost.simulation.trace.rows import TraceRows
 
 
@@ -44,39 +45,27 @@ class _Coordination(Observer):
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
         self._world.application.on_coordinator(host, what)
 
+    def on_loss(self, host: str, broker: str, kind: str, request: Any, now_us: int) -> None:
+        self._world.application.on_lost(host)
 
-class StreamsWorld:
+
+class StreamsWorld(World):
     """Everything of one run."""
 
     def __init__(self, scenario: StreamsScenario, seed: int, loop: VirtualLoop, recorder: TraceRows) -> None:
+        super().__init__(scenario.application, loop, seed, lambda: recorder.seq)
         self.scenario = scenario
-        self.loop = loop
-        self.streams = Streams(seed)
         self.config = GroupCoordinatorConfig.from_properties(scenario.config)
         self.heartbeats = 0
         self.rebalances = 0
-        self.network = Network(
-            loop,
-            self.streams,
-            latency=scenario.network.latency.quantiles,
-            detection=scenario.network.detection.quantiles,
-            on_loss=self._on_loss,
-        )
-        self.cluster = SimulatedCluster(
-            loop,
-            self.streams,
-            scenario.cluster,
-            self.config,
-            network=self.network,
-            hooks=hook_lists([_Coordination(self)]),
-        )
-        self.callback_times = self.streams.samples("callbacks", scenario.application.callback.quantiles)
-        self.processing_times = self.streams.samples("processing", scenario.application.processing.quantiles)
+        self.attach([_Coordination(self)])
+        self.cluster = SimulatedCluster(loop, self.streams, scenario, self.config, hooks=self.hooks)
+        self.network = self.cluster.network
         self._restarts = self.streams.samples("restarts", scenario.application.restart.quantiles)
         self._starts = self.streams.samples("starts", scenario.group.start.quantiles)
-        width = len(str(scenario.group.members))
-        names = [f"client-{number:0{width}}" for number in range(1, scenario.group.members + 1)]
-        self.clients: dict[str, StreamsClientHost] = {name: StreamsClientHost(name, self) for name in names}
+        self.clients: dict[str, StreamsClientHost] = {
+            name: StreamsClientHost(name, self) for name in host_names("client", scenario.group.members)
+        }
         classic = scenario.group.protocol == "classic"
         self.application = ApplicationOutcomes(
             self.clients,
@@ -85,6 +74,7 @@ class StreamsWorld:
             scenario.bound_us if is_answered(scenario) else None,
             request_timeout_us=scenario.network.request_timeout.us if classic else None,
         )
+        self.violations = self.application.violations
         self._checkers: dict[str, ClientChecker] = {}
         self._group_epoch = 0
         self._ended_us = 0
@@ -94,11 +84,6 @@ class StreamsWorld:
         self._disturbed_us = 0
         """When a batch that outlasted the poll interval made a thread leave, or its end made it come back."""
 
-    @property
-    def violations(self) -> list[Violation]:
-        """What was found."""
-        return self.application.violations
-
     def report(self, invariant: str, message: str) -> None:
         """Take a violation down."""
         self.application.take_down(invariant, message)
@@ -107,12 +92,7 @@ class StreamsWorld:
 
     def begin(self) -> None:
         """Create the topics, put a coordinator in charge, and let the clients start."""
-        topics = self.scenario.topics
-        if self.scenario.global_topic is not None:
-            topics = (*topics, self.scenario.global_topic)
-        for topic in topics:
-            self.cluster.create_topic(topic.name, topic.partitions, topic.records_per_second)
-        self.cluster.elect()
+        self.cluster.begin(self.scenario.all_topics)
         for host in self.clients.values():
             self.loop.schedule(self.loop.now_us + self._starts.draw(), _start, host)
 
@@ -127,15 +107,13 @@ class StreamsWorld:
 
     def calm(self) -> None:
         """Nothing disturbs the application from here on."""
-        self.network.rules.clear()
         self.application.heal()
-        for broker in self.cluster.brokers.values():
-            if not broker.up:
-                broker.revive()
+        self.cluster.calm()
         for host in self.clients.values():
             host.injected.clear()
             if not host.process and self.application.asked_us is None:
                 host.start()  # whoever was to start later
+        self.faults_over = True
         self._calm_us = self.loop.now_us
         self.application.on_faults_end()
 
@@ -144,7 +122,7 @@ class StreamsWorld:
         self._disturbed_us = self.loop.now_us
 
     def end(self) -> bool:
-        """The run is over. Answers whether everything had settled; then all processes go."""
+        """Report an application that has not settled in time, and end all processes."""
         unsettled = self._unsettled()
         had_time = self.loop.now_us >= self._calm_us + self.scenario.settling_us
         if unsettled is not None and had_time and is_answered(self.scenario) and not self._is_disturbed:
@@ -159,10 +137,15 @@ class StreamsWorld:
         return any(member.is_late for host in self.clients.values() for member in host.members.values())
 
     def vanish(self) -> None:
-        """All processes go, and tell nobody."""
+        """End all processes without a word."""
         for host in self.clients.values():
             if not host.ended:
                 host.release()
+
+    @property
+    def settled(self) -> bool:
+        """Whether all clients run, and the group has their threads as its members."""
+        return self._unsettled() is None
 
     def _unsettled(self) -> str | None:
         """What has not settled."""
@@ -198,9 +181,6 @@ class StreamsWorld:
         groups = coordinator.classic if self.scenario.group.protocol == "classic" else coordinator.streams
         group = groups.groups.get(self.scenario.group.id)
         return set() if group is None else set(group.members)
-
-    def _on_loss(self, member: str, *_: object) -> None:
-        self.application.on_lost(member)
 
     # -- what is told -------------------------------------------------------------------------------------
 
@@ -317,3 +297,15 @@ class StreamsWorld:
 
 def _start(host: StreamsClientHost) -> None:
     host.start()
+
+
+def prepare(
+    scenario: StreamsScenario, seed: int, plan: Draw, loop: VirtualLoop, recorder: TraceRows, **_: object
+) -> PreparedRun:
+    """Return the run of a scenario and a seed, with the trace and all checks, which nothing replaces."""
+    world = StreamsWorld(scenario, seed, loop, recorder)
+
+    def counts() -> RunCounts:
+        return RunCounts(world.heartbeats, world.rebalances, world.application.figures)
+
+    return PreparedRun(world, StreamsNemesis(world, plan), counts)

@@ -8,8 +8,7 @@ from typing import get_args
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.lab.chaos.messages import ClientName
 from fencepost.simulation.scenarios.kinds import AnyScenario
-from fencepost.simulation.scenarios.sac import SacScenario
-from fencepost.simulation.scenarios.scenario import Scenario, Subscribe
+from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.scenarios.streams import StreamsScenario
 
 
@@ -21,11 +20,9 @@ def playable(scenario: AnyScenario, client: ClientName = "fencepost") -> Scenari
     """
     if client not in get_args(ClientName):
         raise FencepostError(f"client {client!r}: expected one of {', '.join(get_args(ClientName))}")
-    if isinstance(scenario, SacScenario):
-        raise FencepostError(
-            f"{scenario.name} is about single active consumers: `simulate` and `campaign` run it"
-        )
-    if isinstance(scenario, StreamsScenario):
+    if scenario.protocol == "sac":
+        raise FencepostError(f"{scenario.name} is about {scenario.subject}: {scenario.runs_with} run it")
+    if scenario.protocol == "streams":
         if client != "fencepost":
             raise FencepostError(
                 f"client {client}: the clients of a Streams application, which {scenario.name} is about, are"
@@ -42,18 +39,12 @@ def playable(scenario: AnyScenario, client: ClientName = "fencepost") -> Scenari
     return scenario
 
 
-def patterns(scenario: Scenario) -> list[str]:
-    """The expressions that members subscribe to, sooner or later."""
-    later = (step.pattern for step in scenario.steps if isinstance(step, Subscribe))
-    return [each for each in (scenario.group.pattern, *later) if each is not None]
-
-
 def _require_confluent(scenario: Scenario) -> None:
     if find_spec("confluent_kafka") is None:
         raise EnvironmentLacks(
             "client confluent: needs confluent-kafka, which is not installed: pip install confluent-kafka"
         )
-    if found := patterns(scenario):
+    if found := scenario.patterns:
         from fencepost.simulation.lab.chaos.confluent import takes
 
         for pattern in found:

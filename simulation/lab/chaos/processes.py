@@ -86,6 +86,7 @@ class ProcessWorld(abc.ABC, Generic[H]):
 
     def calm(self) -> None:
         """Nothing disturbs the group from here on."""
+        self.network.rules.clear()
         self.on_calm()
 
     def bring_back(self) -> None:

@@ -20,7 +20,8 @@ from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.member.base.transport import Disconnected, RequestTimedOut, TransportError
 from fencepost.member.consumer.driver import ConsumerDriver
 from fencepost.member.consumer.states import ConsumerMemberState
-from fencepost.simulation.kernel.observers import CoordinatorView, Observer, Violation, hook_lists
+from fencepost.simulation.kernel.observers import CoordinatorView, Observer
+from fencepost.simulation.kernel.world import ObservedWorld
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.events import (
     Happening,
@@ -34,7 +35,7 @@ from fencepost.simulation.lab.chaos.events import (
 from fencepost.simulation.lab.chaos.merge import LOG, Merge, mark_before, marks_of_commit
 from fencepost.simulation.lab.chaos.observed import Arrival, ObservedCoordinator
 from fencepost.simulation.scenarios.scenario import Scenario
-from fencepost.simulation.scenarios.timing import SLACK_US, settling_ms
+from fencepost.simulation.scenarios.timing import SLACK_US
 
 _WORLD = "world"
 """What is told of no member, as a source of the merge."""
@@ -101,7 +102,13 @@ class ReplayedHost:
         return cast("ConsumerDriver | None", self.told)
 
 
-class ReplayedWorld:
+class _ReplayTime:
+    """The time of what is told."""
+
+    now_us = 0
+
+
+class ReplayedWorld(ObservedWorld):
     """Everything of one run, at the time of the event that is told. It is a `WorldView` for observers."""
 
     def __init__(
@@ -109,6 +116,7 @@ class ReplayedWorld:
         scenario: Scenario,
         config: GroupCoordinatorConfig,
         observed: ObservedCoordinator | None,
+        arrivals: Iterable[Arrival] = (),
         *,
         client: m.ClientName,
         members: Iterable[tuple[str, str | None]],
@@ -116,7 +124,10 @@ class ReplayedWorld:
         observers: Iterable[Observer],
         sequence: Callable[[], int],
     ) -> None:
+        self._clock = _ReplayTime()
+        super().__init__(self._clock, sequence)
         self.scenario = scenario
+        self._arrivals = arrivals
         self.config = config
         self.topics = TopicsImage()
         self.journal = MemoryJournal()
@@ -125,19 +136,12 @@ class ReplayedWorld:
         self.members = {name: ReplayedHost(name, instance_id) for name, instance_id in members}
         self.hosts_by_member: dict[MemberId, str] = {}
         self.log_ends: dict[TopicPartition, int] = {}
-        self.faults_over = False
-        self.now_us = 0
-        self.violations: list[Violation] = []
         self._client = client
         self._observed = observed
-        self._sequence = sequence
-        watching = tuple(observers)
-        for observer in watching:
-            observer.attach(self, self.report)
         self._pushed: dict[str, MemberId] = {}
-        self._hooks = hook_lists(watching)
+        self.attach(observers)
         if observed is not None:
-            observed.hooks = self._hooks
+            observed.hooks = self.hooks
 
     @property
     def group_id(self) -> str:
@@ -147,19 +151,7 @@ class ReplayedWorld:
     @cached_property
     def settling_ms(self) -> int:
         """How long the group may take to settle, with what a busy machine may add."""
-        return settling_ms(self.scenario, self.config) + SLACK_US // 1_000
-
-    def tell(self, hook: str, *arguments: object) -> None:
-        """Tell observers what happened now."""
-        for method in self._hooks[hook]:
-            method(*arguments, self.now_us)
-
-    def report(self, invariant: str, message: str) -> None:
-        """Take a checker's finding down."""
-        violation = Violation(invariant=invariant, seq=self._sequence(), t_us=self.now_us, message=message)
-        self.violations.append(violation)
-        for method in self._hooks["on_violation"]:
-            method(violation)
+        return self.scenario.settling_ms(self.config) + SLACK_US // 1_000
 
     @property
     def group(self) -> ConsumerGroup | None:
@@ -192,7 +184,7 @@ class ReplayedWorld:
 
     # -- all of it ----------------------------------------------------------------------------------------
 
-    def tell_all(self, happenings: RunEvents, arrivals: Iterable[Arrival], end_us: int) -> None:
+    def tell_all(self, happenings: RunEvents, end_us: int) -> None:
         """What was heard of members and the world, and of the coordinator, until the end of the run."""
         merge: Merge[Callable[[int], None]] = Merge()
         for t_us, host, happening in happenings.in_order():
@@ -202,7 +194,7 @@ class ReplayedWorld:
                 item = partial(self._happened, host, happening)
                 merge.push(host or _WORLD, t_us, item, after=after, marks=marks)
         tells = self._client == "fencepost"
-        for arrival in arrivals:
+        for arrival in self._arrivals:
             if arrival.t_us <= end_us:
                 after = arrival.after if tells else None
                 merge.push(LOG, arrival.t_us, partial(self._play, arrival), after=after, marks=arrival.marks)
@@ -222,14 +214,14 @@ class ReplayedWorld:
 
     def _play(self, arrival: Arrival, t_us: int) -> None:
         assert self._observed is not None
-        self.now_us = t_us
+        self._clock.now_us = t_us
         self._observed.play(arrival, t_us)
 
     # -- what happened ------------------------------------------------------------------------------------
 
     def _happened(self, host: str, happening: Happening, t_us: int) -> None:
         """Bring the world along by one event, and tell observers of it."""
-        self.now_us = t_us
+        self._clock.now_us = t_us
         match happening:
             case MemberEvent(hook, arguments):
                 self.faults_over = self.faults_over or hook == "on_faults_end"

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
@@ -13,10 +13,10 @@ from fencepost.coordinator.protocol.consumer import (
 from fencepost.coordinator.protocol.regular_expressions import matching
 from fencepost.coordinator.protocol.slices import at_once
 from fencepost.simulation.faults.draw import FaultKind
-from fencepost.simulation.faults.nemesis import Nemesis
 from fencepost.simulation.kafka.member import ALIVE
+from fencepost.simulation.kafka.nemesis import GroupNemesis
 from fencepost.simulation.kernel.observers import Observer
-from fencepost.simulation.lab.chaos import messages as m
+from fencepost.simulation.kernel.world import RunCounts
 from fencepost.simulation.lab.chaos.admin import OFFSETS_TOPIC
 from fencepost.simulation.lab.chaos.events import HeartbeatSeen
 from fencepost.simulation.lab.chaos.foreign_members import ForeignMembers
@@ -26,24 +26,28 @@ from fencepost.simulation.lab.chaos.processes import RunContext
 from fencepost.simulation.lab.chaos.replayed import ReplayedWorld
 from fencepost.simulation.lab.chaos.result import Skipped
 from fencepost.simulation.lab.chaos.staging import LossWatch, Staging
+from fencepost.simulation.lab.chaos.trace_writer import RealTraceWriter
 from fencepost.simulation.lab.chaos.world import RealWorld
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
-from fencepost.simulation.scenarios.check import named_topics
 from fencepost.simulation.trace.rows import TraceRows
-from fencepost.simulation.trace.schema import RowKind as Row
 
-_SHOWN: Final = 5
+_UNSEEN: Final = frozenset({"commit-before-release"})
+"""What can't be judged of members that do not tell of their requests."""
+_OF_COORDINATOR: Final = frozenset(
+    {"one-claimant", "progress", "quiet", "gone-members", "reply-equals-state"}
+)
+"""What can't be judged of a group whose coordinator shows no log."""
 
 
-class RealStage(Staging[RealWorld]):
+class RealStage(Staging[RealWorld, ReplayedWorld]):
     """One run of a scenario of consumers."""
 
-    def __init__(self, *given: Any, client: m.ClientName, flaw: str, **more: Any) -> None:
+    _at_least_once = "at-least-once"
+
+    def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
-        self._client: m.ClientName = client
-        self._program = client
-        self._always_proxied = client != "fencepost"  # its heartbeats are seen on their way
-        self._flaw = flaw
+        self._program = self._client
+        self._always_proxied = self._client != "fencepost"  # its heartbeats are seen on their way
         self._subscriptions: set[tuple[tuple[str, ...], str | None]] = set()
         self._arrivals: list[Arrival] = []
         self.observed: ObservedCoordinator | None = None
@@ -71,7 +75,7 @@ class RealStage(Staging[RealWorld]):
 
     def _begin(self) -> None:
         self._world.begin()
-        Nemesis(self._world, self._plan).begin()
+        GroupNemesis(self._world, self._plan).begin()
 
     async def _watch(self) -> None:
         """Follow the coordinator's log, if the cluster shows one."""
@@ -106,7 +110,7 @@ class RealStage(Staging[RealWorld]):
 
     @property
     def _roster(self) -> ForeignMembers:
-        return ForeignMembers(self._world.members, named_topics(self._scenario))
+        return ForeignMembers(self._world.members, self._scenario.named_topics)
 
     def _subscribed(self, topic: str) -> bool:
         """Whether anybody who runs at the end subscribes to the topic."""
@@ -117,32 +121,39 @@ class RealStage(Staging[RealWorld]):
 
     # -- afterwards ---------------------------------------------------------------------------------------
 
-    def retell(self, observers: Iterable[Observer], recorder: TraceRows) -> ReplayedWorld:
-        """Tell observers all that happened, in one order."""
-        replayed = ReplayedWorld(
+    def _replay(self, observers: Iterable[Observer], recorder: TraceRows) -> ReplayedWorld:
+        self._trace_writer = RealTraceWriter(recorder)
+        return ReplayedWorld(
             self._scenario,
             self._config,
             self.observed,
+            self._arrivals,
             client=self._client,
             members=[(host.name, host.instance_id) for host in self._world.members.values()],
             brokers=self.brokers.brokers,
-            observers=observers,
+            observers=[self._trace_writer, *self._checkers(), *observers],
             sequence=lambda: recorder.seq,
         )
-        run = f"{self._scenario.name} {self._seed} {self._scenario.group.members}"
-        recorder.add(0, "", Row.RUN_START.value, detail=run)
-        replayed.tell_all(self.happenings, self._arrivals, self.ended_us)
+
+    def _checkers(self) -> Sequence[Observer]:
+        """The checkers that can judge what there is to see."""
+        from fencepost.simulation.checkers import real_checkers
+
+        checkers = real_checkers()
+        for checker in checkers:
+            if self._client != "fencepost":
+                checker.left_out |= _UNSEEN
+            if self.observed is None:
+                checker.left_out |= _OF_COORDINATOR
+        return checkers
+
+    def _judge(self, replayed: ReplayedWorld) -> None:
         if self.observed is None and not replayed.settled:
             replayed.report("progress", f"members stand at {replayed.standing}")
-        for number in self.missing[:_SHOWN]:
-            partition, offset = self.ledger.acknowledged[number]
-            replayed.report(
-                "at-least-once",
-                f"record {number}, {partition.topic}-{partition.partition} at {offset}, was acknowledged and"
-                " nobody processed it",
-            )
-        recorder.add(self.ended_us, "", Row.RUN_END.value)
-        return replayed
+
+    def counts(self, replayed: ReplayedWorld) -> RunCounts:
+        """What was measured."""
+        return RunCounts(self._trace_writer.heartbeats, self._trace_writer.rebalances)
 
 
 class _HeartbeatWatch(LossWatch):

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
 from types import TracebackType
-from typing import Any, Final, Generic, Self, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar
 
 import msgspec
 import structlog
@@ -18,8 +18,10 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.faults.draw import Draw, FaultKind
 from fencepost.simulation.faults.stage import DisturbedNetwork
+from fencepost.simulation.kernel.observers import Observer, Violation
 from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.kernel.rules import Direction
+from fencepost.simulation.kernel.world import RunCounts
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.admin import Admin
 from fencepost.simulation.lab.chaos.brokers import RealBrokers
@@ -36,7 +38,8 @@ from fencepost.simulation.lab.chaos.topics import RealTopics
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
 from fencepost.simulation.lab.proxy.proxy import Proxy
-from fencepost.simulation.scenarios.scenario import ScenarioTopic
+from fencepost.simulation.trace.rows import TraceRows
+from fencepost.simulation.trace.schema import RowKind as Row
 
 log = structlog.get_logger(__name__)
 
@@ -49,6 +52,8 @@ _START_S: Final = 30.0
 _CLOSE_S: Final = 10.0
 """How long members may take to close."""
 LOOK_S: Final = 0.1
+_SHOWN: Final = 5
+"""How many lost records are reported."""
 _STRANGERS_S: Final = 1.0
 """How often somebody looks whether others are in the group."""
 OF_NETWORK: Final = frozenset(
@@ -68,7 +73,28 @@ Progress: TypeAlias = Callable[[float], None]
 W = TypeVar("W", bound=ProcessWorld[Any])
 
 
-class Staging(abc.ABC, Generic[W]):
+class Replayed(Protocol):
+    """A run that is told once more."""
+
+    @property
+    def violations(self) -> list[Violation]:
+        """What was found."""
+
+    @property
+    def settled(self) -> bool:
+        """Whether everything was as it is to be when the run ended."""
+
+    def report(self, invariant: str, message: str) -> None:
+        """Take a finding down."""
+
+    def tell_all(self, happenings: RunEvents, ended_us: int, /) -> None:
+        """Tell everything, until the end of the run."""
+
+
+R = TypeVar("R", bound=Replayed)
+
+
+class Staging(abc.ABC, Generic[W, R]):
     """One run: entered, it has all that it needs; left, nothing is left of it.
 
     `own` is the cluster if it may be disturbed.
@@ -77,6 +103,8 @@ class Staging(abc.ABC, Generic[W]):
     _program: m.ProgramName
     _always_proxied: bool
     """Whether a proxy stands before the brokers even if nothing of the network is disturbed."""
+    _at_least_once: str
+    """The invariant that a lost record breaks."""
 
     def __init__(
         self,
@@ -87,6 +115,8 @@ class Staging(abc.ABC, Generic[W]):
         *,
         config: GroupCoordinatorConfig,
         own: RealCluster | None,
+        client: m.ClientName,
+        flaw: str,
     ) -> None:
         self._played = played
         self._scenario = played.scenario
@@ -95,6 +125,8 @@ class Staging(abc.ABC, Generic[W]):
         self._servers = bootstrap_servers
         self._config = config
         self._own = own
+        self._client: m.ClientName = client
+        self._flaw = flaw
         self._time = RealTime()
         self._calm = asyncio.Event()
         self._calm_us = 0
@@ -181,9 +213,21 @@ class Staging(abc.ABC, Generic[W]):
     async def _conclude(self) -> None:
         """The quiet phase is over: let records be processed, and tell of the end."""
 
-    def _all_topics(self) -> Iterable[ScenarioTopic]:
-        """What there is from the beginning."""
-        return tuple(self._scenario.topics)
+    @abc.abstractmethod
+    def _replay(self, observers: Iterable[Observer], recorder: TraceRows) -> R:
+        """Return the world in which everything is told once more."""
+
+    def _judge(self, replayed: R) -> None:
+        """Report what only the whole run shows."""
+
+    @abc.abstractmethod
+    def counts(self, replayed: R) -> RunCounts:
+        """What was measured."""
+
+    @classmethod
+    def topics_of(cls, scenario: Any) -> Iterable[str]:
+        """Return the topics that a run of the scenario makes."""
+        return tuple(scenario.named_topics)
 
     def _cannot(self, kind: FaultKind) -> str | None:
         """Why that can't happen here; None if it can."""
@@ -232,7 +276,7 @@ class Staging(abc.ABC, Generic[W]):
         :raises EnvironmentLacks: if the brokers do not come back, or somebody else ends a process, or has a
             member in the group.
         """
-        for topic in self._all_topics():
+        for topic in self._scenario.all_topics:
             self._topics.create(topic.name, topic.partitions, topic.records_per_second)
         await self._time.wait(self._topics.changes.settled())
         self._time.begin()
@@ -299,6 +343,23 @@ class Staging(abc.ABC, Generic[W]):
             if now_us > moved_us + stuck_us or now_us > began_us + stuck_us + DRAIN_S * 1_000_000:
                 return
             await asyncio.sleep(LOOK_S)
+
+    def retell(self, observers: Iterable[Observer], recorder: TraceRows) -> R:
+        """Write down all that happened, in one order, tell observers of it, and judge it."""
+        replayed = self._replay(observers, recorder)
+        run = f"{self._scenario.name} {self._seed} {self._scenario.group.members}"
+        recorder.add(0, "", Row.RUN_START.value, detail=run)
+        replayed.tell_all(self.happenings, self.ended_us)
+        self._judge(replayed)
+        for number in self.missing[:_SHOWN]:
+            partition, offset = self.ledger.acknowledged[number]
+            replayed.report(
+                self._at_least_once,
+                f"record {number}, {partition.topic}-{partition.partition} at {offset}, was acknowledged and"
+                " nobody processed it",
+            )
+        recorder.add(self.ended_us, "", Row.RUN_END.value)
+        return replayed
 
     async def _leave_no_trace(self) -> None:
         """Delete the run's topics and its group, each as far as the cluster lets us.

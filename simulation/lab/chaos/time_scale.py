@@ -18,7 +18,7 @@ from fencepost.simulation.faults.draw import Draw, DrawnEvent, draw
 from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.scenarios.streams import StreamsScenario
-from fencepost.simulation.scenarios.timing import SLACK_US, quiet_us
+from fencepost.simulation.scenarios.timing import SLACK_US
 from fencepost.simulation.scenarios.values import Duration, Moment, Span
 
 DEFAULT_US = 60_000_000
@@ -28,7 +28,7 @@ _LEAST_FACTOR = 0.04
 """Faster than 25 times makes a rebalance timeout of a minute shorter than a busy machine's hiccups."""
 
 T = TypeVar("T")
-S = TypeVar("S", Scenario, StreamsScenario)
+S = TypeVar("S", bound=Scenario | StreamsScenario)
 
 
 class TimeScale(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
@@ -47,14 +47,8 @@ def tempo(scenario: S, seed: int, config: GroupCoordinatorConfig, duration_us: i
 
     :raises FencepostError: if that is too short for it.
     """
-    if isinstance(scenario, StreamsScenario):
-        simulated = scenario.quiet_us
-        session_ms = config.group_streams_session_timeout_ms
-        interval_ms = config.group_streams_heartbeat_interval_ms
-    else:
-        simulated = quiet_us(scenario, GroupCoordinatorConfig.from_properties(scenario.config))
-        session_ms = config.group_consumer_session_timeout_ms
-        interval_ms = config.group_consumer_heartbeat_interval_ms
+    simulated = scenario.quiet_us
+    session_ms, interval_ms = scenario.broker_timeouts_ms(config)
     plan = draw(scenario, Streams(seed), simulated)
     # The quiet phase is the broker's time-outs, which stay, and the clients', which are played faster.
     fixed, played = 0, simulated

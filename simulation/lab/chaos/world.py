@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.simulation.kernel.world import host_names
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.hosts import RealHost
 from fencepost.simulation.lab.chaos.processes import ProcessWorld, RunContext
@@ -27,11 +28,10 @@ class RealWorld(ProcessWorld[RealHost]):
         self._client: m.ClientName = client
         self._flaw = flaw
         self._owned: dict[str, set[TopicPartition]] = {}
-        width = len(str(members))
         static = scenario.group.static
-        names = [f"member-{number:0{width}}" for number in range(1, members + 1)]
         self.members: dict[str, RealHost] = {
-            name: RealHost(name, self, scenario, name if static else None) for name in names
+            name: RealHost(name, self, scenario, name if static else None)
+            for name in host_names("member", members)
         }
         self.hosts = self.members
 

@@ -9,7 +9,7 @@ import pytest
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.member.base.transport import RequestTimedOut
 from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
-from fencepost.simulation.faults.nemesis import Nemesis
+from fencepost.simulation.kafka.nemesis import GroupNemesis
 from fencepost.simulation.kafka.requests import LogOffsets
 from fencepost.simulation.kafka.transport import SimulatedTransport
 from fencepost.simulation.kafka.world import KafkaWorld
@@ -128,7 +128,7 @@ async def test_a_pause_does_not_end_before_another_that_a_restarted_broker_suffe
 
     entries = entry(FaultKind.BROKER_PAUSE, 0, 20), entry(FaultKind.BROKER_PAUSE, 10, 30)
     plan = Draw(entries=entries, faults_end_us=90_000_000, end_us=100_000_000, members=1)
-    Nemesis(world, plan).begin()
+    GroupNemesis(world, plan).begin()
     broker = next(iter(world.cluster.brokers.values()))
     world.loop.schedule(world.now_us + 5_000_000, die, None)
     await asyncio.sleep(39)

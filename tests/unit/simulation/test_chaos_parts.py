@@ -25,7 +25,6 @@ from fencepost.simulation.lab.chaos.application import FLAWS, one_expression, ru
 from fencepost.simulation.lab.chaos.record_count import RecordCount
 from fencepost.simulation.lab.chaos.time_scale import faster, tempo
 from fencepost.simulation.scenarios.load import library, load
-from fencepost.simulation.scenarios.timing import quiet_us
 
 FAST = GroupCoordinatorConfig(
     group_consumer_min_session_timeout_ms=100,
@@ -41,7 +40,7 @@ class TestTempo:
     @pytest.mark.parametrize("name", [entry.name for entry in library() if entry.protocol == "consumer"])
     def test_the_plan_is_that_of_simulation_played_faster(self, name: str) -> None:
         scenario = load(name)
-        simulated = draw(scenario, Streams(7), quiet_us(scenario, GroupCoordinatorConfig()))
+        simulated = draw(scenario, Streams(7), scenario.quiet_us)
         played = tempo(scenario, 7, FAST, 60 * SECOND)
         assert played.factor < 1
         assert played.plan.end_us == pytest.approx(60 * SECOND, abs=10)

@@ -59,7 +59,7 @@ def retell(
     happenings.add(0, "", TopicImageChanged(IMAGE, "orders", "created", 2))
     for t_us, host, happening in told:
         happenings.add(t_us, host, happening)
-    replayed.tell_all(happenings, (), END_US)
+    replayed.tell_all(happenings, END_US)
     return replayed
 
 

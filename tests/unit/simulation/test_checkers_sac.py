@@ -45,10 +45,9 @@ class Scene:
             clients={"client": SimpleNamespace(subscribers=self.subscribers)},
             group_keys=[KEY],
             loop=SimpleNamespace(now_us=0),
-            report=self.report,
             scenario=SimpleNamespace(settling_us=0, keeps_up=True),
         )
-        self.checker.attach(self.world)
+        self.checker.attach(self.world, self.report)
 
     def report(self, invariant: str, message: str) -> None:
         self.found.append(invariant)

@@ -85,12 +85,12 @@ def test_nothing_more_can_go(crash: Shrunk) -> None:
 
 
 def test_a_run_that_raises_is_made_small_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fencepost.simulation.faults.nemesis import Nemesis
+    from fencepost.simulation.kafka.nemesis import GroupNemesis
 
-    def broken(self: Nemesis, entry: object) -> None:
+    def broken(self: GroupNemesis, entry: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(Nemesis, "_member_crash", broken)
+    monkeypatch.setattr(GroupNemesis, "_member_crash", broken)
     failure = failure_of("crash-and-return", 0, "raised ZeroDivisionError")
     with pytest.raises(ZeroDivisionError):
         replay(failure)

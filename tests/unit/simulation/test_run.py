@@ -7,7 +7,6 @@ from collections.abc import Sequence
 import msgspec
 import pytest
 
-from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.faults.draw import Draw, draw
 from fencepost.simulation.faults.draw import FaultKind as PlanKind
@@ -16,7 +15,6 @@ from fencepost.simulation.kernel.observers import Observer
 from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.run import plan_of, run
 from fencepost.simulation.scenarios.load import library, load, load_any, loads
-from fencepost.simulation.scenarios.timing import quiet_us
 from fencepost.simulation.trace.groups import GroupTraceWriter
 from fencepost.simulation.trace.schema import Row, RowKind
 
@@ -138,7 +136,7 @@ def test_leaving_a_fault_out_leaves_the_run_before_it_as_it_was():
 def test_a_topic_whose_deletion_was_left_out_is_not_created_again():
     scenario = load("growing-topics")
     streams = Streams(3)
-    plan = draw(scenario, streams, quiet_us(scenario, GroupCoordinatorConfig()))
+    plan = draw(scenario, streams, scenario.quiet_us)
     entries = tuple(entry for entry in plan.entries if entry.kind is not PlanKind.DELETE_TOPIC)
     assert len(entries) < len(plan.entries)
     kept = Kept()
@@ -193,9 +191,8 @@ def test_a_finding_is_in_the_result_and_in_the_trace():
 
 def test_the_quiet_phase_covers_all_timeouts():
     scenario = loads('duration = "5m"\n[[topics]]\nname = "orders"\n')
-    from fencepost.coordinator.config import GroupCoordinatorConfig
 
-    assert quiet_us(scenario, GroupCoordinatorConfig()) >= (45 + 60 + 15) * 1_000_000
+    assert scenario.quiet_us >= (45 + 60 + 15) * 1_000_000
 
 
 def test_a_group_that_cannot_settle_is_told():
@@ -211,7 +208,7 @@ def test_the_trace_forgets_what_members_of_a_group_were_assigned_that_is_no_more
             super().__init__(recorder)
             made.append(self)
 
-    monkeypatch.setattr("fencepost.simulation.run.GroupTraceWriter", Seen)
+    monkeypatch.setattr("fencepost.simulation.kafka.world.GroupTraceWriter", Seen)
     run(load("rolling-migration"), 2)  # no other coordinator takes over once it is a classic group
     (trace_writer,) = made
     assert trace_writer._held == {}, "it ends as a classic group"

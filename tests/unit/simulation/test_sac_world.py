@@ -16,7 +16,7 @@ from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.kernel.rng import Streams, constant
 from fencepost.simulation.run import run
 from fencepost.simulation.sac.links import Links
-from fencepost.simulation.sac.run import SacRun, prepare
+from fencepost.simulation.sac.world import SacWorld, prepare
 from fencepost.simulation.scenarios.load import library, load, load_any, loads_any
 from fencepost.simulation.scenarios.sac import SacScenario
 from fencepost.simulation.trace.rows import TraceRows
@@ -65,7 +65,8 @@ class Scene:
         self.loop = VirtualLoop()
         recorder = TraceRows(world="simulated", group="billing")
         plan = Draw(entries=(), faults_end_us=900 * SECOND, end_us=1_000 * SECOND, members=2)
-        self.run: SacRun = prepare(chosen, 1, plan, self.loop, recorder)
+        self.run = prepare(chosen, 1, plan, self.loop, recorder)
+        assert isinstance(self.run.world, SacWorld)
         self.world = self.run.world
         self.world.begin()
         self.until(30)
@@ -207,7 +208,7 @@ def test_time_without_an_active_consumer_begins_with_the_end_of_a_connection_tha
     for client in clients:
         scene.do(client.thaw_process)
     scene.until(120)
-    gaps = scene.run.figures.document()
+    gaps = scene.run.counts().figures
     assert gaps["without_active_count"] >= 2
     assert 60 <= gaps["without_active_longest_seconds"] < 90
 

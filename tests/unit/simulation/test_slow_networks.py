@@ -7,7 +7,6 @@ import pytest
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.load import load_any
-from fencepost.simulation.scenarios.timing import quiet_of
 
 
 def slow(name: str, *overrides: str) -> AnyScenario:
@@ -79,8 +78,8 @@ def test_members_whose_time_is_over_before_they_are_heard_come_and_go(
 
 
 def test_the_quiet_phase_is_longer_by_what_is_more_than_its_slack() -> None:
-    usual = quiet_of(slow("rolling-deploy"))
-    assert quiet_of(slow("rolling-deploy", "network.latency=500ms")) == usual
-    assert quiet_of(slow("rolling-deploy", "cluster.load=20s")) > usual + 10_000_000
-    assert quiet_of(slow("rolling-deploy", "network.latency=2s")) > usual + 10_000_000
-    assert quiet_of(slow("rolling-deploy", "network.latency=1h")) <= usual + 30_000_000
+    usual = slow("rolling-deploy").quiet_us
+    assert slow("rolling-deploy", "network.latency=500ms").quiet_us == usual
+    assert slow("rolling-deploy", "cluster.load=20s").quiet_us > usual + 10_000_000
+    assert slow("rolling-deploy", "network.latency=2s").quiet_us > usual + 10_000_000
+    assert slow("rolling-deploy", "network.latency=1h").quiet_us <= usual + 30_000_000

@@ -11,6 +11,7 @@ from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.streams.actions import Level, MoveRefused, StreamsMoved
 from fencepost.member.streams.client_states import RUNNING, StreamClientState
 from fencepost.member.streams.thread_states import StreamThreadState
+from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.events import (
     Happening,
@@ -107,6 +108,15 @@ class ReplayedApplication:
     def rebalances(self) -> int:
         """How many epochs, or generations, members heard of."""
         return len(self._epochs - {0})
+
+    @property
+    def violations(self) -> list[Violation]:
+        """What was found."""
+        return self.application.violations
+
+    def report(self, invariant: str, message: str) -> None:
+        """Take a finding down."""
+        self.application.report(invariant, message)
 
     def tell_all(self, happenings: RunEvents, ended_us: int) -> None:
         """Tell everything, until the end of the run."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
@@ -12,6 +12,8 @@ from fencepost.coordinator.protocol.classic import HeartbeatResponse, JoinGroupR
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatResponse
 from fencepost.member.streams.application.changelog import changelog_topic
+from fencepost.simulation.kernel.observers import Observer
+from fencepost.simulation.kernel.world import RunCounts, host_names
 from fencepost.simulation.lab.chaos.events import StreamsMemberHeard
 from fencepost.simulation.lab.chaos.foreign_members import ForeignMembers
 from fencepost.simulation.lab.chaos.processes import RunContext
@@ -19,13 +21,11 @@ from fencepost.simulation.lab.chaos.staging import LossWatch, Staging
 from fencepost.simulation.lab.chaos.streams.replayed import ReplayedApplication
 from fencepost.simulation.lab.chaos.streams.world import RealApplication
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
-from fencepost.simulation.scenarios.scenario import ScenarioTopic
+from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.scenarios.timing import SLACK_US
 from fencepost.simulation.streams.nemesis import StreamsNemesis
 from fencepost.simulation.trace.rows import TraceRows
-from fencepost.simulation.trace.schema import RowKind as Row
 
-_SHOWN: Final = 5
 _LOOKS: Final = 3
 _BETWEEN_LOOKS_US: Final = 1_000_000
 """A busy machine may leave a process without the processor just when one looks."""
@@ -33,15 +33,15 @@ _MOST_THREADS: Final = 200
 """Of one client, by their numbers: each is a client of the brokers under its own name."""
 
 
-class RealApplicationStage(Staging[RealApplication]):
+class RealApplicationStage(Staging[RealApplication, ReplayedApplication]):
     """One run of a scenario of Streams applications."""
 
     _program = "streams"
+    _at_least_once = "streams-at-least-once"
     _always_proxied = True  # what members hear is seen on its way
 
-    def __init__(self, *given: Any, flaw: str, **more: Any) -> None:
+    def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
-        self._flaw = flaw
         self._session_ms = self._config.group_streams_session_timeout_ms
         interval_ms = self._config.group_streams_heartbeat_interval_ms
         self._is_classic = self._scenario.group.protocol == "classic"
@@ -52,6 +52,11 @@ class RealApplicationStage(Staging[RealApplication]):
         rebalance_us = self._scenario.group.rebalance_timeout.us
         self.bound_us = 1_000 * (self._session_ms + 3 * interval_ms) + rebalance_us + SLACK_US
         """How long a request to shut the application down may take to reach every client."""
+
+    @classmethod
+    def topics_of(cls, scenario: StreamsScenario) -> Iterable[str]:
+        """Return the topics that a run makes, changelogs included."""
+        return (*super().topics_of(scenario), *_changelogs(scenario))
 
     def _make_world(self, around: RunContext, stack: AsyncExitStack) -> RealApplication:
         directory = stack.enter_context(
@@ -66,9 +71,8 @@ class RealApplicationStage(Staging[RealApplication]):
             flaw=self._flaw,
         )
 
-    def _names(self) -> Iterator[str]:
-        width = len(str(self._scenario.group.members))
-        return (f"client-{number:0{width}}" for number in range(1, self._scenario.group.members + 1))
+    def _names(self) -> list[str]:
+        return host_names("client", self._scenario.group.members)
 
     def _named(self) -> dict[str, str]:
         return {
@@ -86,9 +90,7 @@ class RealApplicationStage(Staging[RealApplication]):
 
     async def _watch(self) -> None:
         """Members are watched on the wire, and clients by themselves. Their changelogs go with the topics."""
-        if self._scenario.application.changelogs:
-            for topic in self._scenario.topics:
-                self._topics.made[changelog_topic(self._scenario.group.id, topic.name)] = None
+        self._topics.made.update(dict.fromkeys(_changelogs(self._scenario)))
 
     async def _conclude(self) -> None:
         """Judge what has settled; an application that was shut down is started again, to process the rest."""
@@ -111,30 +113,25 @@ class RealApplicationStage(Staging[RealApplication]):
         """Whether the threads read it; what the global thread reads it reads anew with each start."""
         return any(each.name == topic for each in self._scenario.topics)
 
-    def _all_topics(self) -> Iterable[ScenarioTopic]:
-        read_globally = self._scenario.global_topic
-        return (*self._scenario.topics, *(() if read_globally is None else (read_globally,)))
-
     # -- afterwards ---------------------------------------------------------------------------------------
 
-    def retell(self, recorder: TraceRows) -> ReplayedApplication:
-        """Write down all that happened, in one order, and judge it."""
+    def _replay(self, observers: Iterable[Observer], recorder: TraceRows) -> ReplayedApplication:
+        """Return the application as it will be told; `observers` are not told of applications."""
         request_timeout_us = self._scenario.network.request_timeout.us if self._is_classic else None
-        replayed = ReplayedApplication(
+        return ReplayedApplication(
             self._names(), recorder, self.bound_us, request_timeout_us=request_timeout_us
         )
-        run = f"{self._scenario.name} {self._seed} {self._scenario.group.members}"
-        recorder.add(0, "", Row.RUN_START.value, detail=run)
-        replayed.tell_all(self.happenings, self.ended_us)
-        for number in self.missing[:_SHOWN]:
-            partition, offset = self.ledger.acknowledged[number]
-            replayed.application.report(
-                "streams-at-least-once",
-                f"record {number}, {partition.topic}-{partition.partition} at {offset}, was acknowledged and"
-                " nobody processed it",
-            )
-        recorder.add(self.ended_us, "", Row.RUN_END.value)
-        return replayed
+
+    def counts(self, replayed: ReplayedApplication) -> RunCounts:
+        """What was measured."""
+        return RunCounts(replayed.heartbeats, replayed.rebalances, replayed.application.figures)
+
+
+def _changelogs(scenario: StreamsScenario) -> list[str]:
+    """The topics that the brokers create for the application's stores."""
+    if not scenario.application.changelogs:
+        return []
+    return [changelog_topic(scenario.group.id, topic.name) for topic in scenario.topics]
 
 
 class _MemberWatch(LossWatch):

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fencepost.simulation.kafka.member import ALIVE, MemberStatus
+from fencepost.simulation.kernel.world import host_names
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.hosts import ProcessHost
 from fencepost.simulation.lab.chaos.processes import ProcessWorld, RunContext
@@ -73,9 +74,9 @@ class RealApplication(ProcessWorld[RealClient]):
         self._session_ms = session_ms
         self._state_dir = state_dir
         self._flaw = flaw
-        width = len(str(scenario.group.members))
-        names = [f"client-{number:0{width}}" for number in range(1, scenario.group.members + 1)]
-        self.clients: dict[str, RealClient] = {name: RealClient(name, self) for name in names}
+        self.clients: dict[str, RealClient] = {
+            name: RealClient(name, self) for name in host_names("client", scenario.group.members)
+        }
         self.hosts = self.clients
 
     def begin(self) -> None:
@@ -95,7 +96,6 @@ class RealApplication(ProcessWorld[RealClient]):
 
     def calm(self) -> None:
         """Nothing disturbs the application from here on."""
-        self.network.rules.clear()
         self.tell("heal")
         for host in self.clients.values():
             host.forgive()

@@ -1,0 +1,245 @@
+"""The nemesis of a group of consumers, simulated or real."""
+
+from __future__ import annotations
+
+import random
+from typing import Final
+
+from fencepost.coordinator.protocol.classic import JoinGroupRequest, SyncGroupRequest
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
+from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
+from fencepost.simulation.faults.nemesis import Nemesis
+from fencepost.simulation.faults.stage import DisturbedBroker, DisturbedMember, Stage
+from fencepost.simulation.kafka.member import MemberStatus
+from fencepost.simulation.kafka.requests import moves_epoch
+from fencepost.simulation.kernel.rules import (
+    Direction,
+    Fate,
+    Matching,
+    Message,
+    Verdict,
+    cutting,
+    delaying,
+    dropping,
+)
+from fencepost.simulation.scenarios.values import Span
+
+_ALIVE: Final = (MemberStatus.RUNNING, MemberStatus.FROZEN)
+
+
+class GroupNemesis(Nemesis[Stage]):
+    """What disturbs a group's members, its brokers and the network between them."""
+
+    _tells_first = False
+
+    def __init__(self, world: Stage, plan: Draw) -> None:
+        super().__init__(world, plan)
+        self._scaled_away: set[str] = set()
+        """Whom a step has stopped: none of them comes back before another step starts it."""
+        self._actions = {
+            FaultKind.RESTART: self._restart,
+            FaultKind.START: self._start,
+            FaultKind.STOP: self._stop,
+            FaultKind.SUBSCRIBE: self._subscribe,
+            FaultKind.CREATE_TOPIC: self._create_topic,
+            FaultKind.GROW_TOPIC: self._grow_topic,
+            FaultKind.DELETE_TOPIC: self._delete_topic,
+            FaultKind.MEMBER_CRASH: self._member_crash,
+            FaultKind.MEMBER_FREEZE: self._member_freeze,
+            FaultKind.SLOW_CALLBACK: self._slow_callback,
+            FaultKind.CALLBACK_ERROR: self._callback_error,
+            FaultKind.POLL_TIMEOUT: self._poll_timeout,
+            FaultKind.COORDINATOR_CRASH: self._coordinator_crash,
+            FaultKind.BROKER_CRASH: self._broker_crash,
+            FaultKind.BROKER_PAUSE: self._broker_pause,
+            FaultKind.COORDINATOR_MOVE: self.move,
+            FaultKind.COORDINATOR_UNAVAILABLE: self._coordinator_unavailable,
+            FaultKind.APPEND_FAILURE: self._append_failure,
+            FaultKind.PARTITION: self._partition,
+            FaultKind.SLOW_LINK: self._slow_link,
+            FaultKind.LOSS: self._loss,
+            FaultKind.CONNECTION_LOSS: self._connection_loss,
+            FaultKind.LOST_REQUEST: self._lost_request,
+            FaultKind.LOST_RESPONSE: self._lost_response,
+        }
+
+    def _victim(self, entry: DrawnEvent, *statuses: MemberStatus) -> DisturbedMember | None:
+        """Return the member that an entry means; None if no member can be disturbed so."""
+        return self._chosen(entry, (host for host in self._world.members.values() if host.status in statuses))
+
+    # -- what people do -----------------------------------------------------------------------------------
+
+    def _host(self, entry: DrawnEvent) -> DisturbedMember:
+        return list(self._world.members.values())[entry.member]
+
+    def _restart(self, entry: DrawnEvent) -> None:
+        host = self._host(entry)
+        host.protocol = entry.protocol or host.protocol
+        if host.name in self._scaled_away or (host.status is MemberStatus.STOPPED and not host.wanted):
+            return
+        runs = host.status is not MemberStatus.CRASHED
+        self.restart(entry, host, runs=runs, detail=f"{host.name} {entry.protocol}".rstrip())
+
+    def _start(self, entry: DrawnEvent) -> None:
+        host = self._host(entry)
+        self._scaled_away.discard(host.name)
+        host.start()
+
+    def _stop(self, entry: DrawnEvent) -> None:
+        host = self._host(entry)
+        self._scaled_away.add(host.name)
+        host.stop(come_back=False)
+
+    def _subscribe(self, entry: DrawnEvent) -> None:
+        host = self._host(entry)
+        host.topics, host.pattern = entry.topics, entry.pattern
+        self._tell(
+            entry.kind, "begin", f"{host.name} {', '.join(entry.topics)} {entry.pattern or ''}".rstrip()
+        )
+        host.resubscribe()
+
+    def _create_topic(self, entry: DrawnEvent) -> None:
+        if not self._world.cluster.has_topic(entry.name):  # whose deletion may have been left out
+            self._world.cluster.create_topic(entry.name, entry.partitions, entry.records_per_second)
+
+    def _grow_topic(self, entry: DrawnEvent) -> None:
+        if self._world.cluster.has_topic(entry.name):
+            self._world.cluster.grow_topic(entry.name, entry.partitions)
+
+    def _delete_topic(self, entry: DrawnEvent) -> None:
+        if self._world.cluster.has_topic(entry.name):
+            self._world.cluster.delete_topic(entry.name)
+
+    # -- members ------------------------------------------------------------------------------------------
+
+    def _member_crash(self, entry: DrawnEvent) -> None:
+        host = self._victim(entry, *_ALIVE)
+        if host is not None:
+            self.crash(entry, host)
+
+    def _member_freeze(self, entry: DrawnEvent) -> None:
+        host = self._victim(entry, MemberStatus.RUNNING)
+        if host is not None:
+            self.freeze(entry, host)
+
+    def _slow_callback(self, entry: DrawnEvent) -> None:
+        host = self._victim(entry, *_ALIVE)
+        if host is not None:
+            self.slow(entry, host)
+
+    def _callback_error(self, entry: DrawnEvent) -> None:
+        host = self._victim(entry, *_ALIVE)
+        if host is not None:
+            self.instant(entry, host.name, host.fail_callback)
+
+    def _poll_timeout(self, entry: DrawnEvent) -> None:
+        host = self._victim(entry, *_ALIVE)
+        if host is not None:
+            lasts_us = self._world.scenario.group.rebalance_timeout.us + entry.lasts_us
+            host.stall(entry.at_us + self._before_quiet(entry, lasts_us))
+            self._tell(entry.kind, "begin", host.name)
+
+    # -- the coordinator ------------------------------------------------------------------------------------
+
+    def _coordinator_crash(self, entry: DrawnEvent) -> None:
+        self._kill(entry, self._world.cluster.leader)
+
+    def _broker_crash(self, entry: DrawnEvent) -> None:
+        self._kill(entry, self._broker(entry))
+
+    def _kill(self, entry: DrawnEvent, broker: DisturbedBroker | None) -> None:
+        if broker is not None:
+            broker.kill()
+            self._befallen(entry, broker, broker.revive)
+
+    def _broker_pause(self, entry: DrawnEvent) -> None:
+        if (broker := self._broker(entry)) is not None:
+            broker.pause()
+            self._befallen(entry, broker, broker.resume)
+
+    def _broker(self, entry: DrawnEvent) -> DisturbedBroker | None:
+        """The broker that an entry means, of those that run."""
+        return self._chosen(entry, (each for each in self._world.cluster.brokers.values() if each.running))
+
+    def _coordinator_unavailable(self, entry: DrawnEvent) -> None:
+        lasts_us = self._before_quiet(entry, entry.lasts_us)
+        self.instant(entry, "", lambda: self._world.cluster.unavailable(lasts_us))
+
+    def _append_failure(self, entry: DrawnEvent) -> None:
+        cluster = self._world.cluster
+        cluster.fail_appends()
+        self._lasting(entry, "", cluster.mend_appends)
+
+    # -- the network ----------------------------------------------------------------------------------------
+
+    def _ruled(self, entry: DrawnEvent, detail: str, rule: Matching) -> None:
+        rules = self._world.network.rules
+        rules.append(rule)
+
+        def lift() -> None:
+            if rule in rules:
+                rules.remove(rule)
+
+        self._lasting(entry, detail, lift)
+
+    def _partition(self, entry: DrawnEvent) -> None:
+        members = frozenset(self._some(entry.share, list(self._world.members)))
+        brokers = frozenset(self._some(entry.brokers, list(self._world.cluster.brokers)))
+        self._ruled(entry, _named(members, brokers), Matching(dropping, members=members, brokers=brokers))
+
+    def _slow_link(self, entry: DrawnEvent) -> None:
+        members = frozenset(self._some(entry.share, list(self._world.members)))
+        samples = self._world.streams.samples(f"slow-link/{self._number}", Span(*entry.added).quantiles)
+        self._ruled(entry, _named(members), Matching(delaying(samples), members=members))
+
+    def _loss(self, entry: DrawnEvent) -> None:
+        members = frozenset(self._some(entry.share, list(self._world.members)))
+        rng = random.Random(self._rng.getrandbits(64))
+
+        def lose(_: Message) -> Verdict:
+            return Fate.CUT if rng.random() < 0.7 else Fate.DROP
+
+        self._ruled(
+            entry, _named(members), Matching(lose, members=members, chance=entry.probability, rng=rng)
+        )
+
+    def _connection_loss(self, entry: DrawnEvent) -> None:
+        host = self._victim(entry, *_ALIVE)
+        if host is not None:
+            self.instant(entry, host.name, lambda: self._world.network.cut_all(host.name))
+
+    def _lost_request(self, entry: DrawnEvent) -> None:
+        host = self._victim(entry, MemberStatus.RUNNING)
+        if host is not None:
+            self._once(
+                entry,
+                host.name,
+                Matching(cutting, members=(host.name,), direction=Direction.REQUEST, limit=1),
+            )
+
+    def _lost_response(self, entry: DrawnEvent) -> None:
+        if not entry.epoch_moved:
+            host = self._victim(entry, MemberStatus.RUNNING)
+            if host is not None:
+                rule = Matching(cutting, members=(host.name,), direction=Direction.RESPONSE, limit=1)
+                self._once(entry, host.name, rule)
+            return
+        rule = Matching(
+            cutting,
+            direction=Direction.RESPONSE,
+            kinds=(ConsumerGroupHeartbeatRequest, JoinGroupRequest, SyncGroupRequest),
+            condition=lambda message: moves_epoch(message.request, message.response),
+            limit=1,
+        )
+        self._once(entry, "the next that moves an epoch", rule)
+
+    def _once(self, entry: DrawnEvent, detail: str, rule: Matching) -> None:
+        """A rule for one message; rules that are used up go when the next one comes."""
+        rules = self._world.network.rules
+        rules[:] = [other for other in rules if not (isinstance(other, Matching) and other.spent)]
+        rules.append(rule)
+        self._tell(entry.kind, "begin", detail)
+
+
+def _named(*sets: frozenset[str]) -> str:
+    return " | ".join(", ".join(sorted(names)) for names in sets)

@@ -1,0 +1,147 @@
+"""What every world is: hosts on one clock, observers that are told what happens, and their findings."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+from fencepost.simulation.kernel.observers import Observer, Violation, WorldObserver, hook_lists
+from fencepost.simulation.kernel.rng import Streams
+
+if TYPE_CHECKING:
+    from fencepost.simulation.kernel.loop import VirtualLoop
+    from fencepost.simulation.scenarios.values import Span
+
+
+class HasTime(Protocol):
+    """What knows the time of a run."""
+
+    @property
+    def now_us(self) -> int:
+        """Microseconds since the start of the run."""
+
+
+class ObservedWorld:
+    """A world, as far as it has observers. `sequence` returns the number of the last trace row."""
+
+    hooks: dict[str, tuple[Callable[..., Any], ...]]
+    """The observers' methods by hook."""
+
+    def __init__(self, time: HasTime, sequence: Callable[[], int]) -> None:
+        self._time = time
+        self._sequence = sequence
+        self.violations: list[Violation] = []
+        self.faults_over = False
+        """Whether the last phase has begun, in which nothing disturbs the world."""
+
+    def attach(self, observers: Iterable[WorldObserver], kind: type[WorldObserver] = Observer) -> None:
+        """Let these observe the world, which calls the hooks of that kind."""
+        watching = tuple(observers)
+        for observer in watching:
+            observer.attach(self, self.report)
+        self.hooks = hook_lists(watching, kind)
+
+    @property
+    def now_us(self) -> int:
+        """Microseconds since the start of the run."""
+        return self._time.now_us
+
+    def tell(self, hook: str, *arguments: object) -> None:
+        """Tell observers what happened now."""
+        for method in self.hooks[hook]:
+            method(*arguments, self._time.now_us)
+
+    def report(self, invariant: str, message: str) -> None:
+        """Take a checker's finding down."""
+        violation = Violation(
+            invariant=invariant, seq=self._sequence(), t_us=self._time.now_us, message=message
+        )
+        self.violations.append(violation)
+        for method in self.hooks["on_violation"]:
+            method(violation)
+
+
+class AppliedTimes(Protocol):
+    """How long an application takes."""
+
+    @property
+    def callback(self) -> Span:
+        """For a rebalance callback."""
+
+    @property
+    def processing(self) -> Span:
+        """For one record."""
+
+
+class World(ObservedWorld, abc.ABC):
+    """Everything of one simulated run. Its random streams are those of the seed."""
+
+    def __init__(
+        self, application: AppliedTimes, loop: VirtualLoop, seed: int, sequence: Callable[[], int]
+    ) -> None:
+        super().__init__(loop, sequence)
+        self.loop = loop
+        self.streams = Streams(seed)
+        self.callback_times = self.streams.samples("callbacks", application.callback.quantiles)
+        self.processing_times = self.streams.samples("processing", application.processing.quantiles)
+
+    @abc.abstractmethod
+    def begin(self) -> None:
+        """Put a coordinator in charge, and let the processes start."""
+
+    @property
+    @abc.abstractmethod
+    def settled(self) -> bool:
+        """Whether everything is as it is to be when nothing disturbs it."""
+
+    @abc.abstractmethod
+    def vanish(self) -> None:
+        """End all processes without a word; what they leave to the loop ends at this moment."""
+
+    def end(self) -> bool:
+        """The run is over: observers report what they still have to, then all processes end.
+
+        Return whether everything had settled.
+        """
+        self.tell("on_end")
+        settled = self.settled
+        self.vanish()
+        return settled
+
+
+def host_names(kind: str, count: int) -> list[str]:
+    """Return the names of so many hosts: `member-01` to `member-12`."""
+    width = len(str(count))
+    return [f"{kind}-{number:0{width}}" for number in range(1, count + 1)]
+
+
+class RunCounts(NamedTuple):
+    """What was measured in a run."""
+
+    heartbeats: int
+    """Those that a coordinator answered; for single active consumers the commands that it answered."""
+    rebalances: int
+    """Those that ended; for single active consumers how often one was told to be active."""
+    figures: Mapping[str, float] = MappingProxyType({})
+
+
+class Begins(Protocol):
+    """What is put on the loop when a run begins."""
+
+    def begin(self) -> None:
+        """Put it there."""
+
+
+class PreparedRun(NamedTuple):
+    """A world that is ready to run, what disturbs it, and what it measures."""
+
+    world: World
+    nemesis: Begins
+    counts: Callable[[], RunCounts]
+
+    def begin(self) -> None:
+        """Let the world begin, and then what disturbs it."""
+        self.world.begin()
+        self.nemesis.begin()
