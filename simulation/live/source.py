@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Final, Protocol
 import msgspec
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.simulation.brokers.security import ClientSecurity
 from fencepost.simulation.live.connector import Connector, find_connector
 from fencepost.simulation.live.documents import GROUP_LOG
-from fencepost.simulation.trace.security import ClientSecurity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

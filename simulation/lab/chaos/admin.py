@@ -27,10 +27,10 @@ from fencepost.coordinator.protocol.consumer import (
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, MemberId, TopicId
 from fencepost.coordinator.protocol.streams import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
+from fencepost.simulation.brokers.address import kafka_addresses
+from fencepost.simulation.brokers.connection import BrokerConnection
 from fencepost.simulation.lab.chaos.foreign_members import ForeignMembers
-from fencepost.simulation.lab.clusters.probe import addresses
 from fencepost.simulation.lab.conform.broker import VERSIONS, configuration
-from fencepost.simulation.lab.conform.wire import WireConnection
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
@@ -76,8 +76,8 @@ class Admin:
     """Asks a cluster's brokers, wherever one answers."""
 
     def __init__(self, bootstrap_servers: str) -> None:
-        self._addresses = tuple(addresses(bootstrap_servers).values())
-        self._connection: WireConnection | None = None
+        self._addresses = kafka_addresses(bootstrap_servers, "--cluster")
+        self._connection: BrokerConnection | None = None
         self._next = 0
         self._unanswered = 0
         """How many questions got no answer; what they asked for may have been done."""
@@ -110,7 +110,7 @@ class Admin:
     async def _once(self, api_key: int, version: int, message: Any) -> Any:
         if self._connection is None:
             host, port = self._addresses[self._next % len(self._addresses)]
-            self._connection = await WireConnection.open(host, port, _CLIENT_ID, _ANSWER_S)
+            self._connection = await BrokerConnection.open(host, port, _CLIENT_ID, _ANSWER_S)
         return await self._connection.ask(api_key, version, message)
 
     async def _ask(self, api_key: int, message: Any) -> Any:
@@ -325,7 +325,7 @@ class Admin:
 
     async def _of_coordinator(self, group_id: str, api_key: int, version: int, message: Any) -> Any:
         host, port = await self.coordinator(group_id)
-        connection = await WireConnection.open(host, port, _CLIENT_ID, _ANSWER_S)
+        connection = await BrokerConnection.open(host, port, _CLIENT_ID, _ANSWER_S)
         try:
             return await connection.ask(api_key, version, message)
         finally:

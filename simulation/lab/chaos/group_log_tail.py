@@ -25,6 +25,7 @@ from aiokafka.structs import TopicPartition
 
 from fencepost.coordinator.codec.batches import BatchHeader, is_commit, whole_batches
 from fencepost.coordinator.codec.client import read_response, request_frame
+from fencepost.coordinator.codec.conversation import CallVersions
 from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.codec.group_records import OpaqueRecord, decode_record
 from fencepost.coordinator.codec.registry import ApiKey
@@ -39,6 +40,7 @@ TOPIC: Final = "__consumer_offsets"
 MAX_WAIT_MS: Final = 250
 """How long a broker keeps a fetch that finds nothing."""
 
+_METADATA: Final = CallVersions(ApiKey.METADATA, 12, 13)
 _CONNECT_S: Final = 30.0
 _REQUEST_TIMEOUT_MS: Final = 3_000
 """A broker that is paused answers nothing; its successor is asked after this time."""
@@ -184,7 +186,7 @@ class GroupLogTail:
         while True:
             leader = self._client.cluster.leader_for_partition(self._partition)
             if leader is not None and leader != -1:
-                call = AiokafkaRequest(ApiKey.METADATA, 12, 13, _metadata_frame)
+                call = AiokafkaRequest(_METADATA, _metadata_frame)
                 try:
                     answer = await self._connections.ask(leader, call, _REQUEST_TIMEOUT_MS)
                     return _image(read_response(ApiKey.METADATA, call.version, answer)[1])

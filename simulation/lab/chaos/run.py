@@ -11,6 +11,8 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.coordinator.protocol.regular_expressions import matching
 from fencepost.coordinator.protocol.slices import at_once
 from fencepost.member.streams.application.changelog import changelog_topic
+from fencepost.simulation.brokers.address import kafka_addresses
+from fencepost.simulation.brokers.identity import examine
 from fencepost.simulation.kernel.observers import Observer
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.admin import Admin, TopicTaken
@@ -22,7 +24,6 @@ from fencepost.simulation.lab.chaos.streams.stage import RealApplicationStage
 from fencepost.simulation.lab.chaos.time_scale import DEFAULT_US, tempo
 from fencepost.simulation.lab.chaos.trace_writer import RealTraceWriter
 from fencepost.simulation.lab.clusters.cluster import RealCluster
-from fencepost.simulation.lab.clusters.probe import addresses, examine
 from fencepost.simulation.scenarios.scenario import CreateTopic, Scenario
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.trace.rows import TraceRows, TraceSink
@@ -65,8 +66,10 @@ async def run_real(
     playable(scenario, client)
     began = time.perf_counter()
     own = cluster if isinstance(cluster, RealCluster) else None
-    servers = cluster.bootstrap_servers if isinstance(cluster, RealCluster) else ",".join(addresses(cluster))
-    if own is None:
+    if isinstance(cluster, RealCluster):
+        servers = cluster.bootstrap_servers
+    else:
+        servers = ",".join(map(str, kafka_addresses(cluster, "--cluster")))
         await examine(servers, _EXAMINE_S)
     recorder = TraceRows(world=WORLD, group=scenario.group.id, sink=trace)
     trace_writer = RealTraceWriter(recorder)

@@ -16,9 +16,9 @@ from fencepost.coordinator.config import RELEASE_VERSION, GroupCoordinatorConfig
 from fencepost.coordinator.protocol import administration, cluster
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.ids import TopicId
-from fencepost.simulation.lab.clusters.probe import examine
+from fencepost.simulation.brokers.connection import BrokerConnection, to_the_end
+from fencepost.simulation.brokers.identity import examine
 from fencepost.simulation.lab.conform.probe import offsets_partition
-from fencepost.simulation.lab.conform.wire import WireConnection, to_the_end
 
 CLIENT_ID = "fencepost-conform"
 _VISIBLE_S = 10.0
@@ -63,7 +63,7 @@ class Judge:
     """A broker with KIP-848."""
 
     def __init__(
-        self, admin: WireConnection, config: GroupCoordinatorConfig, versions: BrokerVersions
+        self, admin: BrokerConnection, config: GroupCoordinatorConfig, versions: BrokerVersions
     ) -> None:
         self.config = config
         """What the broker's own configuration says of groups."""
@@ -83,7 +83,7 @@ class Judge:
         :raises EnvironmentLacks: if none can be reached, or they lack KIP-848.
         """
         host, port = (await examine(bootstrap)).address
-        admin = await WireConnection.open(host, port, CLIENT_ID)
+        admin = await BrokerConnection.open(host, port, CLIENT_ID)
         try:
             versions: BrokerVersions = await admin.ask(
                 ApiKey.API_VERSIONS,

@@ -17,6 +17,7 @@ import msgspec
 from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId, partitions_of
+from fencepost.simulation.brokers.connection import BrokerConnection, to_the_end
 from fencepost.simulation.lab.conform.broker import READY_S, RETRIED, Judge
 from fencepost.simulation.lab.conform.deviations import (
     NOTHING_MATCHES,
@@ -40,7 +41,6 @@ from fencepost.simulation.lab.conform.schedule import (
     Step,
     Wait,
 )
-from fencepost.simulation.lab.conform.wire import WireConnection, to_the_end
 
 EPOCH_MS = 1_000_000_000
 """What our clock shows when a schedule begins: not 0, which means "never" to a coordinator."""
@@ -114,7 +114,7 @@ class Lockstep:
         self._own.advance(EPOCH_MS)
         for name, topic_id in topic_ids.items():
             self._own.put_topic(prefix + name, topic_id, schedule.topics[name])
-        self._connections: dict[tuple[str, tuple[str, int]], WireConnection] = {}
+        self._connections: dict[tuple[str, tuple[str, int]], BrokerConnection] = {}
         self._comparison = LockstepResult()
         self._history = History()
 
@@ -161,12 +161,12 @@ class Lockstep:
             for connection in self._connections.values():
                 connection.hang_up()
 
-    async def _connection(self, sender: str, group_id: str = "") -> WireConnection:
+    async def _connection(self, sender: str, group_id: str = "") -> BrokerConnection:
         """The sender's connection to the coordinator of a group; a blank one is asked about anywhere."""
         address = await self._judge.coordinator(group_id.strip() or self._situation.group_id)
         found = self._connections.get((sender, address))
         if found is None:
-            found = self._connections[sender, address] = await WireConnection.open(*address, sender)
+            found = self._connections[sender, address] = await BrokerConnection.open(*address, sender)
         return found
 
     def _now_ms(self) -> int:

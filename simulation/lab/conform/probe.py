@@ -19,7 +19,7 @@ from fencepost.coordinator.protocol.consumer import (
     DeleteGroupsRequest,
 )
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, NO_PARTITIONS, TopicId
-from fencepost.simulation.lab.conform.wire import WireConnection, to_the_end
+from fencepost.simulation.brokers.connection import BrokerConnection, to_the_end
 
 _MEMBER = "probe"
 _POLL_S = 0.01
@@ -45,7 +45,7 @@ def neighbour(group_id: str, partitions: int) -> str:
 
 
 async def await_topics(
-    connection: WireConnection, group_id: str, topics: Mapping[str, tuple[TopicId, int]], partitions: int
+    connection: BrokerConnection, group_id: str, topics: Mapping[str, tuple[TopicId, int]], partitions: int
 ) -> None:
     """Wait until the group's coordinator knows these topics, with so many partitions; 0 is one that is gone.
 
@@ -63,7 +63,7 @@ async def await_topics(
 
 
 async def _assigned(
-    connection: WireConnection, group_id: str, names: tuple[str, ...]
+    connection: BrokerConnection, group_id: str, names: tuple[str, ...]
 ) -> Mapping[TopicId, tuple[int, ...]]:
     join = ConsumerGroupHeartbeatRequest(
         group_id=group_id,

@@ -17,6 +17,7 @@ import msgspec
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.ids import TopicId
+from fencepost.simulation.brokers.connection import to_the_end
 from fencepost.simulation.lab.conform.broker import Judge
 from fencepost.simulation.lab.conform.generate import generate
 from fencepost.simulation.lab.conform.generate_streams import generate_streams
@@ -24,7 +25,6 @@ from fencepost.simulation.lab.conform.lockstep import Lockstep, LockstepDifferen
 from fencepost.simulation.lab.conform.rules import NAMES
 from fencepost.simulation.lab.conform.schedule import Schedule, Step
 from fencepost.simulation.lab.conform.shrink import shrink
-from fencepost.simulation.lab.conform.wire import to_the_end
 
 SHRUNK = 5
 """So many differences of one run are made small; the others are told as they are."""

@@ -12,12 +12,12 @@ import msgspec
 import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.simulation.brokers.blocking import require_topic
+from fencepost.simulation.brokers.security import OPEN, ClientSecurity
 from fencepost.simulation.cli.client_config import client_security
 from fencepost.simulation.cli.entry import main
 from fencepost.simulation.cli.security import PASSWORD_VARIABLE
 from fencepost.simulation.embedded import EmbeddedKafka
-from fencepost.simulation.trace.brokers import require_topic
-from fencepost.simulation.trace.security import OPEN, ClientSecurity
 
 LOGIN = "sasl.mechanism=SCRAM-SHA-256\nsasl.username=alice\n"
 

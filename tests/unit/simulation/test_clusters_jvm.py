@@ -207,10 +207,10 @@ async def test_a_start_that_is_cancelled_leaves_nothing(
 
 PROGRAM = """
 import asyncio
-from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.cluster import RealCluster
 
 async def main():
-    async with Cluster() as cluster:
+    async with RealCluster() as cluster:
         print(cluster.bootstrap_servers, flush=True)
         await asyncio.sleep(60)
 

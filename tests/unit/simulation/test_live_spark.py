@@ -20,6 +20,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from fencepost.simulation.analyses.catalogue import ANALYSES
+from fencepost.simulation.brokers.security import OPEN, ClientSecurity
 from fencepost.simulation.cli.client_config import client_security
 from fencepost.simulation.cli.security import PASSWORD_VARIABLE
 from fencepost.simulation.embedded import EmbeddedKafka
@@ -31,7 +32,6 @@ from fencepost.simulation.pipeline import analyze as analyzing
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load
 from fencepost.simulation.trace.schema import Row
-from fencepost.simulation.trace.security import OPEN, ClientSecurity
 from fencepost.simulation.trace.topic import TopicTrace, TraceTopic
 
 pytestmark = [
