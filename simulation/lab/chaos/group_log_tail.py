@@ -35,6 +35,7 @@ from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.member.kafka.client import KafkaClient
 from fencepost.member.kafka.connections import AiokafkaRequest, Connections
+from fencepost.simulation.brokers.requests import offsets_partition
 
 TOPIC: Final = "__consumer_offsets"
 MAX_WAIT_MS: Final = 250
@@ -83,17 +84,6 @@ class Stretch(msgspec.Struct, frozen=True, gc=False):
     """Only those with records of the group."""
     complete_to_ns: int | None
     """Up to this time of `time.monotonic_ns` all has been read that was visible; None if there is more."""
-
-
-def partition_for(group_id: str, partitions: int) -> int:
-    """The partition that holds a group's records: Java's hash of its id, without sign, by their number."""
-    units = group_id.encode("utf-16-be", "surrogatepass")
-    value = 0
-    for at in range(0, len(units), 2):
-        value = (31 * value + int.from_bytes(units[at : at + 2], "big")) & 0xFFFF_FFFF
-    if value >= 2**31:
-        value = 2**32 - value
-    return (0 if value == 2**31 else value) % partitions
 
 
 class GroupLogTail:
@@ -207,7 +197,7 @@ class GroupLogTail:
             self._connections.track({TOPIC})
             found = self._client.cluster.partitions_for_topic(TOPIC)
             if found:
-                partition = partition_for(self.group_id, len(found))
+                partition = offsets_partition(self.group_id, len(found))
                 if self._client.cluster.leader_for_partition(TopicPartition(TOPIC, partition)) not in (
                     None,
                     -1,
