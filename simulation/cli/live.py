@@ -49,7 +49,7 @@ def follow_topic(
 
     :raises FencepostError: if there is no topic, or the options contradict each other.
     """
-    from fencepost.simulation.cli.client_config import client_security
+    from fencepost.simulation.cli.security import client_security
     from fencepost.simulation.live.follow import Until, follow
     from fencepost.simulation.pipeline.progress import progress_for
 

@@ -20,11 +20,10 @@ from cyclopts.validators import Number
 from fencepost.coordinator.config import BROKER_RACK, GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
 from fencepost.simulation.cli.arguments import Json, key_values, whole
-from fencepost.simulation.cli.client_config import client_security
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json, print_text
 from fencepost.simulation.cli.runs import TraceConfig
-from fencepost.simulation.cli.security import PASSWORD_VARIABLE, tls_from, users_from
+from fencepost.simulation.cli.security import PASSWORD_VARIABLE, client_security, tls_from, users_from
 
 if TYPE_CHECKING:
     from fencepost.coordinator.server.broker_config import BrokerConfig

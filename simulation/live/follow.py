@@ -21,9 +21,9 @@ from fencepost.simulation.analyses.catalogue import ANALYSES
 from fencepost.simulation.analyses.views import TRACE
 from fencepost.simulation.brokers.blocking import require_topic
 from fencepost.simulation.brokers.security import OPEN, ClientSecurity
+from fencepost.simulation.live.connector import MOST_RECORDS, SourceReader, choose_reader
 from fencepost.simulation.live.documents import AT, GONE, SKIPPED, rows_of
 from fencepost.simulation.live.folder import Counts, Following, LiveFolder
-from fencepost.simulation.live.source import MOST_RECORDS, SourceReader, choose_reader
 from fencepost.simulation.live.windows import Window, Windows, late_rows
 from fencepost.simulation.pipeline.analyze import Tables, analyze
 from fencepost.simulation.pipeline.progress import Progress

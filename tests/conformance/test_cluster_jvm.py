@@ -17,8 +17,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.brokers.identity import examine
-from fencepost.simulation.lab.clusters.artifacts import Installation
-from fencepost.simulation.lab.clusters.checksums import check_jars
+from fencepost.simulation.lab.clusters.artifacts import Installation, check_jars
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.clusters.runner import Condition
 

@@ -7,7 +7,12 @@ from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.coordinator.protocol.outcome import Outcome, Request, Response
 from fencepost.coordinator.protocol.regular_expressions import matching
 from fencepost.coordinator.protocol.slices import at_once
 from fencepost.member.streams.application.changelog import changelog_topic
@@ -22,11 +27,11 @@ from fencepost.simulation.lab.chaos.stage import RealStage
 from fencepost.simulation.lab.chaos.staging import Progress, Staging
 from fencepost.simulation.lab.chaos.streams.stage import RealApplicationStage
 from fencepost.simulation.lab.chaos.time_scale import DEFAULT_US, tempo
-from fencepost.simulation.lab.chaos.trace_writer import RealTraceWriter
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.scenarios.scenario import CreateTopic, Scenario
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.trace.rows import TraceRows, TraceSink
+from fencepost.simulation.trace.writer import TraceWriter
 
 WORLD: Final = "real"
 _EXAMINE_S: Final = 20.0
@@ -185,3 +190,19 @@ async def _require_vacant(admin: Admin, scenario: Scenario | StreamsScenario) ->
                     f"the cluster has a topic {topic}, which members would read because of the pattern"
                     f" {pattern!r}: expected a cluster without it, or a pattern that does not match it"
                 )
+
+
+class RealTraceWriter(TraceWriter):
+    """Writes what members and the coordinator's log tell."""
+
+    def on_member_response(
+        self, host: str, request: Request, response: Response | Exception, now_us: int
+    ) -> None:
+        """A heartbeat was answered."""
+        if isinstance(request, ConsumerGroupHeartbeatRequest) and isinstance(
+            response, ConsumerGroupHeartbeatResponse
+        ):
+            super()._heartbeat(request, Outcome(reply=response), now_us)
+
+    def _heartbeat(self, event: ConsumerGroupHeartbeatRequest, outcome: Outcome, now_us: int) -> None:
+        """The coordinator's side of a heartbeat: its row is written when the member hears of it."""

@@ -1,4 +1,4 @@
-"""A run of consumers on real brokers, and the same run told again."""
+"""A run of consumers on real brokers, its world of processes, and the same run replayed."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.regular_expressions import matching
 from fencepost.coordinator.protocol.slices import at_once
 from fencepost.simulation.faults.draw import FaultKind
@@ -20,17 +21,92 @@ from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.admin import OFFSETS_TOPIC
 from fencepost.simulation.lab.chaos.events import HeartbeatSeen
 from fencepost.simulation.lab.chaos.foreign_members import ForeignMembers
+from fencepost.simulation.lab.chaos.hosts import RealHost
 from fencepost.simulation.lab.chaos.merge import RunClock
 from fencepost.simulation.lab.chaos.observed import Arrival, ObservedCoordinator
-from fencepost.simulation.lab.chaos.processes import RunContext
+from fencepost.simulation.lab.chaos.processes import ProcessWorld, RunContext
 from fencepost.simulation.lab.chaos.replayed import ReplayedWorld
 from fencepost.simulation.lab.chaos.result import Skipped
 from fencepost.simulation.lab.chaos.staging import LossWatch, Staging
-from fencepost.simulation.lab.chaos.world import RealWorld
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
 from fencepost.simulation.scenarios.check import named_topics
+from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.trace.rows import TraceRows
 from fencepost.simulation.trace.schema import RowKind as Row
+
+
+class RealWorld(ProcessWorld[RealHost]):
+    """One run's world of consumers."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        seed: int,
+        around: RunContext,
+        *,
+        members: int,
+        client: m.ClientName,
+        flaw: str,
+    ) -> None:
+        super().__init__(seed, around, start=scenario.group.start, restart=scenario.application.restart)
+        self.scenario = scenario
+        self._client: m.ClientName = client
+        self._flaw = flaw
+        self._owned: dict[str, set[TopicPartition]] = {}
+        width = len(str(members))
+        static = scenario.group.static
+        names = [f"member-{number:0{width}}" for number in range(1, members + 1)]
+        self.members: dict[str, RealHost] = {
+            name: RealHost(name, self, scenario, name if static else None) for name in names
+        }
+        self.hosts = self.members
+
+    def begin(self) -> None:
+        """Let the members start."""
+        self.supervisor.start_soon(list(self.members.values())[: self.scenario.group.members])
+
+    def hear(self, host: str, event: m.Event) -> None:
+        """A member's process told something. Records count as processed while they are owned."""
+        self._around.happenings.add(event.t_us, host, event)
+        match event:
+            case m.Up():
+                self._owned[host] = set()
+            case m.CalledBack(_, "assigned", "begin", partitions):
+                self._owned.setdefault(host, set()).update(partitions)
+            case m.CalledBack(_, "lost", "begin", partitions) | m.CalledBack(_, "revoked", "end", partitions):
+                self._owned.setdefault(host, set()).difference_update(partitions)
+            case m.Processed(_, partition, _, _, numbers) if partition in self._owned.get(host, ()):
+                self._around.ledger.process(numbers)
+
+    def terms(self, host: RealHost, process: int) -> m.Terms:
+        """What the host's next process has to know."""
+        group, application = self.scenario.group, self.scenario.application
+        timeout_ms = self.scenario.network.request_timeout.ms
+        topics, pattern = host.subscription
+        callback, processing = application.callback, application.processing
+        return m.Terms(
+            client=self._client,
+            name=host.name,
+            process=process,
+            seed=self.streams.seed,
+            began_us=self.loop.began_us,
+            bootstrap_servers=self._bootstrap(f"{host.name}/{process}"),
+            group_id=group.id,
+            instance_id=host.instance_id,
+            assignor=group.assignor,
+            topics=topics,
+            pattern=pattern,
+            max_poll_interval_ms=group.rebalance_timeout.ms,
+            request_timeout_ms=timeout_ms,
+            commit=application.commit,
+            auto_commit_interval_ms=application.auto_commit_interval.ms,
+            gather_ms=min(application.poll.ms, timeout_ms // 2),
+            max_poll_records=application.max_poll_records,
+            callback=(callback.kind, callback.low, callback.high),
+            processing=(processing.kind, processing.low, processing.high),
+            flaw=self._flaw,
+        )
+
 
 _SHOWN: Final = 5
 

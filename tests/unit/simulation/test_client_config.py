@@ -14,9 +14,8 @@ import pytest
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.brokers.blocking import require_topic
 from fencepost.simulation.brokers.security import OPEN, ClientSecurity
-from fencepost.simulation.cli.client_config import client_security
 from fencepost.simulation.cli.entry import main
-from fencepost.simulation.cli.security import PASSWORD_VARIABLE
+from fencepost.simulation.cli.security import PASSWORD_VARIABLE, client_security
 from fencepost.simulation.embedded import EmbeddedKafka
 
 LOGIN = "sasl.mechanism=SCRAM-SHA-256\nsasl.username=alice\n"

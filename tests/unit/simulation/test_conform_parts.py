@@ -38,7 +38,7 @@ from fencepost.simulation.lab.conform.schedule import (
     schedules_of,
 )
 from fencepost.simulation.lab.conform.scripted import scripted
-from fencepost.simulation.lab.conform.shrink import shrink
+from fencepost.simulation.lab.conform.suite import shrink
 from fencepost.simulation.lab.conform.targets import broken_rules
 
 DOCS = Path(__file__).parents[3] / "docs"

@@ -21,8 +21,7 @@ import pytest
 
 from fencepost.simulation.analyses.catalogue import ANALYSES
 from fencepost.simulation.brokers.security import OPEN, ClientSecurity
-from fencepost.simulation.cli.client_config import client_security
-from fencepost.simulation.cli.security import PASSWORD_VARIABLE
+from fencepost.simulation.cli.security import PASSWORD_VARIABLE, client_security
 from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.live import follow as following
 from fencepost.simulation.live.documents import GROUP_LOG
