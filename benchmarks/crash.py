@@ -32,7 +32,7 @@ from fencepost.coordinator.codec.offsets import OffsetFetchCall, OffsetFetchGrou
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.member import KIP848Consumer
-from fencepost.simulation.lab.conform.wire import WireConnection
+from fencepost.simulation.brokers.connection import BrokerConnection
 
 GROUP, TOPIC, PARTITIONS, MEMBERS = "crash", "orders", 6, 3
 SETTINGS = {
@@ -149,7 +149,7 @@ class Load:
 
 async def committed(server: Server) -> dict[int, int]:
     """What the server says is committed."""
-    connection = await WireConnection.open("127.0.0.1", server.port, "judge")
+    connection = await BrokerConnection.open("127.0.0.1", server.port, "judge")
     try:
         group = OffsetFetchGroup(group_id=GROUP, topics=None)
         call = OffsetFetchCall(groups=(group,), require_stable=False, api_version=9)

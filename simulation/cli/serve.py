@@ -21,11 +21,11 @@ from fencepost.coordinator.config import BROKER_RACK, GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
 from fencepost.coordinator.sasl.credentials import PASSWORD_VARIABLE
 from fencepost.coordinator.server.access import tls_from, users_from
+from fencepost.simulation.brokers.client_config import client_security
 from fencepost.simulation.cli.arguments import Json, key_values, whole
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json, print_text
 from fencepost.simulation.cli.runs import TraceConfig
-from fencepost.simulation.trace.client_config import client_security
 
 if TYPE_CHECKING:
     from fencepost.coordinator.server.brokers import Brokers

@@ -1,4 +1,4 @@
-"""`fencepost states`: the state machines as they are declared in the code."""
+"""`fencepost states` and `fencepost scenarios`: the state machines and the scenarios of the package."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from fencepost.member.machines import OTHERS
 from fencepost.simulation.cli.arguments import Json
 from fencepost.simulation.cli.output import print_json, print_text
 from fencepost.simulation.machines import TABLES, Table, document, markdown, mermaid
+from fencepost.simulation.scenarios.load import library
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -89,3 +90,15 @@ def _state(machine: Table, state: str) -> Text:
 
     style = "cyan" if state == machine.initial else "red" if state in machine.terminal else ""
     return Text(str(state), style=style)
+
+
+def scenarios(*, json: Json = False) -> int:
+    """The scenarios that ship with fencepost, a line each. A TOML file of your own works as well."""
+    entries = library()
+    if json:
+        print_json([entry._asdict() for entry in entries])
+    else:
+        from fencepost.simulation.cli.terminal import Terminal
+
+        Terminal().table(("name", "world", "summary"), [(e.name, e.world, e.summary) for e in entries])
+    return 0

@@ -10,12 +10,12 @@ from typing import Final
 
 from fencepost.coordinator.protocol.consumer_protocol import MalformedConsumerProtocol, read_subscription
 from fencepost.coordinator.server.brokers import Brokers
+from fencepost.simulation.brokers.address import kafka_addresses
+from fencepost.simulation.brokers.security import OPEN, ClientSecurity
 from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
 from fencepost.simulation.embedded.replayed import WORLD
-from fencepost.simulation.trace.brokers import addresses
 from fencepost.simulation.trace.group_runs import GroupRuns
 from fencepost.simulation.trace.schema import Row
-from fencepost.simulation.trace.security import OPEN, ClientSecurity
 from fencepost.simulation.trace.topic import OPTION, TopicWriter, TraceTopic
 
 _OWN_MECHANISM: Final = "SCRAM-SHA-256"
@@ -49,7 +49,7 @@ class TopicTracing:
             place = TraceTopic(brokers.bootstrap_servers, text, _own_security(endpoint), option)
         self._endpoint = endpoint
         self._topic = place.topic
-        ports = {port for _, port in addresses(place.servers, option)}
+        ports = {port for _, port in kafka_addresses(place.servers, option)}
         self._own = place.topic in brokers.cluster.image.by_name and not ports.isdisjoint(brokers.ports)
         self._writer = TopicWriter(place, patient=False)
         run_id = f"{WORLD}-{time.strftime('%Y%m%dT%H%M%S', time.gmtime())}-{brokers.ports[0]}"
@@ -101,7 +101,7 @@ class TopicTracing:
 def _own_security(endpoint: EmbeddedEndpoint) -> ClientSecurity:
     """How a cluster gets into itself: as its first user, and with trust in the certificate that it shows."""
     name, password = next(iter(endpoint.users.items()), ("", ""))
-    host, port = addresses(endpoint.brokers.bootstrap_servers, "this cluster")[0]
+    host, port = kafka_addresses(endpoint.brokers.bootstrap_servers, "this cluster")[0]
     return ClientSecurity(
         tls=endpoint.has_tls,
         trusted=ssl.get_server_certificate((host, port)) if endpoint.has_tls else "",

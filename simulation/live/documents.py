@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Final
 import pyarrow as pa
 
 from fencepost.simulation.analyses.views import TRACE
+from fencepost.simulation.brokers.security import OPEN, ClientSecurity
 from fencepost.simulation.trace.documents import NO_DOCUMENT, TracedRow, decode
 from fencepost.simulation.trace.parquet import SCHEMA, record_batch
 from fencepost.simulation.trace.schema import Row
-from fencepost.simulation.trace.security import OPEN, ClientSecurity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

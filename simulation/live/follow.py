@@ -19,15 +19,15 @@ import structlog
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.analyses.catalogue import ANALYSES
 from fencepost.simulation.analyses.views import TRACE
+from fencepost.simulation.brokers.blocking import require_topic
+from fencepost.simulation.brokers.security import OPEN, ClientSecurity
+from fencepost.simulation.live.connector import MOST_RECORDS, SourceReader, choose_reader
 from fencepost.simulation.live.documents import AT, GONE, SKIPPED, rows_of
 from fencepost.simulation.live.folder import Counts, Following, LiveFolder
-from fencepost.simulation.live.source import MOST_RECORDS, SourceReader, choose_reader
 from fencepost.simulation.live.windows import Window, Windows, late_rows
 from fencepost.simulation.pipeline.analyze import Tables, analyze
 from fencepost.simulation.pipeline.progress import Progress
 from fencepost.simulation.pipeline.session import LOCAL, raised_by_spark, run_job, spark_session, told
-from fencepost.simulation.trace.brokers import require_topic
-from fencepost.simulation.trace.security import OPEN, ClientSecurity
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

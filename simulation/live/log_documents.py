@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Final
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.ids import TopicId
+from fencepost.simulation.brokers.blocking import ask_topics
+from fencepost.simulation.brokers.security import ClientSecurity
 from fencepost.simulation.live.group_log import WORLD, GroupLog, LogRecord
-from fencepost.simulation.trace.brokers import ask_topics
 from fencepost.simulation.trace.documents import encode
-from fencepost.simulation.trace.security import ClientSecurity
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -92,7 +92,7 @@ class _Names:
         """The name; the id itself where the topic is gone."""
         if topic_id not in self._known and time.monotonic() - self._asked_s >= _ASKED_AGAIN_S:
             with contextlib.suppress(FencepostError):  # rows without names are better than none
-                topics = ask_topics(self._servers, "--kafka", self._security).topics
+                topics = ask_topics(self._servers, "--kafka", self._security)
                 self._known.update({known.topic_id: name for name, known in topics.items() if known.topic_id})
             self._asked_s = time.monotonic()
         return self._known.get(topic_id, topic_id)

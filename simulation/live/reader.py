@@ -28,8 +28,8 @@ from pyspark.sql.streaming.datasource import (
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.member.kafka.connections import stop
+from fencepost.simulation.brokers.security import OPEN, ClientSecurity
 from fencepost.simulation.live.documents import GONE
-from fencepost.simulation.trace.security import OPEN, ClientSecurity
 
 FORMAT: Final = "fencepost-kafka"
 COLUMNS: Final = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"

@@ -16,10 +16,10 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
-from fencepost.simulation.trace.brokers import require_topic
+from fencepost.simulation.brokers.blocking import require_topic
+from fencepost.simulation.brokers.security import OPEN, ClientSecurity
 from fencepost.simulation.trace.documents import encode
 from fencepost.simulation.trace.schema import Row
-from fencepost.simulation.trace.security import OPEN, ClientSecurity
 
 if TYPE_CHECKING:
     from aiokafka import AIOKafkaProducer

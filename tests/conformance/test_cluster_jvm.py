@@ -16,10 +16,9 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation.lab.clusters.artifacts import Installation
-from fencepost.simulation.lab.clusters.checksums import check_jars
+from fencepost.simulation.brokers.identity import examine
+from fencepost.simulation.lab.clusters.artifacts import Installation, check_jars
 from fencepost.simulation.lab.clusters.cluster import RealCluster
-from fencepost.simulation.lab.clusters.probe import examine
 from fencepost.simulation.lab.clusters.runner import Condition
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]

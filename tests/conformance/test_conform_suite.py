@@ -14,6 +14,7 @@ from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatReques
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode, FencepostError
 from fencepost.coordinator.protocol.outcome import Event, Outcome
 from fencepost.coordinator.server.brokers import Broker
+from fencepost.simulation.brokers.connection import BrokerConnection
 from fencepost.simulation.lab.conform import own, scripts, scripts_streams
 from fencepost.simulation.lab.conform.broker import Judge
 from fencepost.simulation.lab.conform.generate_streams import generate_streams
@@ -26,7 +27,6 @@ from fencepost.simulation.lab.conform.schedule import (
     Wait,
 )
 from fencepost.simulation.lab.conform.suite import Report, Suite
-from fencepost.simulation.lab.conform.wire import WireConnection
 
 pytestmark = pytest.mark.real
 
@@ -102,16 +102,16 @@ async def test_what_was_made_is_deleted_when_a_run_is_cancelled(
     broker: Broker, monkeypatch: pytest.MonkeyPatch, request_number: int
 ) -> None:
     asked = 0
-    ask = WireConnection.ask
+    ask = BrokerConnection.ask
 
-    async def cancelling(connection: WireConnection, *given: Any) -> Any:
+    async def cancelling(connection: BrokerConnection, *given: Any) -> Any:
         nonlocal asked
         asked += 1
         if asked == request_number:
             running.cancel()
         return await ask(connection, *given)
 
-    monkeypatch.setattr(WireConnection, "ask", cancelling)
+    monkeypatch.setattr(BrokerConnection, "ask", cancelling)
     schedules = [
         generate_streams("1-3"),
         schedule(CreateTopicStep(topic="w", partitions=2), topics={}),

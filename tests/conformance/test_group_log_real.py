@@ -10,10 +10,10 @@ import pytest
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from fencepost.simulation.brokers.blocking import ask_topics
 from fencepost.simulation.live.documents import GROUP_LOG
 from fencepost.simulation.live.group_log import GroupLog, LogRecord
 from fencepost.simulation.live.reader import TopicPart, TopicReader
-from fencepost.simulation.trace.brokers import ask_topics
 from fencepost.simulation.trace.schema import Row, RowKind
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
@@ -26,7 +26,7 @@ def trace_of(servers, group):
     reader = TopicReader(servers, GROUP_LOG, 1_000_000)
     begin = reader.initialOffset()
     end = reader.latestOffset(begin, ReadAllAvailable())
-    by_id = {known.topic_id: name for name, known in ask_topics(servers, "--kafka").topics.items()}
+    by_id = {known.topic_id: name for name, known in ask_topics(servers, "--kafka").items()}
     log = GroupLog(group, by_id.__getitem__)
     rows = []
     for part in reader.partitions(begin, end):

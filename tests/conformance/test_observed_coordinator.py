@@ -27,6 +27,7 @@ from fencepost.coordinator.protocol.consumer import ConsumerGroupDescribeRequest
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.member import KIP848Consumer
+from fencepost.simulation.brokers.connection import BrokerConnection
 from fencepost.simulation.checkers import real_checkers
 from fencepost.simulation.kernel.observers import hook_lists
 from fencepost.simulation.lab.chaos.group_log_tail import GroupLogTail
@@ -34,7 +35,6 @@ from fencepost.simulation.lab.chaos.merge import Merge, RunClock, mark_before
 from fencepost.simulation.lab.chaos.observed import Arrival, ObservedCoordinator, Playable
 from fencepost.simulation.lab.clusters.artifacts import Installation
 from fencepost.simulation.lab.clusters.cluster import RealCluster
-from fencepost.simulation.lab.conform.wire import WireConnection
 from fencepost.simulation.trace.rows import TraceRows
 from fencepost.simulation.trace.writer import TraceWriter
 
@@ -168,7 +168,7 @@ class Watch:
             for server in self.servers.split(","):
                 host, _, port = server.partition(":")
                 with contextlib.suppress(EnvironmentLacks):
-                    connection = await WireConnection.open(host, int(port), "judge")
+                    connection = await BrokerConnection.open(host, int(port), "judge")
                     try:
                         reply = await connection.ask(ApiKey.CONSUMER_GROUP_DESCRIBE, 1, request)
                     finally:

@@ -13,6 +13,7 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.member import KIP848Consumer
+from fencepost.simulation.brokers.security import ClientSecurity
 from fencepost.simulation.cli.entry import main
 from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.run import run
@@ -20,7 +21,6 @@ from fencepost.simulation.scenarios.load import load
 from fencepost.simulation.trace.documents import TracedRow, decode
 from fencepost.simulation.trace.rows import RowBatch
 from fencepost.simulation.trace.schema import Row
-from fencepost.simulation.trace.security import ClientSecurity
 from fencepost.simulation.trace.topic import TopicWriter, TraceTopic
 
 pytestmark = pytest.mark.real

@@ -6,15 +6,15 @@ A question goes to one broker after the other until one answers it, for a time.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal, TypeAlias
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
 from fencepost.coordinator.codec.client import ALTER_PARTITION_REASSIGNMENTS, ELECT_LEADERS
 from fencepost.coordinator.codec.client_replicas import ElectCall, ReassignCall, ReplicaReply
 from fencepost.coordinator.codec.groups import DeleteGroupsCall, LeaveGroupCall
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import GroupCoordinatorConfig
-from fencepost.coordinator.protocol import administration, cluster
+from fencepost.coordinator.protocol.administration import CreatedTopic
 from fencepost.coordinator.protocol.classic import DescribeGroupsRequest
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupDescribeRequest,
@@ -27,17 +27,17 @@ from fencepost.coordinator.protocol.consumer import (
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, MemberId, TopicId
 from fencepost.coordinator.protocol.streams import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
+from fencepost.simulation.brokers.address import kafka_addresses
+from fencepost.simulation.brokers.connection import BrokerConnection
+from fencepost.simulation.brokers.requests import COORDINATOR_ABSENT, ClusterRequests, poll
 from fencepost.simulation.lab.chaos.foreign_members import ForeignMembers
-from fencepost.simulation.lab.clusters.probe import addresses
-from fencepost.simulation.lab.conform.broker import VERSIONS, configuration
-from fencepost.simulation.lab.conform.wire import WireConnection
 
 OFFSETS_TOPIC = "__consumer_offsets"
 
-Protocol: TypeAlias = Literal["consumer", "streams", "classic"]
+MemberProtocol: TypeAlias = Literal["consumer", "streams", "classic"]
 """What the members of a group speak."""
 
-_DESCRIBE: Mapping[Protocol, tuple[ApiKey, int, Callable[..., object]]] = {
+_DESCRIBE: Mapping[MemberProtocol, tuple[ApiKey, int, Callable[..., object]]] = {
     "consumer": (ApiKey.CONSUMER_GROUP_DESCRIBE, 1, ConsumerGroupDescribeRequest),
     "streams": (ApiKey.STREAMS_GROUP_DESCRIBE, 0, StreamsGroupDescribeRequest),
     "classic": (ApiKey.DESCRIBE_GROUPS, 5, DescribeGroupsRequest),
@@ -49,17 +49,22 @@ _LIMIT_S = 60.0
 _EMPTIED_S = 5.0
 """How long a group that is to be deleted may have members, after a run's own are out of it."""
 _PAUSE_S = 0.05
-_RETRIED = frozenset(
+_RETRIED = COORDINATOR_ABSENT | frozenset(
     {
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.INVALID_REPLICATION_FACTOR,  # as many brokers are not registered at the moment
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.NON_EMPTY_GROUP,
     }
 )
+
+
+class _WithErrorCode(Protocol):
+    @property
+    def error_code(self) -> ErrorCode: ...
+
+
+Reply = TypeVar("Reply", bound=_WithErrorCode)
 
 
 class TopicTaken(EnvironmentLacks):
@@ -76,12 +81,13 @@ class Admin:
     """Asks a cluster's brokers, wherever one answers."""
 
     def __init__(self, bootstrap_servers: str) -> None:
-        self._addresses = tuple(addresses(bootstrap_servers).values())
-        self._connection: WireConnection | None = None
+        self._addresses = kafka_addresses(bootstrap_servers, "--cluster")
+        self._connection: BrokerConnection | None = None
         self._next = 0
         self._unanswered = 0
         """How many questions got no answer; what they asked for may have been done."""
         self._turn = asyncio.Lock()
+        self._requests = ClusterRequests(self.ask, visible_s=_LIMIT_S, pause_s=_PAUSE_S)
 
     async def close(self) -> None:
         """Hang up."""
@@ -110,56 +116,49 @@ class Admin:
     async def _once(self, api_key: int, version: int, message: Any) -> Any:
         if self._connection is None:
             host, port = self._addresses[self._next % len(self._addresses)]
-            self._connection = await WireConnection.open(host, port, _CLIENT_ID, _ANSWER_S)
+            self._connection = await BrokerConnection.open(host, port, _CLIENT_ID, _ANSWER_S)
         return await self._connection.ask(api_key, version, message)
 
-    async def _ask(self, api_key: int, message: Any) -> Any:
-        return await self.ask(api_key, VERSIONS[api_key], message)
+    async def _until(
+        self, ask: Callable[[], Awaitable[Reply]], what: str, limit_s: float = _LIMIT_S
+    ) -> Reply:
+        """Return the outcome of a change, once another attempt would not improve it.
 
-    async def _until(self, ask: Callable[[], Any], what: str, limit_s: float = _LIMIT_S) -> Any:
-        """The outcome of a change, once it is none that another try may mend.
-
-        :raises EnvironmentLacks: if it is not made for so long.
+        :raises EnvironmentLacks: if it is not made in time.
         """
-        deadline = asyncio.get_running_loop().time() + limit_s
-        while True:
-            outcome = await ask()
-            if outcome.error_code not in _RETRIED:
-                return outcome
-            if asyncio.get_running_loop().time() > deadline:
-                raise EnvironmentLacks(f"{what}: the cluster answers {outcome.error_code.name}")
-            await asyncio.sleep(_PAUSE_S)
+        return await poll(
+            ask,
+            lambda outcome: outcome.error_code not in _RETRIED,
+            lambda outcome: f"{what}: the cluster answers {outcome.error_code.name}",
+            limit_s=limit_s,
+            pause_s=_PAUSE_S,
+        )
 
     # -- the cluster --------------------------------------------------------------------------------------
 
     async def configuration(self) -> GroupCoordinatorConfig:
-        """The settings of the broker's group coordinator."""
-        return await configuration(self)
+        """Return the settings of the group coordinators."""
+        return await self._requests.configuration()
 
     async def nodes(self) -> dict[int, tuple[str, int]]:
-        """Where each broker listens."""
-        reply = await self._ask(ApiKey.METADATA, cluster.MetadataRequest(topics=()))
-        return {node.node_id: (node.host, node.port) for node in reply.brokers}
+        """Return where each broker listens."""
+        return {node.node_id: (node.host, node.port) for node in await self._requests.nodes()}
 
     async def leader(self, partition: int) -> int | None:
-        """The node that leads a partition of the coordinators' log; None if none does."""
-        found = await self._topic(OFFSETS_TOPIC)
+        """Return the node that leads a partition of the coordinators' log; None if there is none."""
+        found = await self._requests.topic(OFFSETS_TOPIC)
         leaders = {each.partition: each.leader_id for each in found.partitions}
         leader = leaders.get(partition, -1)
         return None if leader < 0 else leader
 
     async def coordinator(self, group_id: str) -> tuple[str, int]:
-        """Where a group's coordinator listens. Asking makes a fresh cluster create the coordinators' log.
+        """Return where a group's coordinator listens. Asking makes a fresh cluster create its log.
 
-        :raises EnvironmentLacks: if none does.
+        :raises EnvironmentLacks: if there is no coordinator.
         """
-
-        async def ask() -> cluster.FoundCoordinator:
-            reply = await self._ask(ApiKey.FIND_COORDINATOR, cluster.FindCoordinatorRequest(keys=(group_id,)))
-            found: cluster.FoundCoordinator = reply.coordinators[0]
-            return found
-
-        found = await self._until(ask, f"the coordinator of {group_id}")
+        found = await self._until(
+            lambda: self._requests.find_coordinator(group_id), f"the coordinator of {group_id}"
+        )
         if found.node is None:
             raise EnvironmentLacks(f"no coordinator for groups: {found.error_code.name}")
         return found.node.host, found.node.port
@@ -176,39 +175,28 @@ class Admin:
 
     # -- topics and groups --------------------------------------------------------------------------------
 
-    async def _topic(self, name: str) -> cluster.TopicMetadata:
-        request = cluster.MetadataRequest(
-            topics=(cluster.TopicReference(name=name),), allow_auto_topic_creation=False
-        )
-        reply: cluster.MetadataResponse = await self._ask(ApiKey.METADATA, request)
-        return reply.topics[0]
-
     async def topics(self) -> list[str]:
-        """The names of all topics."""
-        reply: cluster.MetadataResponse = await self._ask(ApiKey.METADATA, cluster.MetadataRequest())
-        return [topic.name for topic in reply.topics if topic.name]
+        """Return the names of all topics."""
+        return await self._requests.topics()
 
     async def partitions(self, name: str) -> int:
-        """How many partitions a topic has; 0 if there is no such topic."""
-        found = await self._topic(name)
+        """Return how many partitions a topic has; 0 if there is no such topic."""
+        found = await self._requests.topic(name)
         return len(found.partitions) if found.error_code is ErrorCode.NONE else 0
 
     async def create_topic(self, name: str, partitions: int) -> TopicId:
-        """Create a topic, with the cluster's own number of replicas; its id, once brokers know it.
+        """Create a topic, with the cluster's own number of replicas, and return its id once brokers know it.
 
-        :raises TopicTaken: if somebody else has created it.
+        :raises TopicTaken: if another client has created it.
         :raises EnvironmentLacks: if it can't be created.
         """
         taken = ErrorCode.TOPIC_ALREADY_EXISTS
         asked_before = False
-        topic = administration.NewTopic(name=name, partitions=partitions, replication_factor=-1)
-        request = administration.CreateTopicsRequest(topics=(topic,), validate_only=False)
 
-        async def ask() -> administration.CreatedTopic:
+        async def ask() -> CreatedTopic:
             nonlocal asked_before
             unanswered = self._unanswered
-            reply = await self._ask(ApiKey.CREATE_TOPICS, request)
-            created: administration.CreatedTopic = reply.topics[0]
+            created = await self._requests.create_topic(name, partitions)
             if created.error_code is taken and not asked_before and self._unanswered == unanswered:
                 raise TopicTaken(name)
             asked_before = True
@@ -217,52 +205,24 @@ class Admin:
         created = await self._until(ask, f"creating the topic {name}")
         if created.error_code not in (ErrorCode.NONE, taken):
             raise EnvironmentLacks(f"the topic {name} can't be created: {created.error_code.name}")
-        found = await self._known(name, lambda found: len(found.partitions) == partitions)
+        found = await self._requests.await_topic(name, lambda found: len(found.partitions) == partitions)
         assert found.topic_id is not None
         return found.topic_id
 
     async def grow_topic(self, name: str, partitions: int) -> None:
-        """Give a topic more partitions, until brokers know of it; one that has as many stays as it is."""
-        request = administration.CreatePartitionsRequest(
-            topics=(administration.GrownTopic(name=name, count=partitions),)
-        )
-
-        async def ask() -> administration.CreatedPartitions:
-            reply = await self._ask(ApiKey.CREATE_PARTITIONS, request)
-            grown: administration.CreatedPartitions = reply.topics[0]
-            return grown
-
-        await self._until(ask, f"growing the topic {name}")
-        await self._known(name, lambda found: len(found.partitions) >= partitions)
+        """Give a topic more partitions, until brokers know of it; one that has as many stays unchanged."""
+        await self._until(lambda: self._requests.grow_topic(name, partitions), f"growing the topic {name}")
+        await self._requests.await_topic(name, lambda found: len(found.partitions) >= partitions)
 
     async def delete_topic(self, name: str) -> None:
         """Delete a topic, until brokers know of it.
 
         :raises EnvironmentLacks: if it can't be deleted.
         """
-        request = administration.DeleteTopicsRequest(topics=(cluster.TopicReference(name=name),))
-
-        async def ask() -> administration.DeletedTopic:
-            reply = await self._ask(ApiKey.DELETE_TOPICS, request)
-            deleted: administration.DeletedTopic = reply.topics[0]
-            return deleted
-
-        deleted = await self._until(ask, f"deleting the topic {name}")
+        deleted = await self._until(lambda: self._requests.delete_topic(name), f"deleting the topic {name}")
         if deleted.error_code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
             raise EnvironmentLacks(f"the topic {name} can't be deleted: {deleted.error_code.name}")
-        await self._known(name, lambda found: found.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
-
-    async def _known(
-        self, name: str, holds: Callable[[cluster.TopicMetadata], bool]
-    ) -> cluster.TopicMetadata:
-        deadline = asyncio.get_running_loop().time() + _LIMIT_S
-        while True:
-            found = await self._topic(name)
-            if holds(found):
-                return found
-            if asyncio.get_running_loop().time() > deadline:
-                raise EnvironmentLacks(f"the cluster does not tell of its change of topic {name}")
-            await asyncio.sleep(_PAUSE_S)
+        await self._requests.await_no_topic(name)
 
     async def group_exists(self, group_id: str) -> bool:
         """Whether the cluster has a group of that id, of whatever protocol, with members or offsets alone."""
@@ -276,23 +236,22 @@ class Admin:
         listed = await self._until(ask, f"looking for the group {group_id}")
         return any(group.group_id == group_id for group in listed.groups)
 
-    async def group(self, group_id: str, protocol: Protocol) -> Any:
+    async def group(self, group_id: str, protocol: MemberProtocol) -> Any:
         """A group, once its coordinator answers; without members if none of that protocol is there.
 
         :raises EnvironmentLacks: if the coordinator does not answer for a minute.
         """
 
-        async def ask() -> Any:
-            return await self._described(group_id, protocol)
+        return await self._until(
+            lambda: self._described(group_id, protocol), f"describing the group {group_id}"
+        )
 
-        return await self._until(ask, f"describing the group {group_id}")
-
-    async def _described(self, group_id: str, protocol: Protocol) -> Any:
+    async def _described(self, group_id: str, protocol: MemberProtocol) -> Any:
         api_key, version, request = _DESCRIBE[protocol]
         reply = await self._of_coordinator(group_id, api_key, version, request(group_ids=(group_id,)))
         return reply.groups[0]
 
-    async def delete_group(self, group_id: str, protocol: Protocol, roster: ForeignMembers) -> None:
+    async def delete_group(self, group_id: str, protocol: MemberProtocol, roster: ForeignMembers) -> None:
         """Delete a group, and those on the roster whose sessions have not ended since they were killed.
 
         :raises EnvironmentLacks: if it can't be deleted, or members of others stay in it.
@@ -311,7 +270,7 @@ class Admin:
         if deleted.error_code not in (ErrorCode.NONE, ErrorCode.GROUP_ID_NOT_FOUND):
             raise EnvironmentLacks(f"the group {group_id} can't be deleted: {deleted.error_code.name}")
 
-    async def _remove(self, group_id: str, protocol: Protocol, members: Sequence[MemberId]) -> None:
+    async def _remove(self, group_id: str, protocol: MemberProtocol, members: Sequence[MemberId]) -> None:
         if protocol == "streams":  # which LeaveGroup does not know
             for member_id in members:
                 leave = StreamsGroupHeartbeatRequest(
@@ -325,7 +284,7 @@ class Admin:
 
     async def _of_coordinator(self, group_id: str, api_key: int, version: int, message: Any) -> Any:
         host, port = await self.coordinator(group_id)
-        connection = await WireConnection.open(host, port, _CLIENT_ID, _ANSWER_S)
+        connection = await BrokerConnection.open(host, port, _CLIENT_ID, _ANSWER_S)
         try:
             return await connection.ask(api_key, version, message)
         finally:

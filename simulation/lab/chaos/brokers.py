@@ -11,11 +11,11 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
+from fencepost.simulation.brokers.requests import offsets_partition
 from fencepost.simulation.faults.draw import FaultKind
 from fencepost.simulation.lab.chaos.admin import Admin
 from fencepost.simulation.lab.chaos.clock import RealTime, RunQueue
 from fencepost.simulation.lab.clusters.cluster import RealCluster
-from fencepost.simulation.lab.conform.probe import offsets_partition
 
 _WATCH_S = 0.1
 

@@ -25,8 +25,7 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.application import Behaviour, one_expression, runs
-from fencepost.simulation.lab.chaos.event_channel import EventChannel
-from fencepost.simulation.lab.chaos.orders import Orders
+from fencepost.simulation.lab.chaos.event_channel import EventChannel, Orders
 
 _POLL_S = 0.05
 

@@ -1,11 +1,11 @@
-"""How a member's process tells what happens in it: at once, so that nothing is lost when it is killed."""
+"""The channels of a member's process: events out, at once, so that a kill loses none; orders in."""
 
 from __future__ import annotations
 
 import socket
 import time
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from fencepost.coordinator.protocol.consumer import (
@@ -94,3 +94,18 @@ class RealMemberObserver:
             self._say(m.Committed, number, None, None, type(response).__name__)
         else:
             self._say(m.Committed, number, None, response, "")
+
+
+class Orders:
+    """What whoever directs the run has sent over a channel."""
+
+    def __init__(self, channel: socket.socket) -> None:
+        self._channel = channel
+        self._frames = m.Frames(m.Order)
+
+    def read(self) -> Iterator[m.Order]:
+        """Those that have come; waits for bytes. Ends the process if nobody can order anything any more."""
+        data = self._channel.recv(65_536)
+        if not data:
+            raise SystemExit(1)
+        return self._frames.feed(data)

@@ -25,6 +25,7 @@ from aiokafka.structs import TopicPartition
 
 from fencepost.coordinator.codec.batches import BatchHeader, is_commit, whole_batches
 from fencepost.coordinator.codec.client import read_response, request_frame
+from fencepost.coordinator.codec.conversation import CallVersions
 from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.codec.group_records import OpaqueRecord, decode_record
 from fencepost.coordinator.codec.registry import ApiKey
@@ -34,11 +35,13 @@ from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.member.kafka.client import KafkaClient
 from fencepost.member.kafka.connections import AiokafkaRequest, Connections
+from fencepost.simulation.brokers.requests import offsets_partition
 
 TOPIC: Final = "__consumer_offsets"
 MAX_WAIT_MS: Final = 250
 """How long a broker keeps a fetch that finds nothing."""
 
+_METADATA: Final = CallVersions(ApiKey.METADATA, 12, 13)
 _CONNECT_S: Final = 30.0
 _REQUEST_TIMEOUT_MS: Final = 3_000
 """A broker that is paused answers nothing; its successor is asked after this time."""
@@ -81,17 +84,6 @@ class Stretch(msgspec.Struct, frozen=True, gc=False):
     """Only those with records of the group."""
     complete_to_ns: int | None
     """Up to this time of `time.monotonic_ns` all has been read that was visible; None if there is more."""
-
-
-def partition_for(group_id: str, partitions: int) -> int:
-    """The partition that holds a group's records: Java's hash of its id, without sign, by their number."""
-    units = group_id.encode("utf-16-be", "surrogatepass")
-    value = 0
-    for at in range(0, len(units), 2):
-        value = (31 * value + int.from_bytes(units[at : at + 2], "big")) & 0xFFFF_FFFF
-    if value >= 2**31:
-        value = 2**32 - value
-    return (0 if value == 2**31 else value) % partitions
 
 
 class GroupLogTail:
@@ -184,7 +176,7 @@ class GroupLogTail:
         while True:
             leader = self._client.cluster.leader_for_partition(self._partition)
             if leader is not None and leader != -1:
-                call = AiokafkaRequest(ApiKey.METADATA, 12, 13, _metadata_frame)
+                call = AiokafkaRequest(_METADATA, _metadata_frame)
                 try:
                     answer = await self._connections.ask(leader, call, _REQUEST_TIMEOUT_MS)
                     return _image(read_response(ApiKey.METADATA, call.version, answer)[1])
@@ -205,7 +197,7 @@ class GroupLogTail:
             self._connections.track({TOPIC})
             found = self._client.cluster.partitions_for_topic(TOPIC)
             if found:
-                partition = partition_for(self.group_id, len(found))
+                partition = offsets_partition(self.group_id, len(found))
                 if self._client.cluster.leader_for_partition(TopicPartition(TOPIC, partition)) not in (
                     None,
                     -1,

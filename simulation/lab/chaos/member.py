@@ -28,8 +28,7 @@ from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.kafka.consumer import KIP848Consumer
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.application import Behaviour, one_expression, runs
-from fencepost.simulation.lab.chaos.event_channel import EventChannel, RealMemberObserver
-from fencepost.simulation.lab.chaos.orders import Orders
+from fencepost.simulation.lab.chaos.event_channel import EventChannel, Orders, RealMemberObserver
 
 _POLL_MS = 50
 """How long one call of `getmany` waits: a stop or a stall is noticed as soon."""

@@ -18,7 +18,7 @@ from fencepost.simulation.lab.chaos.clock import RealTime
 from fencepost.simulation.lab.chaos.events import HostNoted, MemberEvent, RunEvents
 from fencepost.simulation.lab.chaos.fork_server import ForkServer
 from fencepost.simulation.lab.chaos.hosts import ProcessHost
-from fencepost.simulation.lab.chaos.record_count import RecordCount
+from fencepost.simulation.lab.chaos.topics import RecordCount
 from fencepost.simulation.scenarios.values import Span
 
 H = TypeVar("H", bound=ProcessHost)

@@ -10,6 +10,8 @@ from typing import Any, Final
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.coordinator.protocol.regular_expressions import matching
 from fencepost.coordinator.protocol.slices import at_once
+from fencepost.simulation.brokers.address import kafka_addresses
+from fencepost.simulation.brokers.identity import examine
 from fencepost.simulation.kernel.observers import Observer
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.admin import Admin, TopicTaken
@@ -20,7 +22,6 @@ from fencepost.simulation.lab.chaos.staging import Progress, Staging
 from fencepost.simulation.lab.chaos.streams.stage import RealApplicationStage
 from fencepost.simulation.lab.chaos.time_scale import DEFAULT_US, tempo
 from fencepost.simulation.lab.clusters.cluster import RealCluster
-from fencepost.simulation.lab.clusters.probe import addresses, examine
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.trace.rows import TraceRows, TraceSink
@@ -62,7 +63,11 @@ async def run_real(
     playable(scenario, client)
     began = time.perf_counter()
     own = cluster if isinstance(cluster, RealCluster) else None
-    servers = cluster.bootstrap_servers if isinstance(cluster, RealCluster) else ",".join(addresses(cluster))
+    servers = (
+        cluster.bootstrap_servers
+        if isinstance(cluster, RealCluster)
+        else ",".join(map(str, kafka_addresses(cluster, "--cluster")))
+    )
     if own is None:
         await examine(servers, _EXAMINE_S)
     recorder = TraceRows(world=WORLD, group=scenario.group.id, sink=trace)

@@ -31,10 +31,9 @@ from fencepost.simulation.lab.chaos.foreign_members import ForeignMembers
 from fencepost.simulation.lab.chaos.fork_server import ForkServer
 from fencepost.simulation.lab.chaos.processes import OpenNetwork, ProcessWorld, RunContext
 from fencepost.simulation.lab.chaos.producer import Producer
-from fencepost.simulation.lab.chaos.record_count import RecordCount
 from fencepost.simulation.lab.chaos.result import Skipped
 from fencepost.simulation.lab.chaos.time_scale import TimeScale
-from fencepost.simulation.lab.chaos.topics import RealTopics
+from fencepost.simulation.lab.chaos.topics import RealTopics, RecordCount
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
 from fencepost.simulation.lab.proxy.proxy import Proxy

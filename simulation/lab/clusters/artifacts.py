@@ -9,16 +9,17 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import hashlib
 import os
 import shutil
 import tempfile
 from collections.abc import AsyncIterator, Mapping
+from importlib import resources
 from pathlib import Path
 from typing import NamedTuple
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.java import cache_directory, find_java
-from fencepost.simulation.lab.clusters.checksums import check_jars
 from fencepost.simulation.lab.clusters.classes import classes_file, is_wanted, options, record
 from fencepost.simulation.lab.clusters.layout import META
 from fencepost.simulation.lab.clusters.ports import LOOPBACK
@@ -214,3 +215,34 @@ async def _format(installation: Installation) -> None:
             )
         (data / META).unlink()
         data.replace(installation.formatted)
+
+
+def pinned(version: KafkaVersion) -> Mapping[str, str]:
+    """Return the SHA-256 of each jar of a version, by its name."""
+    text = resources.files(__package__).joinpath("jars", f"kafka-{version}.sha256").read_text("ascii")
+    return {name: digest for digest, name in (line.split() for line in text.splitlines())}
+
+
+def check_jars(folder: Path, version: KafkaVersion) -> None:
+    """See that a folder has exactly the jars of a version.
+
+    :raises EnvironmentLacks: if a jar is missing, is another one, or should not be there.
+    """
+    expected = pinned(version)
+    found = {path.name: path for path in folder.iterdir()}
+    for name in sorted(expected.keys() ^ found.keys()):
+        what = "is missing among" if name in expected else "is not expected among"
+        raise EnvironmentLacks(f"{name} {what} the jars that Maven fetched for Kafka {version}: {_ADVICE}")
+    for name, path in sorted(found.items()):
+        with path.open("rb") as file:
+            digest = hashlib.file_digest(file, "sha256").hexdigest()
+        if digest != expected[name]:
+            raise EnvironmentLacks(
+                f"{name}, which Maven fetched for Kafka {version}, has the SHA-256 {digest}, "
+                f"expected {expected[name]}: {_ADVICE}"
+            )
+
+
+_ADVICE = (
+    "delete it in Maven's local repository and run again, or check where Maven's settings.xml fetches from"
+)

@@ -14,11 +14,11 @@ from typing import get_args
 import msgspec
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.simulation.brokers.identity import BrokerIdentity, NotKafka, identity_of
 from fencepost.simulation.lab.clusters.docker import DockerRunner, docker_node_states
 from fencepost.simulation.lab.clusters.jvm import JvmRunner, jvm_nodes
 from fencepost.simulation.lab.clusters.layout import new_id
 from fencepost.simulation.lab.clusters.ports import PortTaken, port_taken
-from fencepost.simulation.lab.clusters.probe import BrokerAnswer, NotKafka, ask
 from fencepost.simulation.lab.clusters.processes import myself
 from fencepost.simulation.lab.clusters.runner import Condition, Runner
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, KafkaVersion, Profile, property_texts
@@ -84,7 +84,7 @@ class RealCluster:
         self._properties = property_texts(properties or {})
         self._folder: StateFolder | None = None
         self._runner: Runner | None = None
-        self._answers: dict[int, BrokerAnswer] = {}
+        self._answers: dict[int, BrokerIdentity] = {}
 
     @classmethod
     def attached(cls, folder: StateFolder) -> RealCluster:
@@ -219,7 +219,7 @@ class RealCluster:
 
     def _up(self) -> tuple[StateFolder, Runner]:
         if self._folder is None or self._runner is None:
-            raise RuntimeError("the cluster is not up: use `async with Cluster()`")
+            raise RuntimeError("the cluster is not up: use `async with RealCluster()`")
         return self._folder, self._runner
 
     def _known(self, node_id: int) -> Runner:
@@ -240,7 +240,7 @@ class RealCluster:
         next_look = 0.0
         while True:
             try:
-                answer = await ask(node.clients.host, node.clients.port)
+                answer = await identity_of(node.clients.host, node.clients.port)
                 if answer.cluster_id != folder.state.cluster_id:
                     raise port_taken(node.clients.port)
                 if needed <= answer.nodes.keys():

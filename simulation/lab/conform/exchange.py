@@ -1,9 +1,9 @@
-"""One request with both answers, and our group around it: what rules are judged by."""
+"""One request with both responses, our group around it, and the rules that judge it."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
@@ -177,3 +177,14 @@ class ConformExchange(msgspec.Struct, frozen=True, kw_only=True):
     def bumped(self) -> bool:
         """Whether the group's epoch went up."""
         return self.after.group_epoch > self.before.group_epoch
+
+
+Predicate: TypeAlias = Callable[[ConformExchange], bool]
+
+
+class ConformRule(NamedTuple):
+    """A rule of the protocol. A request whose answers are equal and that exercises it passes it."""
+
+    name: str
+    about: str
+    when: Predicate

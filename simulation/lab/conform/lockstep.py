@@ -15,9 +15,11 @@ from typing import Any
 import msgspec
 
 from fencepost.coordinator.protocol import consumer
-from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
+from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId, partitions_of
-from fencepost.simulation.lab.conform.broker import READY_S, RETRIED, Judge
+from fencepost.simulation.brokers.connection import BrokerConnection, to_the_end
+from fencepost.simulation.brokers.requests import COORDINATOR_ABSENT, poll
+from fencepost.simulation.lab.conform.broker import READY_S, Judge, await_topics
 from fencepost.simulation.lab.conform.deviations import (
     NOTHING_MATCHES,
     TAKES_INSTANCE_ID,
@@ -27,7 +29,6 @@ from fencepost.simulation.lab.conform.deviations import (
 from fencepost.simulation.lab.conform.equality import comparable, differing
 from fencepost.simulation.lab.conform.exchange import ConformExchange, ConformGroupView, History
 from fencepost.simulation.lab.conform.own import Own
-from fencepost.simulation.lab.conform.probe import await_topics
 from fencepost.simulation.lab.conform.resolve import ADMIN, ResolveContext, WireRequest
 from fencepost.simulation.lab.conform.rules import exercised
 from fencepost.simulation.lab.conform.schedule import (
@@ -40,7 +41,6 @@ from fencepost.simulation.lab.conform.schedule import (
     Step,
     Wait,
 )
-from fencepost.simulation.lab.conform.wire import WireConnection, to_the_end
 
 EPOCH_MS = 1_000_000_000
 """What our clock shows when a schedule begins: not 0, which means "never" to a coordinator."""
@@ -114,7 +114,7 @@ class Lockstep:
         self._own.advance(EPOCH_MS)
         for name, topic_id in topic_ids.items():
             self._own.put_topic(prefix + name, topic_id, schedule.topics[name])
-        self._connections: dict[tuple[str, tuple[str, int]], WireConnection] = {}
+        self._connections: dict[tuple[str, tuple[str, int]], BrokerConnection] = {}
         self._comparison = LockstepResult()
         self._history = History()
 
@@ -161,12 +161,12 @@ class Lockstep:
             for connection in self._connections.values():
                 connection.hang_up()
 
-    async def _connection(self, sender: str, group_id: str = "") -> WireConnection:
+    async def _connection(self, sender: str, group_id: str = "") -> BrokerConnection:
         """The sender's connection to the coordinator of a group; a blank one is asked about anywhere."""
         address = await self._judge.coordinator(group_id.strip() or self._situation.group_id)
         found = self._connections.get((sender, address))
         if found is None:
-            found = self._connections[sender, address] = await WireConnection.open(*address, sender)
+            found = self._connections[sender, address] = await BrokerConnection.open(*address, sender)
         return found
 
     def _now_ms(self) -> int:
@@ -174,22 +174,26 @@ class Lockstep:
 
     async def _group_is_served(self) -> None:
         """Wait until the group's coordinator has loaded its part of the log."""
-        deadline = self._loop.time() + READY_S
-        while (code := (await self._described_by_broker()).groups[0].error_code) in RETRIED:
-            if self._loop.time() > deadline:
-                group_id = self._situation.group_id
-                raise EnvironmentLacks(f"the coordinator of {group_id}: {code.name} for {READY_S:g} s")
-            await asyncio.sleep(_RETRY_S)
+        group_id = self._situation.group_id
+
+        async def error_code() -> ErrorCode:
+            code: ErrorCode = (await self._described_by_broker()).groups[0].error_code
+            return code
+
+        await poll(
+            error_code,
+            lambda code: code not in COORDINATOR_ABSENT,
+            lambda code: f"the coordinator of {group_id}: {code.name} for {READY_S:g} s",
+            limit_s=READY_S,
+            pause_s=_RETRY_S,
+        )
         topics = self._own.image.by_name.values()
         await self._topics_are_known({topic.name: (topic.topic_id, topic.partitions) for topic in topics})
 
     async def _topics_are_known(self, topics: Mapping[str, tuple[TopicId, int]]) -> None:
         group_id = self._situation.group_id
         partitions = self._judge.config.offsets_topic_num_partitions
-        try:
-            await await_topics(await self._connection(ADMIN), group_id, topics, partitions)
-        except TimeoutError as error:
-            raise EnvironmentLacks(f"the coordinator of {group_id} does not notice topics") from error
+        await await_topics(await self._connection(ADMIN), group_id, topics, partitions)
 
     async def _step(self, step: Step) -> None:
         match step:

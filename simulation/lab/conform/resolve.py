@@ -23,7 +23,6 @@ from fencepost.coordinator.protocol.ids import (
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
 from fencepost.coordinator.protocol.streams import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
-from fencepost.simulation.lab.conform.knowledge import Epochs
 from fencepost.simulation.lab.conform.schedule import (
     Beat,
     CommitStep,
@@ -32,6 +31,7 @@ from fencepost.simulation.lab.conform.schedule import (
     DescribeClassic,
     DescribeStreams,
     Epoch,
+    Epochs,
     Fetch,
     Forget,
     List,

@@ -8,8 +8,7 @@ from fencepost.simulation.lab.conform import rules_administration as administrat
 from fencepost.simulation.lab.conform import rules_group as group
 from fencepost.simulation.lab.conform import rules_heartbeat as heartbeat
 from fencepost.simulation.lab.conform import rules_streams as streams
-from fencepost.simulation.lab.conform.exchange import ConformExchange
-from fencepost.simulation.lab.conform.rule import ConformRule
+from fencepost.simulation.lab.conform.exchange import ConformExchange, ConformRule
 from fencepost.simulation.lab.conform.schedule import (
     Beat,
     CommitStep,

@@ -6,8 +6,7 @@ from typing import Any
 
 from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.simulation.lab.conform.exchange import ConformExchange
-from fencepost.simulation.lab.conform.rule import ConformRule, Predicate
+from fencepost.simulation.lab.conform.exchange import ConformExchange, ConformRule, Predicate
 
 
 def _is(code: ErrorCode) -> Predicate:

@@ -11,8 +11,7 @@ from fencepost.coordinator.protocol.records import (
     ConsumerGroupTargetAssignmentMemberKey,
     ConsumerGroupTargetAssignmentMetadataKey,
 )
-from fencepost.simulation.lab.conform.exchange import ConformExchange
-from fencepost.simulation.lab.conform.rule import ConformRule
+from fencepost.simulation.lab.conform.exchange import ConformExchange, ConformRule
 
 UNREVOKED, UNRELEASED = (
     ConsumerGroupMemberState.UNREVOKED_PARTITIONS,

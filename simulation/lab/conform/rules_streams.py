@@ -11,8 +11,7 @@ from fencepost.coordinator.protocol.streams_records import (
 )
 from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.coordinator.streams.states import StreamsGroupMemberState
-from fencepost.simulation.lab.conform.exchange import ConformExchange
-from fencepost.simulation.lab.conform.rule import ConformRule, Predicate
+from fencepost.simulation.lab.conform.exchange import ConformExchange, ConformRule, Predicate
 from fencepost.simulation.lab.conform.rules_administration import codes
 from fencepost.simulation.lab.conform.schedule import CommitStep
 

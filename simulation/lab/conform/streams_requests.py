@@ -19,8 +19,7 @@ from fencepost.coordinator.protocol.streams import (
     TopicInfo,
     Topology,
 )
-from fencepost.simulation.lab.conform.knowledge import Epochs
-from fencepost.simulation.lab.conform.schedule import Owned, StreamsBeat
+from fencepost.simulation.lab.conform.schedule import Epochs, Owned, StreamsBeat
 
 Named = Callable[[str], str]
 """From a topic's name in the schedule to that in the cluster."""

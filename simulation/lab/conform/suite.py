@@ -9,22 +9,21 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
 
 import msgspec
 
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.ids import TopicId
+from fencepost.simulation.brokers.connection import to_the_end
 from fencepost.simulation.lab.conform.broker import Judge
 from fencepost.simulation.lab.conform.generate import generate
 from fencepost.simulation.lab.conform.generate_streams import generate_streams
 from fencepost.simulation.lab.conform.lockstep import Lockstep, LockstepDifference, LockstepResult
 from fencepost.simulation.lab.conform.rules import NAMES
 from fencepost.simulation.lab.conform.schedule import Schedule, Step
-from fencepost.simulation.lab.conform.shrink import shrink
-from fencepost.simulation.lab.conform.wire import to_the_end
 
 SHRUNK = 5
 """So many differences of one run are made small; the others are told as they are."""
@@ -225,3 +224,32 @@ class Suite:
         times = self._exercised[name]
         verdict = "differ" if name in broken else "pass" if times else "untested"
         return RuleVerdict(name, verdict, times)
+
+
+T = TypeVar("T")
+
+
+async def shrink(
+    items: Sequence[T], still_fails: Callable[[tuple[T, ...]], Awaitable[bool]], *, tries: int = 200
+) -> tuple[T, ...]:
+    """A part of the items that fails as they do and has none to spare, as far as so many tries tell.
+
+    Order is kept. `items` are taken to fail.
+    """
+    kept = tuple(items)
+    parts = 2
+    while len(kept) >= 2 and tries > 0:
+        size = -(-len(kept) // parts)
+        for start in range(0, len(kept), size):
+            without = kept[:start] + kept[start + size :]
+            tries -= 1
+            if without and await still_fails(without):
+                kept, parts = without, max(parts - 1, 2)
+                break
+            if tries <= 0:
+                break
+        else:
+            if size == 1:
+                break
+            parts = min(parts * 2, len(kept))
+    return kept

@@ -14,6 +14,7 @@ import msgspec
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.rank import nearest_rank
+from fencepost.simulation.brokers.identity import examine
 from fencepost.simulation.checkers import all_checkers
 from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.lab.chaos.admin import Admin
@@ -21,7 +22,6 @@ from fencepost.simulation.lab.chaos.result import ChaosResult, Skipped
 from fencepost.simulation.lab.chaos.run import WORLD, run_real
 from fencepost.simulation.lab.chaos.time_scale import TimeScale, tempo
 from fencepost.simulation.lab.clusters.cluster import RealCluster
-from fencepost.simulation.lab.clusters.probe import examine
 from fencepost.simulation.lab.fidelity.fit import Fit, fit
 from fencepost.simulation.lab.fidelity.latencies import Latencies
 from fencepost.simulation.pipeline.analyze import Tables, analyze

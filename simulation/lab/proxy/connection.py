@@ -28,10 +28,9 @@ from fencepost.simulation.kernel.rules import (
     Throttle,
     Verdict,
 )
-from fencepost.simulation.lab.proxy.damage import spoiled
 from fencepost.simulation.lab.proxy.exchange import ObservedTopicNames, ProxyExchange
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
-from fencepost.simulation.lab.proxy.pipe import Parcel, Pipe
+from fencepost.simulation.lab.proxy.pipe import Parcel, Pipe, spoiled
 from fencepost.simulation.lab.proxy.side import ProxySide
 
 log = structlog.get_logger(__name__)

@@ -12,6 +12,8 @@ from aiokafka.client import AIOKafkaClient, ConnectionGroup
 from aiokafka.conn import CloseReason
 from aiokafka.errors import IncompatibleBrokerVersion, KafkaError
 
+from fencepost.coordinator.codec.conversation import CallVersions
+from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.member.kafka.client import KafkaClient
 from fencepost.member.kafka.connections import AiokafkaRequest, Fetching
 from tests.batches import batch
@@ -473,7 +475,7 @@ def test_a_call_takes_the_newest_version_that_both_speak():
     def frame(version, correlation_id, client_id):
         return b"\0\0\0\3" + f"{version}{correlation_id}{client_id}".encode()
 
-    call = AiokafkaRequest(68, 0, 1, frame)
+    call = AiokafkaRequest(CallVersions(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1), frame)
     prepared = call.prepare({68: (0, 7)})
     assert call.version == 1
     assert prepared.build_request_header(7, "c").encode() + prepared.encode() == b"17c"

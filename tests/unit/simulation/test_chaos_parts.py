@@ -22,8 +22,8 @@ from fencepost.simulation.faults.draw import draw
 from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.application import FLAWS, one_expression, runs
-from fencepost.simulation.lab.chaos.record_count import RecordCount
 from fencepost.simulation.lab.chaos.time_scale import faster, tempo
+from fencepost.simulation.lab.chaos.topics import RecordCount
 from fencepost.simulation.scenarios.load import library, load
 
 FAST = GroupCoordinatorConfig(

@@ -13,11 +13,11 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.coordinator.sasl.credentials import PASSWORD_VARIABLE
+from fencepost.simulation.brokers.blocking import require_topic
+from fencepost.simulation.brokers.client_config import client_security
+from fencepost.simulation.brokers.security import OPEN, ClientSecurity
 from fencepost.simulation.cli.entry import main
 from fencepost.simulation.embedded import EmbeddedKafka
-from fencepost.simulation.trace.brokers import require_topic
-from fencepost.simulation.trace.client_config import client_security
-from fencepost.simulation.trace.security import OPEN, ClientSecurity
 
 LOGIN = "sasl.mechanism=SCRAM-SHA-256\nsasl.username=alice\n"
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation.lab.clusters import checksums
+from fencepost.simulation.lab.clusters import artifacts
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, KafkaVersion
 
 
@@ -29,18 +29,18 @@ def test_jars_that_are_not_those_on_record_are_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: dict[str, bytes], told: str
 ) -> None:
     expected = {name: hashlib.sha256(data).hexdigest() for name, data in (("a.jar", b"x"), ("b.jar", b"b"))}
-    monkeypatch.setattr(checksums, "pinned", lambda version: expected)
+    monkeypatch.setattr(artifacts, "pinned", lambda version: expected)
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)
     with pytest.raises(EnvironmentLacks, match=told):
-        checksums.check_jars(tmp_path, KAFKA_VERSION)
+        artifacts.check_jars(tmp_path, KAFKA_VERSION)
     (tmp_path / "b.jar").write_bytes(b"b")
     (tmp_path / "c.jar").unlink(missing_ok=True)
-    checksums.check_jars(tmp_path, KAFKA_VERSION)
+    artifacts.check_jars(tmp_path, KAFKA_VERSION)
 
 
 @pytest.mark.parametrize("version", ["4.3.1", "4.4.0"])
 def test_each_version_has_the_checksums_of_its_jars(version: KafkaVersion) -> None:
-    found = checksums.pinned(version)
+    found = artifacts.pinned(version)
     assert f"kafka_2.13-{version}.jar" in found
     assert all(re.fullmatch("[0-9a-f]{64}", digest) for digest in found.values())

@@ -20,7 +20,7 @@ import msgspec
 import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
-from fencepost.simulation.lab.clusters import artifacts, checksums, classes, jvm, ports, state
+from fencepost.simulation.lab.clusters import artifacts, classes, jvm, ports, state
 from fencepost.simulation.lab.clusters.cluster import RealCluster, tidy_up
 from fencepost.simulation.lab.clusters.ports import PortTaken
 from fencepost.simulation.lab.clusters.processes import ProcessIdentity, sight_of
@@ -207,10 +207,10 @@ async def test_a_start_that_is_cancelled_leaves_nothing(
 
 PROGRAM = """
 import asyncio
-from fencepost.simulation.lab.clusters.cluster import Cluster
+from fencepost.simulation.lab.clusters.cluster import RealCluster
 
 async def main():
-    async with Cluster() as cluster:
+    async with RealCluster() as cluster:
         print(cluster.bootstrap_servers, flush=True)
         await asyncio.sleep(60)
 
@@ -398,7 +398,7 @@ def fetching(cache: Path) -> str:
 
 
 async def test_maven_fetches_what_is_missing_once(empty_cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(checksums, "pinned", lambda _: dict.fromkeys(FETCHED, hashlib.sha256().hexdigest()))
+    monkeypatch.setattr(artifacts, "pinned", lambda _: dict.fromkeys(FETCHED, hashlib.sha256().hexdigest()))
     script(empty_cache / "bin/mvn", fetching(empty_cache))
     first, second = await asyncio.gather(artifacts.prepare(), artifacts.prepare())
     assert first == second

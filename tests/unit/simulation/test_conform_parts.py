@@ -14,12 +14,12 @@ from fencepost.coordinator.codec.client_cluster import BrokerVersions
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol import cluster, consumer
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode, FencepostError
-from fencepost.simulation.lab.conform.broker import Judge
+from fencepost.simulation.brokers.requests import offsets_partition
+from fencepost.simulation.lab.conform.broker import Judge, neighbour
 from fencepost.simulation.lab.conform.deviations import DEVIATIONS
 from fencepost.simulation.lab.conform.equality import comparable, differing
 from fencepost.simulation.lab.conform.generate import generate
 from fencepost.simulation.lab.conform.lockstep import Lockstep
-from fencepost.simulation.lab.conform.probe import neighbour, offsets_partition
 from fencepost.simulation.lab.conform.resolve import UNKNOWN_TOPIC_ID, ResolveContext
 from fencepost.simulation.lab.conform.rules import NAMES
 from fencepost.simulation.lab.conform.schedule import (
@@ -38,7 +38,7 @@ from fencepost.simulation.lab.conform.schedule import (
     schedules_of,
 )
 from fencepost.simulation.lab.conform.scripted import scripted
-from fencepost.simulation.lab.conform.shrink import shrink
+from fencepost.simulation.lab.conform.suite import shrink
 from fencepost.simulation.lab.conform.targets import broken_rules
 
 DOCS = Path(__file__).parents[3] / "docs"

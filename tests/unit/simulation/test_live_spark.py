@@ -21,6 +21,8 @@ import pytest
 
 from fencepost.coordinator.sasl.credentials import PASSWORD_VARIABLE
 from fencepost.simulation.analyses.catalogue import ANALYSES
+from fencepost.simulation.brokers.client_config import client_security
+from fencepost.simulation.brokers.security import OPEN, ClientSecurity
 from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.live import follow as following
 from fencepost.simulation.live.documents import GROUP_LOG
@@ -29,9 +31,7 @@ from fencepost.simulation.live.group_log import WORLD, GroupLog, LogRecord
 from fencepost.simulation.pipeline import analyze as analyzing
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load
-from fencepost.simulation.trace.client_config import client_security
 from fencepost.simulation.trace.schema import Row
-from fencepost.simulation.trace.security import OPEN, ClientSecurity
 from fencepost.simulation.trace.topic import TopicTrace, TraceTopic
 
 pytestmark = [

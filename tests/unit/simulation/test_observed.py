@@ -17,11 +17,11 @@ from fencepost.coordinator.protocol.consumer import (
 from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
+from fencepost.simulation.brokers.requests import offsets_partition
 from fencepost.simulation.checkers import real_checkers
 from fencepost.simulation.checkers.catalogue import INVARIANTS, NOT_ON_REAL
 from fencepost.simulation.checkers.coordination import ObservedCoordination
 from fencepost.simulation.kernel.observers import Observer, RecordsObserved, Report, WorldView, hook_lists
-from fencepost.simulation.lab.chaos.group_log_tail import partition_for
 from fencepost.simulation.lab.chaos.observed import Arrival, ObservedCoordinator
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load
@@ -311,4 +311,4 @@ def test_the_catalogue_says_of_each_invariant_what_becomes_of_it() -> None:
     [("group-a", 47), ("", 0), ("polygenelubricants", 0), ("gruppe-\N{GRINNING FACE}", 11)],
 )
 def test_a_group_is_in_the_partition_of_javas_hash(group_id: str, partition: int) -> None:
-    assert partition_for(group_id, 50) == partition
+    assert offsets_partition(group_id, 50) == partition

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation.pipeline import spark_java as java
+from fencepost.simulation import java
 
 ECHO = '#!/bin/sh\nfor argument in "$@"; do echo "<$argument>"; done\n'
 OLD = "#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n"
@@ -86,7 +86,7 @@ def test_the_java_on_the_path_comes_last(tmp_path: Path, monkeypatch: pytest.Mon
     ("text", "said"),
     [
         (None, "is not a Java installation"),
-        (OLD, "is Java 11, Spark needs 17"),
+        (OLD, "is Java 11, 17 or newer is needed"),
         ("#!/bin/sh\nexit 3\n", "not run"),
     ],
 )

@@ -19,7 +19,7 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostErr
 from fencepost.simulation.cli import main
 from fencepost.simulation.cli.interrupts import STOPPING
 from fencepost.simulation.pipeline import session
-from fencepost.simulation.pipeline.shutdown import end_unsaid, silence_accumulators
+from fencepost.simulation.pipeline.session import end_unsaid, silence_accumulators
 
 
 @pytest.mark.parametrize(

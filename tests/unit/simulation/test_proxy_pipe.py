@@ -10,9 +10,8 @@ import pytest
 from fencepost.coordinator.codec.framing import FrameBuffer, RequestHeader
 from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.kernel.rules import Damage, Matching, stalling
-from fencepost.simulation.lab.proxy.damage import spoiled
 from fencepost.simulation.lab.proxy.exchange import ObservedTopicNames, ProxyExchange
-from fencepost.simulation.lab.proxy.pipe import Parcel, Pipe, with_length
+from fencepost.simulation.lab.proxy.pipe import Parcel, Pipe, spoiled, with_length
 
 EXCHANGE = ProxyExchange(
     RequestHeader(3, 0, 1, "m1", 12), "m1", bytes(12), "/127.0.0.1", ObservedTopicNames()

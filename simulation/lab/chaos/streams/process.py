@@ -24,8 +24,7 @@ from fencepost.member.streams.client_states import STREAM_CLIENT, StreamClientSt
 from fencepost.member.streams.handler import StreamThreadExceptionResponse
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.application import Behaviour
-from fencepost.simulation.lab.chaos.event_channel import EventChannel
-from fencepost.simulation.lab.chaos.orders import Orders
+from fencepost.simulation.lab.chaos.event_channel import EventChannel, Orders
 from fencepost.simulation.streams.checks import ClientChecker
 from fencepost.simulation.streams.failures import GLOBAL_FAILURES, Injected, answer, said
 

@@ -16,7 +16,7 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.reading import UnreadableFile, read_text
 from fencepost.coordinator.sasl.credentials import PASSWORD_VARIABLE, check_user
 from fencepost.coordinator.sasl.mechanisms import MECHANISMS
-from fencepost.simulation.trace.security import OPEN, ClientSecurity
+from fencepost.simulation.brokers.security import OPEN, ClientSecurity
 
 PROTOCOLS: Final = ("PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL")
 _JAAS: Final = re.compile(r'\b(username|password)\s*=\s*(?:"((?:[^"\\]|\\.)*)"|([^\s";]+))', re.DOTALL)

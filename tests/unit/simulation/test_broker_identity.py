@@ -11,7 +11,7 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.coordinator.server.brokers import Broker
-from fencepost.simulation.lab.clusters import probe
+from fencepost.simulation.brokers.identity import examine
 from fencepost.simulation.lab.clusters.ports import free_ports
 
 pytestmark = pytest.mark.real
@@ -38,8 +38,8 @@ async def server(*answers: bytes, silent: bool = False) -> AsyncIterator[int]:
         await asyncio.gather(*(task for task in connections if task is not None))
 
 
-def framed(key: int, body: bytes) -> bytes:
-    return struct.pack(">ii", len(body) + 4, key) + body
+def framed(number: int, body: bytes) -> bytes:
+    return struct.pack(">ii", len(body) + 4, number) + body
 
 
 def versions(*keys: int, features: dict[str, int] | None = None) -> bytes:
@@ -51,17 +51,17 @@ def versions(*keys: int, features: dict[str, int] | None = None) -> bytes:
     )
     epoch = b"\x01\x08" + bytes(8)
     finalized = b"\x02" + bytes([len(levels) + 1]) + bytes([len(features or {}) + 1]) + levels
-    return framed(18, body + b"\x02" + epoch + finalized)
+    return framed(1, body + b"\x02" + epoch + finalized)
 
 
 METADATA = framed(
-    3, struct.pack(">ii", 1, 7) + b"\x00\x04host" + struct.pack(">ihh", 99, -1, 2) + b"id" + bytes(8)
+    2, struct.pack(">ii", 1, 7) + b"\x00\x04host" + struct.pack(">ihh", 99, -1, 2) + b"id" + bytes(8)
 )
 
 
 async def test_our_own_endpoint_answers() -> None:
     async with Broker({"orders": 3}) as broker:
-        answer = await probe.examine(broker.bootstrap_servers, seconds=20)
+        answer = await examine(broker.bootstrap_servers, seconds=20)
         assert list(answer.nodes.values()) == [broker.bootstrap_servers]
         assert answer.cluster_id
         assert answer.speaks_kip848
@@ -70,7 +70,7 @@ async def test_our_own_endpoint_answers() -> None:
 async def test_apis_features_and_nodes_are_read() -> None:
     features = {"group.version": 1, "metadata.version": 30}
     async with server(versions(3, 18, 68, features=features), METADATA) as port:
-        answer = await probe.examine(f"127.0.0.1:{port}")
+        answer = await examine(f"127.0.0.1:{port}")
     apis = dict.fromkeys((3, 18, 68), (0, 1))
     assert answer == (("127.0.0.1", port), "id", {7: "host:99"}, apis, features)
 
@@ -86,7 +86,7 @@ async def test_apis_features_and_nodes_are_read() -> None:
 async def test_a_broker_without_kip_848_is_told(spoken: bytes) -> None:
     async with server(spoken, METADATA) as port:
         with pytest.raises(EnvironmentLacks, match=r"no KIP-848 consumer groups: Kafka 4\.0 or newer"):
-            await probe.examine(f"127.0.0.1:{port}")
+            await examine(f"127.0.0.1:{port}")
 
 
 @pytest.mark.parametrize(
@@ -95,17 +95,17 @@ async def test_a_broker_without_kip_848_is_told(spoken: bytes) -> None:
         b"HTTP/1.1 400 Bad Request\r\n\r\n",
         b"\x15\x03\x03\x00\x02\x02\x50",
         b"",
-        framed(18, b"\x00"),
-        framed(17, b"\x00\x00\x01"),
-        framed(18, struct.pack(">hb", 0, 100)),
-        framed(18, b"\x00\x00\xff\xff\xff\xff\xff\xff"),
-        framed(18, struct.pack(">h", 35)),
+        framed(1, b"\x00"),
+        framed(9, b"\x00\x00\x01"),
+        framed(1, struct.pack(">hb", 0, 100)),
+        framed(1, b"\x00\x00\xff\xff\xff\xff\xff\xff"),
+        framed(1, struct.pack(">h", 35)),
     ],
 )
 async def test_what_is_not_kafka_is_told(said: bytes) -> None:
     async with server(said) as port:
         with pytest.raises(EnvironmentLacks, match="does not answer as a plaintext Kafka listener does"):
-            await probe.examine(f"127.0.0.1:{port}", seconds=2)
+            await examine(f"127.0.0.1:{port}", seconds=2)
 
 
 @pytest.mark.parametrize(
@@ -120,14 +120,14 @@ async def test_what_is_not_kafka_is_told(said: bytes) -> None:
 async def test_usual_mistakes_are_told_by_their_name(said: bytes, guessed: str) -> None:
     async with server(said) as port:
         with pytest.raises(EnvironmentLacks, match=guessed):
-            await probe.examine(f"127.0.0.1:{port}", seconds=20)
+            await examine(f"127.0.0.1:{port}", seconds=20)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost"])
 async def test_nobody_there_is_told(host: str) -> None:
     (port,) = free_ports(1)
     with pytest.raises(EnvironmentLacks) as raised:
-        await probe.examine(f"{host}:{port}", seconds=20)
+        await examine(f"{host}:{port}", seconds=20)
     assert str(raised.value) == (
         f"no broker answers at {host}:{port} (connection refused): start one, or: fencepost cluster up"
     )
@@ -135,13 +135,13 @@ async def test_nobody_there_is_told(host: str) -> None:
 
 async def test_a_name_that_nobody_has_is_told() -> None:
     with pytest.raises(EnvironmentLacks, match=r"no broker answers at nowhere\.invalid:9092 \([\w ]+\): "):
-        await probe.examine("nowhere.invalid:9092", seconds=20)
+        await examine("nowhere.invalid:9092", seconds=20)
 
 
 async def test_no_answer_in_time_is_told() -> None:
     async with server(silent=True) as port:
         with pytest.raises(EnvironmentLacks, match="it accepts connections, and there was no answer in time"):
-            await probe.examine(f"127.0.0.1:{port}", seconds=0.1)
+            await examine(f"127.0.0.1:{port}", seconds=0.1)
 
 
 @pytest.mark.parametrize(
@@ -161,14 +161,14 @@ async def test_no_answer_in_time_is_told() -> None:
 )
 async def test_what_is_no_address_is_wrong_usage(address: str) -> None:
     with pytest.raises(FencepostError, match="expected HOST:PORT") as raised:
-        await probe.examine(address)
+        await examine(address)
     assert raised.value.exit_code == 2
 
 
 async def test_of_several_brokers_one_has_to_answer() -> None:
     (nobody,) = free_ports(1)
     async with server(versions(3, 18, 68), METADATA) as port:
-        answer = await probe.examine(f"127.0.0.1:{nobody}, 127.0.0.1:{port},", seconds=20)
+        answer = await examine(f"127.0.0.1:{nobody}, 127.0.0.1:{port},", seconds=20)
     assert answer.speaks_kip848
     with pytest.raises(EnvironmentLacks, match=rf"no broker answers at 127\.0\.0\.1:{nobody} "):
-        await probe.examine(f"127.0.0.1:{nobody},127.0.0.1:{port}", seconds=20)
+        await examine(f"127.0.0.1:{nobody},127.0.0.1:{port}", seconds=20)
