@@ -19,13 +19,6 @@ if TYPE_CHECKING:
 CURVE: Final = [point / 100 for point in range(101)]
 """A distribution is drawn from its percentiles 0, 1, … 100, however many values it has."""
 
-TRACE: Final = (
-    "run_id string, seq bigint, t_us bigint, world string, `group` string, actor string, kind string, "
-    "state_from string, state_to string, member_epoch int, group_epoch int, "
-    "partitions array<struct<topic: string, partition: int>>, error string, detail string"
-)
-"""The columns of a trace, as Spark has them."""
-
 _CACHED: Final = frozenset(
     {"run", "rebalance", "ownership", "handover", "occupancy", "incident", "escalation", "move"}
 )

@@ -12,10 +12,9 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from fencepost.simulation.analyses.views import TRACE
 from fencepost.simulation.trace.documents import NO_DOCUMENT, TracedRow, decode
 from fencepost.simulation.trace.parquet import SCHEMA, record_batch
-from fencepost.simulation.trace.schema import Row
+from fencepost.simulation.trace.schema import COLUMNS, TRACE_DDL, Row
 from fencepost.simulation.trace.security import OPEN, ClientSecurity
 
 if TYPE_CHECKING:
@@ -29,7 +28,7 @@ GONE: Final = "begin anew in another --out"
 """What there is to do when records were deleted before they were read."""
 UNREADABLE: Final = "no record of a group that is known here"
 
-_BLANK: Final = Row(0, 0, "", "", "", "", "", "", -1, -1, (), "", "")
+_BLANK: Final = Row._make(column.type.blank for name, column in COLUMNS.items() if name != "run_id")
 
 
 def rows_of(source: DataFrame, servers: str, topic: str, security: ClientSecurity = OPEN) -> DataFrame:
@@ -41,7 +40,7 @@ def rows_of(source: DataFrame, servers: str, topic: str, security: ClientSecurit
         documents, otherwise = told_by_groups(source, servers, security), UNREADABLE
     decoded = functools.partial(_decoded, otherwise)
     return documents.select("value", "timestamp").mapInArrow(
-        decoded, f"{TRACE}, at timestamp, skipped string"
+        decoded, f"{TRACE_DDL}, at timestamp, skipped string"
     )
 
 

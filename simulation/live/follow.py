@@ -18,7 +18,6 @@ import structlog
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.analyses.catalogue import ANALYSES
-from fencepost.simulation.analyses.views import TRACE
 from fencepost.simulation.live.documents import AT, GONE, SKIPPED, rows_of
 from fencepost.simulation.live.folder import Counts, Following, LiveFolder
 from fencepost.simulation.live.source import MOST_RECORDS, SourceReader, choose_reader
@@ -27,6 +26,7 @@ from fencepost.simulation.pipeline.analyze import Tables, analyze
 from fencepost.simulation.pipeline.progress import Progress
 from fencepost.simulation.pipeline.session import LOCAL, raised_by_spark, run_job, spark_session, told
 from fencepost.simulation.trace.brokers import require_topic
+from fencepost.simulation.trace.schema import TRACE_DDL
 from fencepost.simulation.trace.security import OPEN, ClientSecurity
 
 if TYPE_CHECKING:
@@ -289,7 +289,7 @@ class _Session:
         began_s = time.monotonic()
         if not files or count == rows or began_s < due_s:
             return
-        trace = self._spark.read.schema(TRACE).parquet(*map(str, files))
+        trace = self._spark.read.schema(TRACE_DDL).parquet(*map(str, files))
         for name in HEADLINES:
             rows_of_table = run_job(self._spark, name, ANALYSES[name](trace).collect)
             self._tables[name] = [row.asDict() for row in rows_of_table]

@@ -19,7 +19,7 @@ from fencepost.simulation.analyses.catalogue import ANALYSES, TABLES
 from fencepost.simulation.analyses.comparison import COMPARISONS, comparison_rows, samples
 from fencepost.simulation.analyses.incidents import MUTANTS, RUNS
 from fencepost.simulation.analyses.measures import VALUES
-from fencepost.simulation.analyses.views import TRACE, Views
+from fencepost.simulation.analyses.views import Views
 from fencepost.simulation.pipeline.arguments import hint, path_of
 from fencepost.simulation.pipeline.progress import Progress, Silent
 from fencepost.simulation.pipeline.scale import session_settings, settings_for
@@ -34,6 +34,7 @@ from fencepost.simulation.pipeline.session import (
     told,
 )
 from fencepost.simulation.pipeline.traces import TraceFiles, check_rows, find_traces
+from fencepost.simulation.trace.schema import TRACE_DDL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -118,7 +119,7 @@ def analyze_files(
     :raises FencepostError: if a file is damaged, or Spark cannot read it.
     """
     summaries = spark.read.parquet(*files.runs) if files.runs else None
-    trace = spark.createDataFrame([], TRACE)
+    trace = spark.createDataFrame([], TRACE_DDL)
     if files.traces:
         trace = _read(spark, files)
     names = set(TABLES if only is None else only)
@@ -152,7 +153,7 @@ def analyze_files(
 
 def _read(spark: SparkSession, files: TraceFiles) -> DataFrame:
     """The rows of all traces; runs of one id in several files have others."""
-    trace = spark.read.schema(TRACE).parquet(*files.traces)
+    trace = spark.read.schema(TRACE_DDL).parquet(*files.traces)
     names = {os.path.abspath(path): name for path, name in files.names.items()}
     if not names:
         return trace

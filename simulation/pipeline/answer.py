@@ -11,7 +11,7 @@ import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.comparison import MeasureComparison, Sample, compare, samples
-from fencepost.simulation.analyses.views import TRACE, Views
+from fencepost.simulation.analyses.views import Views
 from fencepost.simulation.pipeline.campaign import ran
 from fencepost.simulation.pipeline.losses import Lost
 from fencepost.simulation.pipeline.outline import Outline
@@ -27,6 +27,7 @@ from fencepost.simulation.pipeline.session import (
     wall_clock,
 )
 from fencepost.simulation.pipeline.tasks import OPTION, CampaignCell, cells_of, seeds_of
+from fencepost.simulation.trace.schema import TRACE_DDL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -116,7 +117,7 @@ def answer(
         with shown.step("measuring", 1) as advance, settings_for(spark, files.rows):
             try:
                 summaries = spark.read.parquet(*files.runs)
-                views = Views(spark.read.schema(TRACE).parquet(*files.traces), summaries, cached=True)
+                views = Views(spark.read.schema(TRACE_DDL).parquet(*files.traces), summaries, cached=True)
                 measured = run_job(spark, "measures", lambda: samples(_measured(views)))
                 failed = run_job(spark, "runs", lambda: _failed(summaries))
                 views.release()

@@ -202,7 +202,8 @@ class Campaign:
         :raises FencepostError: if there is no such table, no trace was kept, or the campaign has not run.
         """
         from fencepost.simulation.analyses.catalogue import ANALYSES
-        from fencepost.simulation.analyses.views import TRACE, Views
+        from fencepost.simulation.analyses.views import Views
+        from fencepost.simulation.trace.schema import TRACE_DDL
 
         if name != "trace" and name not in ANALYSES:
             raise FencepostError(
@@ -215,7 +216,7 @@ class Campaign:
             trace = spark.read.parquet(*files.traces)
         elif name in _OF_RUNS:
             files = TraceFiles((), tuple(map(str, sorted((self.out / RUNS).glob("*.parquet")))))
-            trace = spark.createDataFrame([], TRACE)
+            trace = spark.createDataFrame([], TRACE_DDL)
         else:
             raise FencepostError(
                 f"{name}: no trace was kept, as traces={self._outline.traces!r} has it; "

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fencepost.coordinator.reading import read_file
-from fencepost.simulation.pipeline.output import run_schema, whole_file
-from fencepost.simulation.pipeline.traces import RUNS, TRACES
+from fencepost.simulation.pipeline.output import whole_file
+from fencepost.simulation.pipeline.traces import RUNS, TRACES, run_schema
 from fencepost.simulation.trace.parquet import SCHEMA
 
 FLUSH_SECONDS: Final = 20.0
