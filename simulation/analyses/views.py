@@ -28,7 +28,7 @@ _CACHED: Final = frozenset(
 class Views:
     """Queries over one trace. Each is a file of SQL beside this one; `{NAME}` in it stands for another view.
 
-    `files` has the `run_id` of runs that are told from others by their `file`, which it has as JSON. `cached`
+    `files` has the `run_id` of runs that only their `file` distinguishes; it has that as JSON. `cached`
     keeps those that several tables use; `release` lets go of them. Several threads may ask.
     """
 
@@ -74,7 +74,9 @@ class Views:
 
     def release(self) -> None:
         """Drop what was cached."""
-        with contextlib.suppress(Exception):  # a JVM that has ended keeps nothing; why it did is told
+        with contextlib.suppress(
+            Exception
+        ):  # a JVM that has ended keeps nothing; the caller raises the reason
             for name in _CACHED & self._frames.keys():
                 self._frames[name].unpersist()
 

@@ -13,7 +13,7 @@ from fencepost.simulation.cli.arguments import Count, Json, writable_file
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.pipeline.progress import progress_for
-from fencepost.simulation.report.tables import duration as told
+from fencepost.simulation.report.model import duration as told
 from fencepost.simulation.scenarios.load import load_any
 from fencepost.simulation.scenarios.sac import SacScenario
 
@@ -61,7 +61,7 @@ def bridge(
     with progress_for(json=json).step("comparing", 2 * seeds) as advance:
         result = compare(loaded, range(1, seeds + 1), progress=advance)
     if report is not None:
-        from fencepost.simulation.report.bridge import render_bridge
+        from fencepost.simulation.report.render import render_bridge
 
         render_bridge(result.scenario, _facts(result), _rows(result), report)
     if json:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+import time
 from collections.abc import Mapping
 from importlib.util import find_spec
-from typing import TYPE_CHECKING, Final, Protocol
+from pathlib import Path
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import msgspec
+import structlog
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation.live.connector import Connector, find_connector
-from fencepost.simulation.live.documents import GROUP_LOG
+from fencepost.simulation.java import cache_directory, find_java
+from fencepost.simulation.live.records import GROUP_LOG
 from fencepost.simulation.trace.security import ClientSecurity
 
 if TYPE_CHECKING:
@@ -29,7 +37,7 @@ class SourceReader(Protocol):
 
     @property
     def name(self) -> str:
-        """What people are told."""
+        """The text for people."""
 
     @property
     def settings(self) -> Mapping[str, str]:
@@ -97,3 +105,105 @@ def choose_reader(topic: str) -> SourceReader:
         if connector is not None:
             return ConnectorReader(connector)
     return PythonReader()
+
+
+FETCH_SECONDS: Final = 60.0
+"""How long Maven may take, for all versions together: whoever waits wants to see rows."""
+_TRIED: Final = (("4.2.0", "4.0.0"),)
+"""Versions of the connector and of its part for tokens that work with Spark 4.3, the newest first."""
+_TOO_SLOW: Final = "Maven took too long"
+_OF_SPARK: Final = re.compile(r"(scala-library|slf4j-api|jsr305|lz4-java|snappy-java)-")
+"""What Spark itself brings along."""
+
+_log = structlog.get_logger(__name__)
+
+_POM: Final = """\
+<project xmlns="http://maven.apache.org/POM/4.0.0">
+  <modelVersion>4.0.0</modelVersion>
+  <groupId>fencepost</groupId>
+  <artifactId>connector</artifactId>
+  <version>1</version>
+  <dependencies>
+    <dependency>
+      <groupId>org.apache.spark</groupId>
+      <artifactId>spark-sql-kafka-0-10_2.13</artifactId>
+      <version>{connector}</version>
+      <exclusions><exclusion><groupId>org.apache.spark</groupId><artifactId>*</artifactId></exclusion></exclusions>
+    </dependency>
+    <dependency>
+      <groupId>org.apache.spark</groupId>
+      <artifactId>spark-token-provider-kafka-0-10_2.13</artifactId>
+      <version>{tokens}</version>
+      <exclusions><exclusion><groupId>*</groupId><artifactId>*</artifactId></exclusion></exclusions>
+    </dependency>
+  </dependencies>
+</project>
+"""
+
+
+class Connector(NamedTuple):
+    """Jars for `spark.jars`, and the version of the connector among them."""
+
+    version: str
+    jars: tuple[Path, ...]
+
+
+def find_connector(spark_version: str, environ: Mapping[str, str] = os.environ) -> Connector | None:
+    """The connector for this Spark, fetched if need be; None if it is not in the cache, and not to be had.
+
+    The log says what is fetched before it is, and why it is not there in the end.
+    """
+    versions = ((spark_version, spark_version), *_TRIED)
+    folders = {pair: cache_directory(environ) / f"spark-kafka-{pair[0]}" for pair in versions}
+    for pair, folder in folders.items():
+        if jars := tuple(sorted(folder.glob("*.jar"))):
+            return Connector(pair[0], jars)
+    maven = shutil.which("mvn", path=environ.get("PATH"))
+    if maven is None:
+        _log.info("connector_missing", why="there is no Maven to fetch it with")
+        return None
+    until = time.monotonic() + FETCH_SECONDS
+    for pair, folder in folders.items():
+        seconds = max(until - time.monotonic(), 0)
+        _log.info("connector_fetching", version=pair[0], by=maven, seconds_at_most=round(seconds))
+        why = _fetch(maven, pair, folder, environ, seconds)
+        if jars := tuple(sorted(folder.glob("*.jar"))):  # another process may have been faster
+            return Connector(pair[0], jars)
+        _log.warning("connector_missing", version=pair[0], why=why)
+        if why == _TOO_SLOW:
+            return None
+    return None
+
+
+def _fetch(
+    maven: str, versions: tuple[str, str], folder: Path, environ: Mapping[str, str], seconds: float
+) -> str:
+    """Put the jars into the folder, all of them or none; answers why they are not there."""
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix=".connector-", dir=folder.parent) as scratch:
+            pom, lib = Path(scratch) / "pom.xml", Path(scratch) / "lib"
+            pom.write_text(_POM.format(connector=versions[0], tokens=versions[1]), encoding="utf-8")
+            words = [maven, "--quiet", "--batch-mode", "--file", str(pom)]
+            words += ["dependency:copy-dependencies", "-DincludeScope=runtime", f"-DoutputDirectory={lib}"]
+            done = subprocess.run(
+                words,
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=seconds,
+                check=False,
+                env={"JAVA_HOME": str(find_java(environ).parent.parent), **environ},
+            )
+            if done.returncode:
+                return "Maven did not find it"
+            for jar in lib.glob("*.jar"):
+                if _OF_SPARK.match(jar.name):
+                    jar.unlink()
+            lib.rename(folder)
+    except subprocess.TimeoutExpired:
+        return _TOO_SLOW
+    except EnvironmentLacks as error:
+        return str(error)
+    except OSError as error:
+        return error.strerror or str(error)
+    return ""

@@ -172,7 +172,7 @@ class CampaignDirectory:
 
     def _sweep(self) -> None:
         """Keep what an interrupted campaign had finished, remove what it left half done."""
-        from fencepost.simulation.pipeline.part_files import recover
+        from fencepost.simulation.pipeline.worker import recover
 
         recover(self.root)
         for folder in (RUNS, TRACES):

@@ -135,8 +135,8 @@ def find_traces(path: Path) -> TraceFiles:
     summary = run_schema()
     for file in runs:
         _check(file, [summary.field(name) for name in _OF_SUMMARIES], "summary of runs")
-    told = _told_apart(path, traces) if len(traces) > 1 and not runs else {}
-    return TraceFiles(tuple(map(str, traces)), tuple(map(str, runs)), told)
+    renamed = _renamed(path, traces) if len(traces) > 1 and not runs else {}
+    return TraceFiles(tuple(map(str, traces)), tuple(map(str, runs)), renamed)
 
 
 def check_rows(files: TraceFiles) -> None:
@@ -156,7 +156,7 @@ def check_rows(files: TraceFiles) -> None:
             raise _unreadable(Path(path), error) from error
 
 
-def _told_apart(root: Path, files: Sequence[Path]) -> dict[str, Renamed]:
+def _renamed(root: Path, files: Sequence[Path]) -> dict[str, Renamed]:
     """The runs of files that hold one that another file holds too, by new ids.
 
     A run may be spread over files, but then no two of them have its first row.
@@ -174,14 +174,14 @@ def _told_apart(root: Path, files: Sequence[Path]) -> dict[str, Renamed]:
         return (place.parent if by_folder else place.with_suffix("")).as_posix()
 
     clashing = {name(file) for held in shared for file in held}
-    told: dict[str, Renamed] = {}
+    renamed: dict[str, Renamed] = {}
     for file, found in begins.items():
         if (its := name(file)) in clashing:
             for run_id in found:
-                before = told.get(f"{run_id}@{its}")
+                before = renamed.get(f"{run_id}@{its}")
                 more = () if before is None else before.traces
-                told[f"{run_id}@{its}"] = Renamed(run_id, its, (*more, str(file)))
-    return told
+                renamed[f"{run_id}@{its}"] = Renamed(run_id, its, (*more, str(file)))
+    return renamed
 
 
 def _begins(file: Path) -> dict[str, int]:
@@ -204,8 +204,8 @@ def _begins_of_group(trace: pq.ParquetFile, number: int) -> Iterable[tuple[str, 
     """Those of a row group. Its statistics tell, where it is of one run."""
     group = trace.metadata.row_group(number)
     chunks = [group.column(each) for each in range(group.num_columns)]
-    told = {chunk.path_in_schema: chunk.statistics for chunk in chunks}
-    runs, seqs = told["run_id"], told["seq"]
+    statistics = {chunk.path_in_schema: chunk.statistics for chunk in chunks}
+    runs, seqs = statistics["run_id"], statistics["seq"]
     if all(each is not None and each.has_min_max for each in (runs, seqs)) and runs.min == runs.max:
         return [(runs.min, seqs.min)]
     rows = trace.read_row_group(number, columns=["run_id", "seq"])

@@ -19,7 +19,7 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostErr
 from fencepost.simulation.cli import main
 from fencepost.simulation.cli.interrupts import STOPPING
 from fencepost.simulation.pipeline import session
-from fencepost.simulation.pipeline.shutdown import end_unsaid, silence_accumulators
+from fencepost.simulation.pipeline.session import end_unsaid, silence_accumulators
 
 
 @pytest.mark.parametrize(
@@ -144,7 +144,7 @@ from pyspark import SparkContext
 from fencepost.simulation.analyses.views import Views
 from fencepost.simulation.trace.schema import TRACE_DDL
 from fencepost.simulation.cli import main
-from fencepost.simulation.pipeline import analyze, scale, session
+from fencepost.simulation.pipeline import analyze, session
 
 def end_together():
     process = SparkContext._gateway.proc
@@ -155,7 +155,7 @@ def end_together():
     SparkContext._active_spark_context.statusTracker().getActiveJobsIds()
 
 def analyse(*args, **named):
-    with session.spark_session() as spark, scale.settings_for(spark, 1):
+    with session.spark_session() as spark, session.settings_for(spark, 1):
         views = Views(spark.createDataFrame([], TRACE_DDL), cached=True)
         with contextlib.ExitStack() as after:
             after.callback(views.release)

@@ -17,8 +17,7 @@ from fencepost.simulation.pipeline.analyze import AnalysisResults
 from fencepost.simulation.pipeline.reporting import interesting_runs, listed_runs, report_runs
 from fencepost.simulation.pipeline.traces import run_schema
 from fencepost.simulation.report.figures import charts_of
-from fencepost.simulation.report.grid import as_json, grid_of, natural
-from fencepost.simulation.report.model import Curve, ReportInput
+from fencepost.simulation.report.model import Curve, ReportInput, as_json, grid_of, natural
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load
 from fencepost.simulation.trace.parquet import ParquetTrace

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.analyses.catalogue import ANALYSES, TABLES
-from fencepost.simulation.analyses.incidents import RUNS
+from fencepost.simulation.analyses.catalogue import ANALYSES, RUNS, TABLES
 from fencepost.simulation.analyses.measures import VALUES
 from fencepost.simulation.analyses.situations import SITUATIONS
 from fencepost.simulation.analyses.views import Views
