@@ -14,7 +14,6 @@ from fencepost.simulation.analyses.declaration import CELL, Declared, Unit
 from fencepost.simulation.analyses.measures import MEASURES
 from fencepost.simulation.trace.schema import Row
 
-Cell: TypeAlias = str | int | float | bool | None
 Table: TypeAlias = Sequence[Mapping[str, Any]]
 
 
