@@ -10,7 +10,7 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.pipeline.arguments import (
@@ -260,18 +260,13 @@ class Campaign:
 
         from fencepost.simulation.failures.failure import with_mutant
         from fencepost.simulation.run import run
-        from fencepost.simulation.trace.parquet import SCHEMA, record_batch
+        from fencepost.simulation.trace.parquet import SCHEMA, ArrowTrace
 
         cell, seed = self._cell(run_id)
-        batches: list[Any] = []
-
-        class Kept:
-            def write(self, rows: Any, /) -> None:
-                batches.append(record_batch(rows, run_id))
-
+        trace = ArrowTrace(run_id)
         with with_mutant(cell.mutant):
-            run(cell.scenario, seed, trace=Kept())
-        return pa.Table.from_batches(batches, SCHEMA)
+            run(cell.scenario, seed, trace=trace)
+        return pa.Table.from_batches(trace.batches, SCHEMA)
 
     def _cell(self, run_id: str) -> tuple[CampaignCell, int]:
         prefix, _, seed = run_id.rpartition("-")

@@ -20,7 +20,7 @@ import tempfile
 import time
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from multiprocessing import Pipe
 from multiprocessing.connection import Connection
 from typing import IO, TYPE_CHECKING, Any, Final
@@ -30,8 +30,7 @@ import pyarrow as pa
 
 from fencepost.simulation.kernel.observers import RAISED
 from fencepost.simulation.pipeline.tasks import CampaignCell, Task
-from fencepost.simulation.trace.parquet import record_batch
-from fencepost.simulation.trace.schema import Row
+from fencepost.simulation.trace.parquet import ArrowTrace
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -96,18 +95,6 @@ def _place(frame: FrameType) -> str:
     return f"{os.path.basename(code.co_filename)}:{frame.f_lineno}, in {code.co_qualname}"
 
 
-class _Kept:
-    """A trace in memory, as Arrow: a tenth of its size as rows."""
-
-    def __init__(self, run_id: str) -> None:
-        self.batches: list[pa.RecordBatch] = []
-        self._run_id = run_id
-
-    def write(self, rows: Sequence[Row], /) -> None:
-        """Take a batch."""
-        self.batches.append(record_batch(rows, self._run_id))
-
-
 def begun_row(cell: CampaignCell, task: Task) -> dict[str, Any]:
     """The row of a run of which nothing is known yet."""
     return {
@@ -130,7 +117,7 @@ def run_one(
     `again` is called before a run is repeated for its trace: the time limit is that of each.
     """
     row = begun_row(cell, task)
-    kept = _Kept(row["run_id"])
+    kept = ArrowTrace(row["run_id"])
     began = time.perf_counter()
     result = _run(job, cell, task.seed, kept if task.traced else None)
     if isinstance(result, str):
@@ -148,7 +135,7 @@ def run_one(
     return row, kept.batches
 
 
-def _run(job: JobSpec, cell: CampaignCell, seed: int, trace: _Kept | None) -> RunResult | str:
+def _run(job: JobSpec, cell: CampaignCell, seed: int, trace: ArrowTrace | None) -> RunResult | str:
     """The result, or what went wrong."""
     from fencepost.simulation.failures.failure import with_mutant
     from fencepost.simulation.run import run

@@ -43,8 +43,7 @@ class Row(NamedTuple):
     world: Annotated[str, Column(TEXT, "`simulated`; other worlds write the same schema.", required=True)]
     group: Annotated[str, Column(TEXT, "The group's id.")]
     actor: Annotated[
-        str,
-        Column(TEXT, "What the event happened to: mostly a host, whose name outlives restarts."),
+        str, Column(TEXT, "What the event happened to: mostly a host, whose name outlives restarts.")
     ]
     kind: Annotated[str, Column(TEXT, "What happened: one of the kinds below.", required=True)]
     state_from: Annotated[str, Column(TEXT, "The state before a transition.")]
@@ -84,6 +83,9 @@ TRACE_DDL: Final = ddl_of(COLUMNS)
 """The columns of a trace, as Spark declares them."""
 
 
+_MEMBER: Final = "the member's host"
+_MEMBER_OR_SAC: Final = "the member's host; a single active consumer's client and stream"
+_BROKER: Final = "the coordinator's host"
 _TRANSITION: Final = {"state_from": "the state before", "state_to": "the state after"}
 _MACHINE: Final = _TRANSITION | {"detail": "the event of the machine's table"}
 
@@ -120,7 +122,7 @@ class RowKind(enum.StrEnum):
     HEARTBEAT = (
         "heartbeat",
         "The coordinator responded to a heartbeat, or to another request of the classic protocol.",
-        "the member's host",
+        _MEMBER,
         {
             "member_epoch": "the epoch in the response, or that of a request that was refused",
             "partitions": "the assignment in the response, of the classic protocol that of SyncGroup",
@@ -132,31 +134,27 @@ class RowKind(enum.StrEnum):
     REQUEST_LOST = (
         "request.lost",
         "A request did not reach its broker.",
-        "the member's host",
+        _MEMBER,
         {"detail": "the request and the broker"},
     )
     RESPONSE_LOST = (
         "response.lost",
         "A request was carried out, and its response was lost.",
-        "the member's host",
+        _MEMBER,
         {"detail": "the request and the broker"},
     )
     MEMBER_STATE = (
         "member.state",
         "A member's state machine moved. A single active consumer reads in ACTIVE, and holds its stream"
         " until it has left STEPPING_DOWN.",
-        "the member's host; a single active consumer's client and stream",
-        {
-            "member_epoch": "the member's epoch",
-            "partitions": "those that the member owns",
-        }
-        | _MACHINE,
+        _MEMBER_OR_SAC,
+        {"member_epoch": "the member's epoch", "partitions": "those that the member owns"} | _MACHINE,
     )
     CALLBACK_BEGIN = (
         "callback.begin",
         "A rebalance callback begins. From a begin of revoked or lost on, its partitions are not fetchable;"
         " from one of stepping down or lost on, a single active consumer reads nothing new.",
-        "the member's host; a single active consumer's client and stream",
+        _MEMBER_OR_SAC,
         {
             "partitions": "those that the callback is about",
             "detail": "assigned, revoked or lost; of a single active consumer activated, stepping down, lost",
@@ -165,7 +163,7 @@ class RowKind(enum.StrEnum):
     CALLBACK_END = (
         "callback.end",
         "A rebalance callback ends. From an end of assigned on, its partitions are fetchable.",
-        "the member's host; a single active consumer's client and stream",
+        _MEMBER_OR_SAC,
         {
             "partitions": "those that the callback is about",
             "error": "the callback raised: it, or its opposite, is called again, except if all is given up,"
@@ -173,17 +171,12 @@ class RowKind(enum.StrEnum):
             "detail": "as for `callback.begin`",
         },
     )
-    GROUP_STATE = (
-        "group.state",
-        "The group moved between its states.",
-        "the coordinator's host",
-        _TRANSITION,
-    )
+    GROUP_STATE = ("group.state", "The group moved between its states.", _BROKER, _TRANSITION)
     GROUP_EPOCH = (
         "group.epoch",
         "The group epoch was raised. Of a classic group the epoch is its generation, and it counts as raised"
         " when members begin to join.",
-        "the coordinator's host",
+        _BROKER,
         {
             "state_to": "the group's state after that step",
             "detail": "the cause: that of a heartbeat, timeout (of a member), topics (changed), expressions"
@@ -193,12 +186,12 @@ class RowKind(enum.StrEnum):
     TARGET = (
         "group.target",
         "There is a new target assignment, of a classic group its leader's; `group_epoch` is its epoch.",
-        "the coordinator's host",
+        _BROKER,
     )
     ASSIGNMENT = (
         "assignment",
         "The coordinator wrote what a member of a consumer group holds; blank if the member is removed.",
-        "the member's host",
+        _MEMBER,
         {
             "state_to": "the member's state in the coordinator's eyes",
             "member_epoch": "the member's epoch",
@@ -218,7 +211,7 @@ class RowKind(enum.StrEnum):
     COMMIT = (
         "commit",
         "An OffsetCommit has its response, or is given up.",
-        "the member's host",
+        _MEMBER,
         {
             "member_epoch": "the epoch in the request",
             "partitions": "those that are committed",
@@ -229,7 +222,7 @@ class RowKind(enum.StrEnum):
     RECORDS = (
         "records",
         "The application finished processing records.",
-        "the member's host",
+        _MEMBER,
         {
             "partitions": "the partition of the records",
             "detail": "the offsets, and where the log ends if that is known: `4..6 of 9` is about the records"
@@ -239,13 +232,13 @@ class RowKind(enum.StrEnum):
     COORDINATOR = (
         "coordinator",
         "A coordinator's host changed.",
-        "the coordinator's host",
+        _BROKER,
         {"detail": "load, active, resign, crash or restart"},
     )
     HOST = (
         "host",
         "A member's host changed.",
-        "the member's host",
+        _MEMBER,
         {"detail": "start, stop, stopped, crash, freeze or thaw"},
     )
     SAC_CONSUMER = (
@@ -259,24 +252,9 @@ class RowKind(enum.StrEnum):
             "detail": "the command or event, and the connection",
         },
     )
-    NODE = (
-        "node",
-        "A node of a stream cluster changed.",
-        "the node",
-        {"detail": "crash, restart or left"},
-    )
-    CLIENT_STATE = (
-        "client.state",
-        "A client of a Streams application moved.",
-        "the client",
-        _MACHINE,
-    )
-    THREAD_STATE = (
-        "thread.state",
-        "A thread of such a client moved.",
-        "the thread",
-        _MACHINE,
-    )
+    NODE = ("node", "A node of a stream cluster changed.", "the node", {"detail": "crash, restart or left"})
+    CLIENT_STATE = ("client.state", "A client of a Streams application moved.", "the client", _MACHINE)
+    THREAD_STATE = ("thread.state", "A thread of such a client moved.", "the thread", _MACHINE)
     THREAD_FAILED = (
         "thread.failed",
         "An exception left a thread, and its handler decided.",
