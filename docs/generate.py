@@ -22,7 +22,7 @@ from types import UnionType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import cyclopts
-from scenario_keys import sac_keys, scenario_keys, streams_keys, texts_of, variants
+from scenario_keys import sac_keys, scenario_keys, streams_keys, variants
 
 from fencepost.coordinator.codec.registry import REGISTRY
 from fencepost.member.consumer.drafts import VIEWS, DraftDifference
@@ -50,41 +50,28 @@ PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTAL
 HUNT = re.compile(r"(<!-- hunted: mutants -->\n).*?(<!-- end -->)", re.DOTALL)
 """What takes a while to find out: it is renewed with the examples."""
 
-COLUMNS = {
-    "run_id": "Which run; the only column that is not in the digest.",
-    "seq": "Number of the row in its run, from 1.",
-    "t_us": "Virtual microseconds since the start of the run.",
-    "world": "`simulated`; other worlds write the same schema.",
-    "group": "The group's id.",
-    "actor": "Who: the name of a host. Member hosts keep theirs over restarts.",
-    "kind": "What happened: one of the kinds below.",
-    "state_from": "The state that was left, where the row tells of a transition.",
-    "state_to": "The state that was entered.",
-    "member_epoch": "The member's epoch afterwards; -1 where there is none.",
-    "group_epoch": "The group's epoch afterwards; -1 where there is none.",
-    "partitions": "List of (topic, partition); what it means depends on the kind.",
-    "error": "Kafka's error; Disconnected, RequestTimedOut or CallbackFailed; a broken invariant; or empty.",
-    "detail": "What the kind says.",
-}
-KINDS_WITHOUT_TEXT = {
-    "run.end": "The run is over.",
-    "request.lost": "A request did not reach its broker.",
-    "response.lost": "A request was carried out, and its answer did not come back.",
-}
-
 
 def columns() -> Iterator[str]:
     """The trace's columns."""
-    yield "| column | meaning |\n|---|---|"
-    yield from (f"| `{name}` | {COLUMNS[name]} |" for name in schema.COLUMNS)
+    yield "| column | type | of the kinds | meaning |\n|---|---|---|---|"
+    for name, column in schema.COLUMNS.items():
+        yield f"| `{name}` | {column.type.ddl} | {_kinds_of(name)} | {column.meaning} |"
+
+
+def _kinds_of(column: str) -> str:
+    using = set(schema.kinds_of(column))
+    others = [kind for kind in schema.RowKind if kind not in using]
+    if len(others) < len(using):
+        return "all" + (f" except {', '.join(f'`{kind}`' for kind in others)}" if others else "")
+    return ", ".join(f"`{kind}`" for kind in schema.RowKind if kind in using)
 
 
 def kinds() -> Iterator[str]:
     """The trace's kinds of rows."""
-    texts = texts_of(schema.RowKind)
-    yield "| kind | what it tells |\n|---|---|"
+    yield "| kind | what happened | `actor` | other columns |\n|---|---|---|---|"
     for kind in schema.RowKind:
-        yield f"| `{kind.value}` | {texts.get(kind.name) or KINDS_WITHOUT_TEXT[kind.value]} |"
+        meanings = "; ".join(f"`{name}`: {meaning}" for name, meaning in kind.columns.items())
+        yield f"| `{kind}` | {kind.event} | {kind.actor} | {meanings} |"
 
 
 def commands() -> Iterator[str]:

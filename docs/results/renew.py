@@ -21,9 +21,9 @@ from fencepost.simulation.analyses.catalogue import ANALYSES
 from fencepost.simulation.analyses.declaration import Column, Unit
 from fencepost.simulation.analyses.views import Views
 from fencepost.simulation.pipeline.campaign import ran
-from fencepost.simulation.pipeline.outline import Outline, is_outline, read_outline
 from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.pipeline.session import spark_session
+from fencepost.simulation.pipeline.spec import CampaignSpec, is_campaign_file, read_campaign
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -49,7 +49,7 @@ def main(names: Sequence[str]) -> None:
     """Renew the pages on which these campaigns have tables."""
     pages = {path: path.read_text(encoding="utf-8") for path in sorted(HERE.glob("*.md"))}
     with spark_session(MASTER) as spark:
-        for file in sorted(path for path in HERE.glob("*.toml") if is_outline(str(path))):
+        for file in sorted(path for path in HERE.glob("*.toml") if is_campaign_file(str(path))):
             if not names or file.stem in names:
                 tables = tables_of(spark, file, wanted(file.stem, pages.values()))
                 for path, text in pages.items():
@@ -65,23 +65,21 @@ def wanted(campaign: str, pages: Iterable[str]) -> set[str]:
 
 def tables_of(spark: SparkSession, file: Path, names: set[str]) -> dict[str, Rows]:
     """Run what is missing of a campaign, and analyse all of it."""
-    outline = read_outline(file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file)
-    done = ran(
-        outline, master=MASTER, out_dir=OUT / file.stem, resume=True, progress=progress_for(lines=True)
-    )
+    spec = read_campaign(file.relative_to(Path.cwd()) if file.is_relative_to(Path.cwd()) else file)
+    done = ran(spec, master=MASTER, out_dir=OUT / file.stem, resume=True, progress=progress_for(lines=True))
     with done as (_, directory, _):
         files = directory.files()
         views = Views(spark.read.parquet(*files.traces), spark.read.parquet(*files.runs), cached=True)
         tables = {name: [row.asDict() for row in ANALYSES[name].over(views).collect()] for name in names}
         views.release()
-    return {name: ordered(rows, outline) for name, rows in tables.items()}
+    return {name: ordered(rows, spec) for name, rows in tables.items()}
 
 
-def ordered(rows: Rows, outline: Outline) -> Rows:
+def ordered(rows: Rows, spec: CampaignSpec) -> Rows:
     """Rows in the order of the campaign's cells."""
     places = {
         (cell.name, json.dumps(cell.parameters, sort_keys=True)): place
-        for place, cell in enumerate(outline.cells)
+        for place, cell in enumerate(spec.cells)
     }
     return sorted(rows, key=lambda row: places[row["scenario"], row["parameters"]])
 

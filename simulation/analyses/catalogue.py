@@ -1,36 +1,419 @@
-"""All analyses by name, in the order in which people read them."""
+"""All tables over traces: what each is called, and what its columns hold.
+
+The query of a table is a file of SQL with the table's name, in the folder next to this file.
+"""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
 
-from fencepost.simulation.analyses import incidents, owning, rebalancing
 from fencepost.simulation.analyses.comparison import COMPARISONS
-from fencepost.simulation.analyses.declaration import Analysis, Declared
+from fencepost.simulation.analyses.declaration import (
+    CELL,
+    Analysis,
+    Column,
+    Declared,
+    Unit,
+    quantiles,
+    spread,
+)
+
+REBALANCES: Final = Analysis(
+    name="rebalances",
+    title="Rebalances",
+    summary="How long rebalances took: from the first raise of the group epoch until the group is stable.",
+    columns=(
+        *CELL,
+        *spread(Unit.SECONDS, "rebalances that ended"),
+        Column(
+            "formed_median",
+            Unit.SECONDS,
+            "Since the run's start, until all members of the start were STABLE at the group's epoch; the "
+            "median of the runs, null if no trace says how many there were.",
+        ),
+        Column("epochs_mean", Unit.NUMBER, "Raises of the group epoch in one."),
+        Column("unfinished", Unit.COUNT, "How many the trace cuts off; no other column has them."),
+        Column("curve", Unit.CURVE, "The whole distribution."),
+    ),
+)
+
+LONGEST_REBALANCES: Final = Analysis(
+    name="longest_rebalances",
+    title="Longest rebalances",
+    summary="The ten rebalances that took longest, to look into.",
+    columns=(
+        Column("run_id", Unit.RUN, "The run."),
+        *CELL,
+        Column("begin_s", Unit.SECONDS, "When it began, since the start of the run."),
+        Column("seconds", Unit.SECONDS, "How long it took."),
+        Column("cause", Unit.TEXT, "What raised the epoch first: a kind of heartbeat, a timeout, topics."),
+        Column("epochs", Unit.COUNT, "Raises of the group epoch in it."),
+        Column("heartbeats", Unit.COUNT, "Heartbeats answered in it."),
+    ),
+)
+
+HEARTBEATS: Final = Analysis(
+    name="heartbeats",
+    title="Heartbeats a rebalance",
+    summary=(
+        "Heartbeats that the coordinator answered while a rebalance was under way, for those that ended, and "
+        "the bytes of these requests and answers."
+    ),
+    columns=(
+        *CELL,
+        Column("rebalances", Unit.COUNT, "How many rebalances ended."),
+        Column("mean", Unit.NUMBER, "Heartbeats in one, on average."),
+        *quantiles(Unit.NUMBER)[:-1],
+        Column("max", Unit.COUNT, "The largest.", "most"),
+        Column("bytes_mean", Unit.BYTES, "Bytes in one, on average."),
+        *quantiles(Unit.BYTES, "bytes"),
+    ),
+)
+
+
+DOWNTIME: Final = Analysis(
+    name="downtime",
+    title="Partition downtime",
+    summary="How long no member could read a partition: since one owner stopped until another may read.",
+    columns=(
+        *CELL,
+        Column(
+            "cause",
+            Unit.TEXT,
+            "Why the owner stopped: revoked, lost, crash, stopped, fenced, stepped down (of a single active "
+            "consumer) or assigned again; all for all of them together.",
+        ),
+        *spread(Unit.SECONDS, "times a partition went from one owner to the next"),
+        Column(
+            "run_seconds_mean",
+            Unit.SECONDS,
+            "All partitions of a run, on average of all runs, also those that had none: causes add up.",
+            "all partitions, per run",
+        ),
+        Column("curve", Unit.CURVE, "The whole distribution."),
+    ),
+)
+
+INITIAL_ASSIGNMENT: Final = Analysis(
+    name="initial_assignment",
+    title="First assignment",
+    summary="How long partitions waited for their first owner: since the run's start, or since they exist.",
+    columns=(*CELL, *spread(Unit.SECONDS, "partitions got an owner")),
+)
+
+_AS_SEEN_BY = Column(
+    "as_seen_by",
+    Unit.TEXT,
+    "By whose eyes: the coordinator; the members that it has not fenced; or all members, those included that "
+    "do not know it yet.",
+    "as seen by",
+)
+
+OWNERS: Final = Analysis(
+    name="owners",
+    title="Owners over time",
+    summary=(
+        "How long partitions had no owner, one, or several, since each had its first one. A member that "
+        "gives up a partition owns it until its callback has ended. The coordinator's eyes are those of "
+        "consumer groups and single active consumers."
+    ),
+    columns=(
+        *CELL,
+        _AS_SEEN_BY,
+        Column(
+            "owners",
+            Unit.COUNT,
+            "So many at a time. Two must not be, but of members that are fenced, and in windows of single "
+            "active consumers.",
+        ),
+        Column("count", Unit.COUNT, "How often that began."),
+        Column("seconds", Unit.SECONDS, "How long that was, all partitions together.", "time"),
+        Column("share", Unit.SHARE, "That time as a part of all."),
+        Column("max", Unit.SECONDS, "The longest time without a change.", "longest"),
+    ),
+)
+
+MOVED_PARTITIONS: Final = Analysis(
+    name="moved_partitions",
+    title="Moved partitions",
+    summary=(
+        "How many partitions a rebalance that ended moved from one host to another, against the least that "
+        "leaves each member with as many as it had afterwards."
+    ),
+    columns=(
+        *CELL,
+        *spread(Unit.NUMBER, "rebalances ended"),
+        Column("moved", Unit.COUNT, "Partitions that moved in all of them."),
+        Column("least", Unit.COUNT, "The least that had to."),
+        Column("excess", Unit.RATIO, "Moved by least: 1 is the best; null if none had to.", "moved by least"),
+        Column(
+            "run_moved_mean",
+            Unit.NUMBER,
+            "Partitions that moved in a run, on average of all.",
+            "moved per run",
+        ),
+    ),
+)
+
+RECOVERIES: Final = Analysis(
+    name="recoveries",
+    title="Lag and duplicates after a handover",
+    summary=(
+        "What owners of partitions had to catch up with, and what was processed a second time, for each time "
+        "that a partition was given to a member that then processed records of it. Lag is the records that "
+        "waited, with those of the first batch; the times are since the handover, until a batch left no more "
+        "records than it had."
+    ),
+    columns=(
+        *CELL,
+        Column("cause", Unit.TEXT, "Why the owner before had let go; all for all of them together."),
+        Column("count", Unit.COUNT, "How many such handovers."),
+        *quantiles(Unit.NUMBER, "lag", "null if the log's end is unknown"),
+        *quantiles(Unit.SECONDS),
+        Column("behind", Unit.COUNT, "How many never caught up before the next handover, or the end."),
+        Column("again", Unit.COUNT, "Records that were processed a second time, in all."),
+        Column("again_max", Unit.COUNT, "The most after one handover.", "again, most"),
+        Column("run_again_mean", Unit.NUMBER, "Of a run, on average of all: causes add up.", "again per run"),
+    ),
+)
+
+SAC_GAPS: Final = Analysis(
+    name="sac_gaps",
+    title="Gaps of single active consumers",
+    summary=(
+        "How long no active consumer read a partition, between one and the next. A consumer that steps down "
+        "reads nothing."
+    ),
+    columns=(
+        *CELL,
+        _AS_SEEN_BY,
+        *spread(Unit.SECONDS, "gaps there were"),
+        Column(
+            "run_seconds_mean", Unit.SECONDS, "All gaps of a run, on average of the runs with any.", "per run"
+        ),
+        Column("unfinished", Unit.COUNT, "How many the trace cuts off; the time per run has them."),
+    ),
+)
+
+TWO_OWNERS: Final = Analysis(
+    name="two_owners",
+    title="Two owners at once",
+    summary=(
+        "Partitions that two members held at the same time, neither of them fenced. A member holds a "
+        "partition until its callback for giving it up has ended. Two holders must never be, except in the "
+        "windows that RabbitMQ's protocol of single active consumers has."
+    ),
+    columns=(
+        *CELL,
+        Column(
+            "sac_window",
+            Unit.TEXT,
+            "What opened the window: forgotten, abandoned, demoted, early, returned, twice lost or removed; "
+            "or closed, if the connection was and the client had not noticed. Null for what was in none: the "
+            "count must be 0.",
+            "window",
+        ),
+        Column("count", Unit.COUNT, "How often."),
+        Column("seconds", Unit.SECONDS, "How long in all.", "time"),
+    ),
+)
+
+
+TRANSITIONS: Final = Analysis(
+    name="transitions",
+    title="Moves of state machines",
+    summary="Which moves machines made, how often, and how long they had been in the state that they left.",
+    columns=(
+        *CELL,
+        Column(
+            "machine",
+            Unit.TEXT,
+            "What moved: member, group, sac-member, sac-consumer (in the coordinator's eyes), stream-client "
+            "or stream-thread.",
+        ),
+        Column("state_from", Unit.TEXT, "The state that was left.", "from"),
+        Column("state_to", Unit.TEXT, "The state that was entered.", "to"),
+        Column("count", Unit.COUNT, "How often."),
+        Column("share", Unit.SHARE, "Of the moves that leave that state."),
+        Column("runs", Unit.COUNT, "In how many runs."),
+        *quantiles(Unit.SECONDS),
+    ),
+)
+"""`median` and its like are the time in the state before; null if all were first moves of a process."""
+
+RESIDENCY: Final = Analysis(
+    name="residency",
+    title="Time in each state",
+    summary="How long members were in each state. A crash ends a state, and so does the end of the run.",
+    columns=(
+        *CELL,
+        Column("state", Unit.TEXT, "The state."),
+        Column("visits", Unit.COUNT, "How often it was entered.", "times entered"),
+        Column("seconds", Unit.SECONDS, "How long members were in it, all together.", "time"),
+        Column("share", Unit.SHARE, "That time as a part of all; null if all took none."),
+        Column("mean", Unit.SECONDS, "How long a stay was on average."),
+        Column("max", Unit.SECONDS, "The longest stay.", "longest"),
+    ),
+)
+
+
+_COUNTED = (
+    Column("count", Unit.COUNT, "How often it happened."),
+    Column("runs", Unit.COUNT, "In how many runs."),
+    Column("example", Unit.RUN, "One of these runs."),
+)
+
+FENCINGS: Final = Analysis(
+    name="fencings",
+    title="Fencings",
+    summary="Members that were removed or fenced, by cause.",
+    columns=(
+        *CELL,
+        Column(
+            "cause",
+            Unit.TEXT,
+            "Why the coordinator removed the member (session, rebalance or replaced), or the error that it "
+            "answered to a heartbeat.",
+        ),
+        *_COUNTED,
+        Column(
+            "recovered",
+            Unit.COUNT,
+            "After how many the host had a STABLE member again; the times that follow are until then. A host "
+            "that has restarted by then may have one already: that counts with 0 s.",
+        ),
+        *quantiles(Unit.SECONDS),
+    ),
+)
+
+COMMITS_REFUSED: Final = Analysis(
+    name="commits_refused",
+    title="Commits refused",
+    summary="Offset commits that the coordinator refused, or never answered, by error.",
+    columns=(*CELL, Column("error", Unit.TEXT, "The error."), *_COUNTED),
+)
+
+VIOLATIONS: Final = Analysis(
+    name="violations",
+    title="Violations",
+    summary="Broken invariants: each of these must never happen.",
+    columns=(*CELL, Column("invariant", Unit.TEXT, "The invariant's name."), *_COUNTED),
+)
+
+INVARIANTS: Final = Analysis(
+    name="invariants",
+    title="Invariants reached",
+    summary=(
+        "How often runs came to what puts an invariant to the test, and how often it was broken. Invariants "
+        "that no row tells of are not here unless they were broken."
+    ),
+    columns=(
+        *CELL,
+        Column("invariant", Unit.TEXT, "The invariant's name."),
+        Column("situations", Unit.TEXT, "What put it to the test."),
+        Column("reached", Unit.COUNT, "How often that was."),
+        Column("runs", Unit.COUNT, "In how many runs."),
+        Column("broken", Unit.COUNT, "How often it was broken."),
+        Column("runs_broken", Unit.COUNT, "In how many runs it was.", "runs that broke it"),
+    ),
+)
+
+ESCALATIONS: Final = Analysis(
+    name="escalations",
+    title="Escalations",
+    summary=(
+        "How long it took until clients of an application were in ERROR, after a handler of uncaught "
+        "exceptions had answered that they shall shut down."
+    ),
+    columns=(
+        *CELL,
+        Column("answer", Unit.TEXT, "SHUTDOWN_CLIENT, of one client, or SHUTDOWN_APPLICATION, of all."),
+        Column("requests", Unit.COUNT, "How many such answers there were that ended any client."),
+        *spread(Unit.SECONDS, "clients came into ERROR"),
+        Column("last_median", Unit.SECONDS, "Until the last client was; the median of the requests."),
+        Column("last_max", Unit.SECONDS, "Until the last client was; the longest.", "last, longest"),
+        Column("unfinished", Unit.COUNT, "How many clients were not in ERROR when the trace ended."),
+    ),
+)
+
+MUTANTS: Final = Analysis(
+    name="mutants",
+    title="Mutants killed",
+    summary=(
+        "Runs of code with a known bug, put back on purpose, and in how many of them a checker saw it. Only "
+        "campaigns know of such runs; they count in no total of violations."
+    ),
+    columns=(
+        *CELL,
+        Column("mutant", Unit.TEXT, "The bug: a name that `fencepost mutants` lists."),
+        Column("runs", Unit.COUNT, "How many runs had it."),
+        Column("killed", Unit.COUNT, "In how many an invariant was broken."),
+        Column("share", Unit.SHARE, "Of all runs that had it."),
+        Column("failed", Unit.COUNT, "How many it brought to an end of their own, with an error."),
+        Column("invariants", Unit.TEXT, "Those that were broken first in one of them."),
+        Column("example", Unit.RUN, "One of the runs that killed it; null if none did."),
+    ),
+)
+
+NO_MUTANT: Final = "none"
+"""The value of the parameter `mutant` for code as it is."""
+
+
+def has_mutant(row: Mapping[str, Any]) -> bool:
+    """Whether a row of a table is about runs with a bug that was put there: they are to break something."""
+    return bool(json.loads(row["parameters"]).get("mutant", NO_MUTANT) != NO_MUTANT)
+
+
+RUNS: Final = Analysis(
+    name="runs",
+    title="What was run",
+    summary="Runs, and what became of them.",
+    columns=(
+        *CELL,
+        Column("runs", Unit.COUNT, "How many."),
+        Column("failed", Unit.COUNT, "How many ended with an error of their own; no other table has them."),
+        Column("violating", Unit.COUNT, "How many broke an invariant."),
+        Column("violations", Unit.COUNT, "How often invariants were broken."),
+        Column("unconverged", Unit.COUNT, "How many did not settle; null where no campaign left summaries."),
+        Column("traced", Unit.COUNT, "How many have a trace: all other tables are of those."),
+        Column(
+            "wall_seconds_mean",
+            Unit.SECONDS,
+            "How long one took to compute; null where no campaign left summaries.",
+        ),
+        Column(
+            "heartbeats",
+            Unit.COUNT,
+            "Heartbeats answered in all of them; null where no campaign left summaries.",
+        ),
+    ),
+)
+
 
 ANALYSES: Final[Mapping[str, Analysis]] = {
     each.name: each
     for each in (
-        incidents.RUNS,
-        rebalancing.REBALANCES,
-        rebalancing.LONGEST_REBALANCES,
-        rebalancing.HEARTBEATS,
-        owning.DOWNTIME,
-        owning.INITIAL_ASSIGNMENT,
-        owning.OWNERS,
-        owning.TWO_OWNERS,
-        owning.MOVED_PARTITIONS,
-        owning.RECOVERIES,
-        owning.SAC_GAPS,
-        rebalancing.RESIDENCY,
-        rebalancing.TRANSITIONS,
-        incidents.ESCALATIONS,
-        incidents.FENCINGS,
-        incidents.COMMITS_REFUSED,
-        incidents.VIOLATIONS,
-        incidents.INVARIANTS,
-        incidents.MUTANTS,
+        RUNS,
+        REBALANCES,
+        LONGEST_REBALANCES,
+        HEARTBEATS,
+        DOWNTIME,
+        INITIAL_ASSIGNMENT,
+        OWNERS,
+        TWO_OWNERS,
+        MOVED_PARTITIONS,
+        RECOVERIES,
+        SAC_GAPS,
+        RESIDENCY,
+        TRANSITIONS,
+        ESCALATIONS,
+        FENCINGS,
+        COMMITS_REFUSED,
+        VIOLATIONS,
+        INVARIANTS,
+        MUTANTS,
     )
 }
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
 
@@ -249,3 +249,11 @@ def comparison_rows(cells: Mapping[tuple[str, str], Sample]) -> list[dict[str, A
             for each in compare(cells[scenario, base], sample)
         ]
     return rows
+
+
+T = TypeVar("T")
+
+
+def nearest_rank(ordered: Sequence[T], share: float) -> T:
+    """The least of the ordered values, one or more, that this share of them, 0 to 1, does not exceed."""
+    return ordered[max(0, math.ceil(share * len(ordered)) - 1)]

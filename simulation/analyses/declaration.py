@@ -120,7 +120,7 @@ class Analysis(Declared, frozen=True, kw_only=True):
     def __call__(self, trace: DataFrame, summaries: DataFrame | None = None) -> DataFrame:
         """The table over these rows.
 
-        `summaries` are a campaign's runs: with them, runs are told apart by their parameters as well, and
+        `summaries` are a campaign's runs: with them, runs differ by their parameters as well, and
         only runs that have one are looked at. Nothing is computed before the answer is asked for its rows.
         """
         from fencepost.simulation.analyses.views import Views

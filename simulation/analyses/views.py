@@ -19,13 +19,6 @@ if TYPE_CHECKING:
 CURVE: Final = [point / 100 for point in range(101)]
 """A distribution is drawn from its percentiles 0, 1, … 100, however many values it has."""
 
-TRACE: Final = (
-    "run_id string, seq bigint, t_us bigint, world string, `group` string, actor string, kind string, "
-    "state_from string, state_to string, member_epoch int, group_epoch int, "
-    "partitions array<struct<topic: string, partition: int>>, error string, detail string"
-)
-"""The columns of a trace, as Spark has them."""
-
 _CACHED: Final = frozenset(
     {"run", "rebalance", "ownership", "handover", "occupancy", "incident", "escalation", "move"}
 )
@@ -35,7 +28,7 @@ _CACHED: Final = frozenset(
 class Views:
     """Queries over one trace. Each is a file of SQL beside this one; `{NAME}` in it stands for another view.
 
-    `files` has the `run_id` of runs that are told from others by their `file`, which it has as JSON. `cached`
+    `files` has the `run_id` of runs that only their `file` distinguishes; it has that as JSON. `cached`
     keeps those that several tables use; `release` lets go of them. Several threads may ask.
     """
 
@@ -81,7 +74,9 @@ class Views:
 
     def release(self) -> None:
         """Drop what was cached."""
-        with contextlib.suppress(Exception):  # a JVM that has ended keeps nothing; why it did is told
+        with contextlib.suppress(
+            Exception
+        ):  # a JVM that has ended keeps nothing; the caller raises the reason
             for name in _CACHED & self._frames.keys():
                 self._frames[name].unpersist()
 

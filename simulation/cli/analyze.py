@@ -22,7 +22,7 @@ from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.pipeline.analyze import Tables
 from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.pipeline.session import LOCAL
-from fencepost.simulation.report.tables import label, shown
+from fencepost.simulation.report.model import label, shown
 
 if TYPE_CHECKING:
     from fencepost.simulation.cli.terminal import Terminal

@@ -13,7 +13,7 @@ from fencepost.simulation.cli.arguments import Count, Json, writable_file
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.pipeline.progress import progress_for
-from fencepost.simulation.report.tables import duration as told
+from fencepost.simulation.report.model import duration as told
 from fencepost.simulation.scenarios.load import load_any
 
 if TYPE_CHECKING:

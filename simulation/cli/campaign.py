@@ -15,17 +15,17 @@ from fencepost.simulation.cli.interrupts import STOPPING, told_at_once
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.pipeline.campaign import CampaignResult, carry_out
-from fencepost.simulation.pipeline.outline import (
-    SEEDS,
-    TIME_LIMIT,
-    Outline,
-    Traces,
-    is_outline,
-    read_outline,
-    seconds_of,
-)
 from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.pipeline.session import LOCAL, check_can_start
+from fencepost.simulation.pipeline.spec import (
+    SEEDS,
+    TIME_LIMIT,
+    CampaignSpec,
+    Traces,
+    is_campaign_file,
+    read_campaign,
+    seconds_of,
+)
 from fencepost.simulation.pipeline.tasks import cells_of, parse_grid, parse_seeds
 from fencepost.simulation.scenarios.load import library_names
 
@@ -77,18 +77,18 @@ def campaign(
     code 1.
     """
     configure_logs()
-    outline = _outline(scenarios, grid or [])
+    spec = _spec(scenarios, grid or [])
     if seeds is not None:
-        outline = msgspec.structs.replace(outline, seeds=parse_seeds(seeds, "--seeds"))
+        spec = msgspec.structs.replace(spec, seeds=parse_seeds(seeds, "--seeds"))
     if traces is not None:
-        outline = msgspec.structs.replace(outline, traces=traces)
+        spec = msgspec.structs.replace(spec, traces=traces)
     if time_limit is not None:
-        outline = msgspec.structs.replace(outline, time_limit_s=seconds_of(time_limit, "--time-limit"))
+        spec = msgspec.structs.replace(spec, time_limit_s=seconds_of(time_limit, "--time-limit"))
     check_can_start(master)
     writable_results(out, report)
     with told_at_once(f"{STOPPING}; go on with --resume"):
         result = carry_out(
-            outline,
+            spec,
             master=master,
             out_dir=out,
             report=report,
@@ -102,14 +102,14 @@ def campaign(
     return 1 if result.violations or result.failed else 0
 
 
-def _outline(scenarios: tuple[str, ...], grid: list[str]) -> Outline:
-    files = [each for each in scenarios if is_outline(each)]
+def _spec(scenarios: tuple[str, ...], grid: list[str]) -> CampaignSpec:
+    files = [each for each in scenarios if is_campaign_file(each)]
     if not files:
         names = scenarios or library_names()
-        return Outline(cells=cells_of(names, parse_grid(grid)), seeds=tuple(range(SEEDS)))
+        return CampaignSpec(cells=cells_of(names, parse_grid(grid)), seeds=tuple(range(SEEDS)))
     if len(scenarios) > 1 or grid:
         raise FencepostError(f"{files[0]}: is a whole campaign: expected no other scenarios, and no --grid")
-    return read_outline(files[0])
+    return read_campaign(files[0])
 
 
 def print_result(result: CampaignResult) -> None:

@@ -15,8 +15,8 @@ from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION
 from fencepost.simulation.pipeline.progress import Progress, progress_for
 from fencepost.simulation.pipeline.session import LOCAL, check_can_start
-from fencepost.simulation.report.tables import NONE
-from fencepost.simulation.report.tables import duration as told
+from fencepost.simulation.report.model import NONE
+from fencepost.simulation.report.model import duration as told
 from fencepost.simulation.scenarios.load import DEFAULT, load
 
 if TYPE_CHECKING:

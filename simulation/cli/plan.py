@@ -17,13 +17,22 @@ from fencepost.simulation.cli.arguments import Count, Json, new_folder
 from fencepost.simulation.cli.interrupts import STOPPING, told_at_once
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
-from fencepost.simulation.pipeline.advice import Recommendation, difference_in_words, recommend
-from fencepost.simulation.pipeline.answer import RUNS, OptionAnswer, PlanAnswer, Spread, answer, differences
-from fencepost.simulation.pipeline.losses import Lost
+from fencepost.simulation.pipeline.answer import (
+    RUNS,
+    OptionAnswer,
+    PlanAnswer,
+    Recommendation,
+    Spread,
+    answer,
+    difference_in_words,
+    differences,
+    recommend,
+)
+from fencepost.simulation.pipeline.campaign import Lost
 from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.pipeline.question import Question, ask, read_question
 from fencepost.simulation.pipeline.session import LOCAL, check_can_start
-from fencepost.simulation.report.tables import duration
+from fencepost.simulation.report.model import duration
 
 _NUMBERS = ("members", "partitions", "at_once")
 

@@ -161,9 +161,9 @@ def play(
 def write_report(result: RunResult, rows: Sequence[Row], report: Path | None, command: str) -> None:
     """The page of a run, if there is to be one. Last of all: what came of the run is told without it."""
     if report is not None:
-        from fencepost.simulation.report.render import render_run_report
+        from fencepost.simulation.report.render import render_run_report, run_facts
 
-        render_run_report(result, rows, report, command=command)
+        render_run_report(result, rows, report, command=command, facts=run_facts(result))
 
 
 _UNSETTLED = (

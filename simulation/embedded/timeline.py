@@ -6,9 +6,8 @@ import re
 from collections.abc import Mapping, MutableMapping, Sequence
 from pathlib import Path
 
-from fencepost.simulation.report.model import TracedRun
+from fencepost.simulation.report.model import TracedRun, duration
 from fencepost.simulation.report.render import render_timelines
-from fencepost.simulation.report.tables import duration
 from fencepost.simulation.trace.schema import Row, RowKind
 
 LONGEST_NAME = 150

@@ -18,16 +18,16 @@ import structlog
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.analyses.catalogue import ANALYSES
-from fencepost.simulation.analyses.views import TRACE
 from fencepost.simulation.brokers.blocking import require_topic
 from fencepost.simulation.brokers.security import OPEN, ClientSecurity
-from fencepost.simulation.live.connector import MOST_RECORDS, SourceReader, choose_reader
-from fencepost.simulation.live.documents import AT, GONE, SKIPPED, rows_of
 from fencepost.simulation.live.folder import Counts, Following, LiveFolder
+from fencepost.simulation.live.records import AT, GONE, SKIPPED, rows_of
+from fencepost.simulation.live.source import MOST_RECORDS, SourceReader, choose_reader
 from fencepost.simulation.live.windows import Window, Windows, late_rows
 from fencepost.simulation.pipeline.analyze import Tables, analyze
 from fencepost.simulation.pipeline.progress import Progress
-from fencepost.simulation.pipeline.session import LOCAL, raised_by_spark, run_job, spark_session, told
+from fencepost.simulation.pipeline.session import LOCAL, error_text, raised_by_spark, run_job, spark_session
+from fencepost.simulation.trace.schema import TRACE_DDL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -51,7 +51,7 @@ _log = structlog.get_logger(__name__)
 
 
 class Until(msgspec.Struct, frozen=True):
-    """When to end, besides when it is told to: after what is there now, or after so long without a record."""
+    """When to end by itself: after what is there now, or after so long without a record."""
 
     available_now: bool = False
     idle_s: float | None = None
@@ -94,7 +94,7 @@ class _Intake:
     def __init__(self, folder: LiveFolder) -> None:
         self.counts = folder.counts()
         self.stopping = False
-        self.heard_s = time.monotonic()
+        self.last_record_s = time.monotonic()
         """When a record came last."""
         self.failure: Exception | None = None
         self._folder = folder
@@ -121,7 +121,7 @@ class _Intake:
             reasons = Counter(each for each in skipped.drop_null().to_pylist())
             self._folder.write(number, rows.cast(SCHEMA.append(AT)), dict(sorted(reasons.items())))
             self.counts = self._folder.counts()
-            self.heard_s = time.monotonic()
+            self.last_record_s = time.monotonic()
 
 
 def follow(
@@ -138,7 +138,7 @@ def follow(
     tell: Callable[[Snapshot], None] = lambda snapshot: None,
     progress: Progress | None = None,
 ) -> Followed:
-    """Follow a topic into a folder, until it is told to stop, and analyse what is there.
+    """Follow a topic into a folder, until the caller stops it, and analyse what is there.
 
     Begun again with the same folder it goes on where it was.
 
@@ -243,7 +243,7 @@ class _Session:
         return writer.trigger(processingTime=_TRIGGER).start()
 
     def _is_idle(self, until: Until) -> bool:
-        if until.idle_s is None or time.monotonic() - self._intake.heard_s < until.idle_s:
+        if until.idle_s is None or time.monotonic() - self._intake.last_record_s < until.idle_s:
             return False
         # It may not have looked at the topic for a while.
         from fencepost.simulation.live.reader import TopicReader
@@ -253,7 +253,7 @@ class _Session:
         ends, read = topic.bounds(first=False), self._folder.offsets() or topic.bounds(first=True)
         if all(read.get(number, 0) >= end for number, end in ends.items()):
             return True
-        self._intake.heard_s = time.monotonic()
+        self._intake.last_record_s = time.monotonic()
         return False
 
     def _end(self, intake: StreamingQuery) -> None:
@@ -289,7 +289,7 @@ class _Session:
         began_s = time.monotonic()
         if not files or count == rows or began_s < due_s:
             return
-        trace = self._spark.read.schema(TRACE).parquet(*map(str, files))
+        trace = self._spark.read.schema(TRACE_DDL).parquet(*map(str, files))
         for name in HEADLINES:
             rows_of_table = run_job(self._spark, name, ANALYSES[name](trace).collect)
             self._tables[name] = [row.asDict() for row in rows_of_table]
@@ -308,7 +308,7 @@ def reason_of(error: Exception) -> str:
     text = str(error)
     if ours := _OURS.search(text):
         return ours[1]
-    return _RAISED.sub("", told(error)) or type(error).__name__
+    return _RAISED.sub("", error_text(error)) or type(error).__name__
 
 
 @contextlib.contextmanager

@@ -1,10 +1,10 @@
-"""Kafka's own log of groups as a trace: records of `__consumer_offsets`, told as rows.
+"""Kafka's own log of groups as a trace: records of `__consumer_offsets`, as rows.
 
 A log says what a coordinator decided, and not what it was asked: heartbeats are not in it, nor whether a
 member that is gone left or timed out. What a member holds is what the coordinator has given it. The model is
 lenient, for compaction may have taken any older record, and tombstones too.
 
-Records of one millisecond are one step: the group's state is told once they are all applied.
+Records of one millisecond are one step: the group's state becomes a row once they are all applied.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class LogRecord(NamedTuple):
 
 
 class _Member(msgspec.Struct):
-    """One member, as far as it was told: what it holds, and what it has yet to let go of."""
+    """One member, as far as the log has it: what it holds, and what it has yet to let go of."""
 
     epoch: int = -1
     state: str = ""
@@ -71,7 +71,7 @@ class _Known(msgspec.Struct):
 
 
 class GroupLog:
-    """The log of one group, told as rows. `kept` is what `keep` answered after the records before."""
+    """The log of one group, as rows. `kept` is what `keep` answered after the records before."""
 
     def __init__(self, group_id: str, names: Names, kept: bytes | None = None) -> None:
         self._group_id = group_id
@@ -108,7 +108,7 @@ class GroupLog:
         if isinstance(found, Record):
             return found
         if isinstance(found, OpaqueRecord) and found.group_id is not None and found.version is None:
-            return None  # what was never told of is gone, as 4.0's partition metadata with each group since
+            return None  # the log has no trace of it, as 4.0's partition metadata with each group since
         self.unreadable += 1
         return None
 
@@ -184,7 +184,7 @@ class GroupLog:
     def _state_now(self) -> str:
         known = self._known
         if known.epoch < 0:
-            return known.state  # it is gone, or nothing of it was told but offsets
+            return known.state  # it is gone, or the log has only its offsets
         if not known.members:
             return str(GroupState.EMPTY)
         if known.classic:

@@ -29,7 +29,7 @@ from pyspark.sql.streaming.datasource import (
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.member.kafka.connections import stop
 from fencepost.simulation.brokers.security import OPEN, ClientSecurity
-from fencepost.simulation.live.documents import GONE
+from fencepost.simulation.live.records import GONE
 
 FORMAT: Final = "fencepost-kafka"
 COLUMNS: Final = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
@@ -89,7 +89,7 @@ class TopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def initialOffset(self) -> Offsets:  # noqa: N802  # Spark's name
         """Where each partition begins."""
-        return self._told(self.bounds(first=True))
+        return self._offsets(self.bounds(first=True))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
         """So that a long topic is read in batches that fit into memory."""
@@ -106,9 +106,9 @@ class TopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             or not isinstance(limit, ReadMaxRows)
             or waiting <= limit.max_rows
         ):
-            return self._told({number: max(end, begun.get(number, 0)) for number, end in ends.items()})
+            return self._offsets({number: max(end, begun.get(number, 0)) for number, end in ends.items()})
         share = limit.max_rows / waiting
-        return self._told(
+        return self._offsets(
             {
                 number: begun.get(number, 0) + min(left[number], max(int(left[number] * share), 1))
                 if left[number] > 0
@@ -136,7 +136,7 @@ class TopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         for records in asyncio.run(_records(self._servers, self._security, self._topic, partition)):
             yield _as_arrow(records)
 
-    def _told(self, offsets: Mapping[int, int]) -> Offsets:
+    def _offsets(self, offsets: Mapping[int, int]) -> Offsets:
         return {self._topic: {str(number): offset for number, offset in sorted(offsets.items())}}
 
     def bounds(self, *, first: bool) -> dict[int, int]:

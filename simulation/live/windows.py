@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Final
 
 import msgspec
 
-from fencepost.simulation.analyses.views import TRACE
+from fencepost.simulation.trace.schema import TRACE_DDL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -63,7 +63,7 @@ class Windows:
         """Count the rows in this folder, and those that come."""
         from pyspark.sql import functions as f
 
-        rows = spark.readStream.schema(f"{TRACE}, at timestamp").parquet(str(traces))
+        rows = spark.readStream.schema(f"{TRACE_DDL}, at timestamp").parquet(str(traces))
         length = f"{round(self._seconds * 1_000)} milliseconds"
         counted = (
             rows.withWatermark("at", LATENESS)

@@ -15,25 +15,27 @@ import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses import declaration
-from fencepost.simulation.analyses.catalogue import ANALYSES, TABLES
+from fencepost.simulation.analyses.catalogue import ANALYSES, MUTANTS, RUNS, TABLES
 from fencepost.simulation.analyses.comparison import COMPARISONS, comparison_rows, samples
-from fencepost.simulation.analyses.incidents import MUTANTS, RUNS
 from fencepost.simulation.analyses.measures import VALUES
-from fencepost.simulation.analyses.views import TRACE, Views
+from fencepost.simulation.analyses.views import Views
 from fencepost.simulation.pipeline.arguments import hint, path_of
 from fencepost.simulation.pipeline.progress import Progress, Silent
-from fencepost.simulation.pipeline.scale import session_settings, settings_for
 from fencepost.simulation.pipeline.session import (
     LOCAL,
     check_master,
+    error_text,
     is_local,
     is_of_spark,
     run_job,
     run_jobs,
+    session_settings,
+    settings_for,
     spark_session,
-    told,
 )
 from fencepost.simulation.pipeline.traces import TraceFiles, check_rows, find_traces
+from fencepost.simulation.report.model import Curve, label
+from fencepost.simulation.trace.schema import TRACE_DDL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -43,15 +45,6 @@ Tables: TypeAlias = dict[str, list[dict[str, Any]]]
 
 AT_ONCE: Final = 2
 """Analyses that run side by side: while one is planned, the tasks of the other have the cores."""
-
-
-class Curve(msgspec.Struct, frozen=True):
-    """A distribution: its percentiles 0 to 100, in seconds."""
-
-    scenario: str
-    parameters: str
-    count: int
-    seconds: tuple[float, ...]
 
 
 class AnalysisResults(msgspec.Struct, frozen=True):
@@ -118,7 +111,7 @@ def analyze_files(
     :raises FencepostError: if a file is damaged, or Spark cannot read it.
     """
     summaries = spark.read.parquet(*files.runs) if files.runs else None
-    trace = spark.createDataFrame([], TRACE)
+    trace = spark.createDataFrame([], TRACE_DDL)
     if files.traces:
         trace = _read(spark, files)
     names = set(TABLES if only is None else only)
@@ -139,7 +132,7 @@ def analyze_files(
         except Exception as error:
             if is_of_spark(error):
                 check_rows(files)  # tells in which file, and needs no stack to do so
-                raise FencepostError(f"Spark could not analyse the traces: {told(error)}") from error
+                raise FencepostError(f"Spark could not analyse the traces: {error_text(error)}") from error
             raise
         finally:
             views.release()
@@ -152,7 +145,7 @@ def analyze_files(
 
 def _read(spark: SparkSession, files: TraceFiles) -> DataFrame:
     """The rows of all traces; runs of one id in several files have others."""
-    trace = spark.read.schema(TRACE).parquet(*files.traces)
+    trace = spark.read.schema(TRACE_DDL).parquet(*files.traces)
     names = {os.path.abspath(path): name for path, name in files.names.items()}
     if not names:
         return trace
@@ -190,5 +183,5 @@ def _take_curves(rows: list[dict[str, Any]]) -> tuple[Curve, ...]:
     for row in rows:
         seconds = row.pop("curve")
         if seconds is not None and row.get("cause", "all") == "all":
-            curves.append(Curve(row["scenario"], row["parameters"], row["count"], tuple(seconds)))
+            curves.append(Curve(label(row), row["count"], tuple(seconds)))
     return tuple(curves)

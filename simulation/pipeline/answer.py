@@ -3,30 +3,47 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.analyses.comparison import MeasureComparison, Sample, compare, samples
-from fencepost.simulation.analyses.views import TRACE, Views
-from fencepost.simulation.pipeline.campaign import ran
-from fencepost.simulation.pipeline.losses import Lost
-from fencepost.simulation.pipeline.outline import Outline
+from fencepost.simulation.analyses.comparison import (
+    CONFIDENCE,
+    FEWEST_RUNS,
+    MeasureComparison,
+    Sample,
+    compare,
+    samples,
+)
+from fencepost.simulation.analyses.measures import MEASURES
+from fencepost.simulation.analyses.views import Views
+from fencepost.simulation.pipeline.campaign import Lost, ran
 from fencepost.simulation.pipeline.progress import Progress, Silent
-from fencepost.simulation.pipeline.question import BEGIN, Choice, Question, choices, options, scenario_text
-from fencepost.simulation.pipeline.scale import settings_for
+from fencepost.simulation.pipeline.question import (
+    BEGIN,
+    CRASHES,
+    Choice,
+    Question,
+    choices,
+    options,
+    scenario_text,
+)
 from fencepost.simulation.pipeline.session import (
     LOCAL,
     check_can_start,
+    error_text,
     is_of_spark,
     run_job,
-    told,
+    settings_for,
     wall_clock,
 )
+from fencepost.simulation.pipeline.spec import CampaignSpec
 from fencepost.simulation.pipeline.tasks import OPTION, CampaignCell, cells_of, seeds_of
+from fencepost.simulation.scenarios.values import Duration
+from fencepost.simulation.trace.schema import TRACE_DDL
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -106,8 +123,8 @@ def answer(
         own = {name: next(iter(found.values()))} if one else found
         cells += cells_of([], {}, options=options(own, places, str(path)))
         chosen |= own
-    outline = Outline(cells=tuple(cells), seeds=seeds_of(runs), traces="all")
-    with ran(outline, master=master, out_dir=out_dir / "runs", progress=shown) as (
+    spec = CampaignSpec(cells=tuple(cells), seeds=seeds_of(runs), traces="all")
+    with ran(spec, master=master, out_dir=out_dir / "runs", progress=shown) as (
         spark,
         directory,
         losses,
@@ -116,13 +133,15 @@ def answer(
         with shown.step("measuring", 1) as advance, settings_for(spark, files.rows):
             try:
                 summaries = spark.read.parquet(*files.runs)
-                views = Views(spark.read.schema(TRACE).parquet(*files.traces), summaries, cached=True)
+                views = Views(spark.read.schema(TRACE_DDL).parquet(*files.traces), summaries, cached=True)
                 measured = run_job(spark, "measures", lambda: samples(_measured(views)))
                 failed = run_job(spark, "runs", lambda: _failed(summaries))
                 views.release()
             except Exception as error:
                 if is_of_spark(error):
-                    raise FencepostError(f"Spark could not analyse the traces: {told(error)}") from error
+                    raise FencepostError(
+                        f"Spark could not analyse the traces: {error_text(error)}"
+                    ) from error
                 raise
             advance(1)
         lost = losses.found()
@@ -235,3 +254,158 @@ def as_good(found: PlanAnswer, chosen: OptionAnswer) -> Sequence[str]:
         if of_runs and not (of_runs[0].difference_low or 0) > 0:
             alike.append(each.name)
     return alike
+
+
+_EVENTS: Final = {
+    "deploy": "in a deploy",
+    "crash": f"in {CRASHES} crashes",
+    "scale": "when the group grows and shrinks again",
+}
+_SLOWER: Final = 1.1
+"""A start-up may take so much longer than its mean."""
+
+
+class Recommendation(msgspec.Struct, frozen=True):
+    """Which option to take."""
+
+    option: str | None
+    """Its name; None where no option can be told to be fit."""
+    text: str
+    why: list[str]
+
+
+def recommend(question: Question, found: PlanAnswer) -> Recommendation:
+    """The option with the least downtime in all, what the others cost, and what makes the difference."""
+    chosen = best(found)
+    if chosen is None:
+        text = "Take none of these as they are: of each, runs failed, broke an invariant, or never settled."
+        return Recommendation(None, text, [])
+    total = chosen.downtime_s.total_per_run
+    others = [each for each in found.options if each.name != chosen.name and not each.failed]
+    lasts = seconds_in_words(total)
+    text = f"Take {chosen.name}: {_EVENTS[question.event]} partitions stand still for {lasts} in all"
+    text += f", the least of {len(others) + 1} options." if others else "."
+    alike = as_good(found, chosen)
+    if others and len(found.samples[chosen.name].runs) < FEWEST_RUNS:
+        text += f" How sure that is, fewer than {FEWEST_RUNS} runs can't tell."
+    elif alike:
+        text += f" These runs can't tell it from {' and '.join(alike)}."
+    return Recommendation(chosen.name, text, [*_why(question, chosen, others)])
+
+
+def _why(question: Question, chosen: OptionAnswer, others: Sequence[OptionAnswer]) -> Iterator[str]:
+    everyone = [chosen, *others]
+    if question.event == "crash":
+        yield (
+            "A process that dies is noticed when its session timeout is over, whatever the protocol: nobody"
+            " else has its partitions before. A shorter one helps most, as long as no pause outlasts it."
+        )
+    static = [each for each in everyone if each.parameters["static"]]
+    if static and question.event == "deploy":
+        yield from _of_static(question, static)
+    if static and question.event == "crash":
+        yield from _of_dead_static(question, static)
+    protocols = {each.parameters["protocol"] for each in everyone}
+    if "consumer" in protocols and len(everyone) > 1:
+        yield (
+            "consumer: members are told one by one, with their heartbeats, and all others go on; so a"
+            " rebalance takes a heartbeat interval or two, and few partitions stand still in it."
+        )
+    eager = [each for each in everyone if _is_eager(each)]
+    if eager and len(eager) < len(everyone):
+        most = max(eager, key=lambda each: each.downtime_s.count)
+        least = min(everyone, key=lambda each: each.downtime_s.count)
+        yield (
+            f"{most.name}: eager, so each rebalance takes all partitions from all members:"
+            f" {most.downtime_s.count / max(most.runs, 1):,.0f} interruptions a run, against"
+            f" {least.downtime_s.count / max(least.runs, 1):,.0f} with {least.name}. Each lasts until the"
+            " slowest member is done with its batch and its callbacks."
+        )
+    if any(each.parameters["assignor"] == "cooperative-sticky" for each in everyone) and eager:
+        yield "cooperative-sticky: only partitions that move are given up, and handed out in a second round."
+    for each in others:
+        if chosen.downtime_s.total_per_run > 0:
+            seconds = each.downtime_s.total_per_run
+            times = seconds / chosen.downtime_s.total_per_run
+            yield f"{each.name} costs {seconds_in_words(seconds)}, {times:.1f} times as much."
+
+
+def _of_static(question: Question, static: Sequence[OptionAnswer]) -> Iterator[str]:
+    slowest_us = question.start_up.us * _SLOWER
+    late = [each for each in static if Duration.parse(each.parameters["session_timeout"]).us <= slowest_us]
+    if late:
+        yield (
+            f"static: a start-up of {question.start_up} may outlast a session timeout of"
+            f" {late[0].parameters['session_timeout']}. Then the group rebalances twice for each restart; a"
+            " longer session timeout would spare that."
+        )
+    else:
+        yield (
+            "static: a member that is back within its session timeout keeps its partitions, and nothing"
+            f" rebalances. They wait for its start-up, {question.start_up}; others would have them sooner if"
+            " that is longer than a rebalance."
+        )
+
+
+def _of_dead_static(question: Question, static: Sequence[OptionAnswer]) -> Iterator[str]:
+    """Of those whose process may be back before its session is over."""
+    soonest_us = question.start_up.us / _SLOWER
+    back = [each for each in static if Duration.parse(each.parameters["session_timeout"]).us > soonest_us]
+    protocols = {each.parameters["protocol"] for each in back}
+    if "classic" in protocols:
+        yield (
+            "classic static: a process that is back within its session timeout takes its member's place by"
+            " its instance id, and nothing rebalances. Its partitions wait for its start-up,"
+            f" {question.start_up}, and not for the session."
+        )
+    if "consumer" in protocols:
+        yield (
+            "consumer static: who died has not left, and its instance id is taken until the session timeout"
+            " is over. A process that is back before is refused (UNRELEASED_INSTANCE_ID) and has to start"
+            " again; so its partitions wait as long as others', and the group rebalances twice: without the"
+            " member, and with it."
+        )
+
+
+def _is_eager(option: OptionAnswer) -> bool:
+    name, protocol = option.parameters["assignor"], option.parameters["protocol"]
+    return protocol == "classic" and name != "cooperative-sticky" and not option.parameters["static"]
+
+
+def seconds_in_words(seconds: float | None) -> str:
+    """`52 ms`, `3.2 s`, `4 min 10 s`; `nothing` for none."""
+    if not seconds:
+        return "no time"
+    if seconds < 1:
+        return f"{seconds * 1_000:.0f} ms"
+    if seconds < 60:
+        return f"{seconds:.1f} s"
+    return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+
+
+def difference_in_words(
+    first: str, second: str, comparisons: Sequence[MeasureComparison], runs: int
+) -> list[str]:
+    """What changes from the first plan to the second; what chance alone may do is called so."""
+    lines = []
+    for each in comparisons:
+        measure = MEASURES[each.measure]
+        what = f"{measure.title}, {each.quantile}"
+        if each.differs is None:
+            lines.append(f"{what}: too few runs to tell.")
+        elif not each.differs:
+            lines.append(f"{what}: no difference that {runs} runs can tell.")
+        else:
+            more = "longer" if each.difference > 0 else "shorter"
+            lines.append(
+                f"{what}: {more} in {second} than in {first}, by {seconds_in_words(abs(each.difference))}"
+                f" ({CONFIDENCE:.0%} interval: {_signed(each.difference_low)} to"
+                f" {_signed(each.difference_high)})."
+            )
+    return lines
+
+
+def _signed(seconds: float | None) -> str:
+    if seconds is None:
+        return "?"
+    return f"{'-' if seconds < 0 else '+'}{seconds_in_words(abs(seconds)) if seconds else '0 s'}"

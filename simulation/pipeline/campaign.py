@@ -11,25 +11,24 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
-from fencepost.simulation.analyses.incidents import has_mutant
+from fencepost.simulation.analyses.catalogue import has_mutant
 from fencepost.simulation.pipeline.analyze import AnalysisResults, analyze_files
 from fencepost.simulation.pipeline.arguments import grid_values, path_of, scenario_names
 from fencepost.simulation.pipeline.failed import KeptFailure, keep_failures
-from fencepost.simulation.pipeline.losses import Losses, Lost
-from fencepost.simulation.pipeline.outline import SEEDS, TIME_LIMIT, Outline, Traces, value_text
 from fencepost.simulation.pipeline.output import NOTE, CampaignDirectory
 from fencepost.simulation.pipeline.progress import Progress, Silent
 from fencepost.simulation.pipeline.session import (
     LOCAL,
     check_can_start,
+    error_text,
     is_local,
     is_of_spark,
     run_job,
     spark_session,
-    told,
     wall_clock,
 )
 from fencepost.simulation.pipeline.shipping import check_shared
+from fencepost.simulation.pipeline.spec import SEEDS, TIME_LIMIT, CampaignSpec, Traces, value_text
 from fencepost.simulation.pipeline.tasks import (
     Option,
     Task,
@@ -45,6 +44,72 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from fencepost.simulation.pipeline.runs import JobSpec
+
+
+class LostExecutor(msgspec.Struct, frozen=True, kw_only=True):
+    """One executor that is gone."""
+
+    executor: str
+    """Spark's number of it."""
+    host: str
+    reason: str
+    """What Spark's driver knows about it."""
+
+
+class Lost(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything that was lost on the way, and done again."""
+
+    executors: list[LostExecutor] = []
+    runs_again: int = 0
+    """Runs that a second attempt did, as the executor or the Python process of the first was lost."""
+
+    @property
+    def lines(self) -> list[str]:
+        """The same for people: nothing if nothing was lost."""
+        lines = [
+            f"Executor {each.executor} on {each.host} was lost: {each.reason}" for each in self.executors
+        ]
+        if self.runs_again:
+            process = "its executor" if self.executors else "its process"
+            lines.append(f"{self.runs_again:,} runs were done again: each had lost {process}.")
+        elif lines:
+            lines.append("No run had to be done again.")
+        return lines
+
+
+class Losses:
+    """Watches a session for what it loses from now on."""
+
+    def __init__(self, spark: SparkSession) -> None:
+        self._spark = spark
+        self._before = _lost(spark).keys()
+        self.runs_again = 0
+
+    def found(self) -> Lost:
+        """Return what was lost since, executors in the order of their numbers."""
+        lost = _lost(self._spark)
+        names = sorted(lost.keys() - self._before, key=lambda name: (len(name), name))
+        return Lost(executors=[lost[name] for name in names], runs_again=self.runs_again)
+
+
+def _lost(spark: SparkSession) -> dict[str, LostExecutor]:
+    """Return all executors of the session that are gone, by their numbers."""
+    context: Any = spark.sparkContext
+    if is_local(context.master):
+        return {}
+    found = {}
+    listed = context._jsc.sc().statusStore().executorList(False)
+    for index in range(listed.size()):
+        each = listed.apply(index)
+        if not each.isActive():
+            reason = each.removeReason()
+            first = reason.get().strip().splitlines() if reason.isDefined() else []
+            host = str(each.hostPort()).rpartition(":")[0]
+            found[str(each.id())] = LostExecutor(
+                executor=str(each.id()), host=host, reason=first[0] if first else "no reason is known"
+            )
+    return found
+
 
 REPORT = "report.html"
 SAMPLE = 200
@@ -100,13 +165,13 @@ def campaign(
     names = scenario_names(scenarios) or library_names()
     if not isinstance(options, Sequence) or not all(isinstance(each, Option) for each in options):
         raise FencepostError(f"options={options!r}: expected a list of Option")
-    outline = Outline(
+    spec = CampaignSpec(
         cells=cells_of(names, _grid(grid), options=options),
         seeds=seeds_of(seeds),
         traces=traces,
         time_limit_s=time_limit_s,
     )
-    return carry_out(outline, master=master, out_dir=out_dir, report=report, resume=resume, progress=progress)
+    return carry_out(spec, master=master, out_dir=out_dir, report=report, resume=resume, progress=progress)
 
 
 def _grid(grid: Mapping[str, Sequence[str]] | Iterable[str]) -> Mapping[str, Sequence[str]]:
@@ -120,7 +185,7 @@ def _grid(grid: Mapping[str, Sequence[str]] | Iterable[str]) -> Mapping[str, Seq
 
 
 def carry_out(
-    outline: Outline,
+    spec: CampaignSpec,
     *,
     master: str = LOCAL,
     out_dir: str | Path,
@@ -144,7 +209,7 @@ def carry_out(
     out = path_of("out_dir", out_dir)
     target = out / REPORT if report is None else check_writable(path_of("report", report))
     with ran(
-        outline,
+        spec,
         master=master,
         out_dir=out,
         resume=resume,
@@ -153,8 +218,8 @@ def carry_out(
     ) as (spark, directory, losses):
         analysis = analyze_files(spark, directory.files(), shown)
         lost = losses.found()
-    kept = keep_failures(directory, [cell for cell in outline.cells if not cell.mutant], shown)
-    _write_report(outline.title, directory, analysis, target, wall_clock() - began)
+    kept = keep_failures(directory, [cell for cell in spec.cells if not cell.mutant], shown)
+    _write_report(spec.title, directory, analysis, target, wall_clock() - began)
     rows = analysis.tables["runs"]
     sound = [row for row in rows if not has_mutant(row)]
     return CampaignResult(
@@ -172,7 +237,7 @@ def carry_out(
 
 @contextlib.contextmanager
 def ran(
-    outline: Outline,
+    spec: CampaignSpec,
     *,
     master: str,
     out_dir: str | Path,
@@ -187,48 +252,46 @@ def ran(
     :raises FencepostError: as `carry_out` does.
     :raises EnvironmentLacks: as `carry_out` does.
     """
-    cells, seeds = outline.cells, outline.seeds
+    cells, seeds = spec.cells, spec.seeds
     check_can_start(master)
     directory = CampaignDirectory(Path(out_dir).absolute())
     try:
         finished = directory.prepare(cells, resume=resume, seeds=seeds)
-        tasks = list(tasks_of(cells, seeds, finished, _always_traced(outline.traces, len(cells), len(seeds))))
+        tasks = list(tasks_of(cells, seeds, finished, _always_traced(spec.traces, len(cells), len(seeds))))
         with spark_session(master) as spark:
             losses = Losses(spark)
             if not is_local(spark.sparkContext.master):
                 check_shared(spark, directory.root / NOTE)
             if tasks:
-                losses.runs_again = fan_out(
-                    spark, *_orders(outline, tasks, directory, spark), progress, if_stopped
-                )
+                losses.runs_again = fan_out(spark, *_job(spec, tasks, directory, spark), progress, if_stopped)
             yield spark, directory, losses
     except BaseException:
         directory.release()
         raise
 
 
-def _orders(
-    outline: Outline, tasks: list[Task], directory: CampaignDirectory, spark: SparkSession
+def _job(
+    spec: CampaignSpec, tasks: list[Task], directory: CampaignDirectory, spark: SparkSession
 ) -> tuple[JobSpec, int]:
-    """What workers are told, and into how many slices the tasks are cut."""
+    """Return what workers need to know, and the number of slices that the tasks are cut into."""
     from fencepost.simulation.pipeline.runs import JobSpec
 
     slices = _partitions(len(tasks), spark.sparkContext.defaultParallelism)
-    orders = JobSpec(
-        cells=outline.cells,
+    job = JobSpec(
+        cells=spec.cells,
         tasks=tuple(dealt(tasks, slices)),
         root=str(directory.root),
         generation=directory.generation,
-        time_limit_s=outline.time_limit_s,
-        trace_violations=outline.traces != "none",
+        time_limit_s=spec.time_limit_s,
+        trace_violations=spec.traces != "none",
     )
-    return orders, slices
+    return job, slices
 
 
 def fan_out(
-    spark: SparkSession, orders: JobSpec, partitions: int, progress: Progress, if_stopped: str = ""
+    spark: SparkSession, job: JobSpec, partitions: int, progress: Progress, if_stopped: str = ""
 ) -> int:
-    """Carry out the orders on Spark, in so many partitions of equal size.
+    """Carry out the job on Spark, in so many partitions of equal size.
 
     Return how many runs were done by a second attempt at their partition, as the first was lost.
 
@@ -237,27 +300,27 @@ def fan_out(
     """
     from fencepost.simulation.pipeline.worker import DONE, work
 
-    count = len(orders.tasks)
+    count = len(job.tasks)
     with progress.step("running", count) as advance:
-        told_runs = 0
+        reported = 0
 
         def watch(done: int, total: int) -> None:
-            nonlocal told_runs
+            nonlocal reported
             runs = count * done // total if total else 0
-            advance(max(0, runs - told_runs))
-            told_runs = max(told_runs, runs)
+            advance(max(0, runs - reported))
+            reported = max(reported, runs)
 
         def action() -> Any:
             rows = spark.range(0, count, 1, partitions)
-            return rows.mapInArrow(functools.partial(work, orders), DONE).collect()
+            return rows.mapInArrow(functools.partial(work, job), DONE).collect()
 
         try:
             done = run_job(spark, "campaign", action, watch)
         except Exception as error:
             if is_of_spark(error):
-                raise EnvironmentLacks(f"the runs stopped: {told(error)}{if_stopped}") from error
+                raise EnvironmentLacks(f"the runs stopped: {error_text(error)}{if_stopped}") from error
             raise
-        advance(count - told_runs)
+        advance(count - reported)
     return sum(row.runs for row in done if row.attempt)
 
 

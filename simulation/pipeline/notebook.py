@@ -10,7 +10,7 @@ import tempfile
 import weakref
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.pipeline.arguments import (
@@ -21,18 +21,18 @@ from fencepost.simulation.pipeline.arguments import (
     scenario_names,
 )
 from fencepost.simulation.pipeline.campaign import CampaignResult, carry_out
-from fencepost.simulation.pipeline.outline import (
+from fencepost.simulation.pipeline.progress import progress_for
+from fencepost.simulation.pipeline.session import LOCAL, check_master, spark_session
+from fencepost.simulation.pipeline.spec import (
     SEEDS,
     TIME_LIMIT,
-    Outline,
+    CampaignSpec,
     Traces,
     Value,
-    read_outline,
+    read_campaign,
     seconds_of,
     value_text,
 )
-from fencepost.simulation.pipeline.progress import progress_for
-from fencepost.simulation.pipeline.session import LOCAL, check_master, spark_session
 from fencepost.simulation.pipeline.tasks import CampaignCell, Option, cells_of, seeds_of
 from fencepost.simulation.pipeline.traces import RUNS, TRACES, TraceFiles, find_traces
 from fencepost.simulation.scenarios.load import library_names
@@ -82,7 +82,7 @@ class Campaign:
         values = {} if grid is None else grid_values(grid)
         named = {} if options is None else option_settings(options)
         self._begin(
-            Outline(
+            CampaignSpec(
                 cells=cells_of(
                     names or library_names(),
                     {key: tuple(map(value_text, each)) for key, each in values.items()},
@@ -107,12 +107,12 @@ class Campaign:
         :raises FencepostError: if something in it is wrong.
         """
         made = cls.__new__(cls)
-        made._begin(read_outline(path_of("path", path)), out, master)
+        made._begin(read_campaign(path_of("path", path)), out, master)
         return made
 
-    def _begin(self, outline: Outline, out: str | Path | None, master: str) -> None:
+    def _begin(self, spec: CampaignSpec, out: str | Path | None, master: str) -> None:
         check_master(master, "master=")
-        self._outline = outline
+        self._spec = spec
         self._master = master
         self._result: CampaignResult | None = None
         if out is None:
@@ -129,7 +129,7 @@ class Campaign:
         """
         _session(self._master)
         self._result = carry_out(
-            self._outline,
+            self._spec,
             master=self._master,
             out_dir=self.out,
             resume=True,
@@ -202,7 +202,8 @@ class Campaign:
         :raises FencepostError: if there is no such table, no trace was kept, or the campaign has not run.
         """
         from fencepost.simulation.analyses.catalogue import ANALYSES
-        from fencepost.simulation.analyses.views import TRACE, Views
+        from fencepost.simulation.analyses.views import Views
+        from fencepost.simulation.trace.schema import TRACE_DDL
 
         if name != "trace" and name not in ANALYSES:
             raise FencepostError(
@@ -215,10 +216,10 @@ class Campaign:
             trace = spark.read.parquet(*files.traces)
         elif name in _OF_RUNS:
             files = TraceFiles((), tuple(map(str, sorted((self.out / RUNS).glob("*.parquet")))))
-            trace = spark.createDataFrame([], TRACE)
+            trace = spark.createDataFrame([], TRACE_DDL)
         else:
             raise FencepostError(
-                f"{name}: no trace was kept, as traces={self._outline.traces!r} has it; "
+                f"{name}: no trace was kept, as traces={self._spec.traces!r} has it; "
                 "expected a campaign with traces='sample' or traces='all'"
             )
         if name == "trace":
@@ -231,8 +232,8 @@ class Campaign:
         return Path(self.result.report)
 
     def __repr__(self) -> str:
-        size = f"{len(self._outline.cells):,} cells, {len(self._outline.seeds):,} seeds each"
-        return f"<Campaign: {size}; {self._told()}>"
+        size = f"{len(self._spec.cells):,} cells, {len(self._spec.seeds):,} seeds each"
+        return f"<Campaign: {size}; {self._summary()}>"
 
     def _repr_html_(self) -> str:
         """What a notebook shows."""
@@ -241,9 +242,9 @@ class Campaign:
         runs = self.table("runs")
         shown = ["scenario", "parameters", *(each for each in _SUMMARY if each in runs.columns)]
         page = f'<a href="{html.escape(self.report.as_uri())}">Report</a>'
-        return f"<p>{html.escape(self._told())}. {page}</p>{runs[shown].to_html(index=False)}"
+        return f"<p>{html.escape(self._summary())}. {page}</p>{runs[shown].to_html(index=False)}"
 
-    def _told(self) -> str:
+    def _summary(self) -> str:
         if self._result is None:
             return "not run yet"
         done = self._result
@@ -259,22 +260,17 @@ class Campaign:
 
         from fencepost.simulation.failures.failure import with_mutant
         from fencepost.simulation.run import run
-        from fencepost.simulation.trace.parquet import SCHEMA, record_batch
+        from fencepost.simulation.trace.parquet import SCHEMA, ArrowTrace
 
         cell, seed = self._cell(run_id)
-        batches: list[Any] = []
-
-        class Kept:
-            def write(self, rows: Any, /) -> None:
-                batches.append(record_batch(rows, run_id))
-
+        trace = ArrowTrace(run_id)
         with with_mutant(cell.mutant):
-            run(cell.scenario, seed, trace=Kept())
-        return pa.Table.from_batches(batches, SCHEMA)
+            run(cell.scenario, seed, trace=trace)
+        return pa.Table.from_batches(trace.batches, SCHEMA)
 
     def _cell(self, run_id: str) -> tuple[CampaignCell, int]:
         prefix, _, seed = run_id.rpartition("-")
-        for cell in self._outline.cells:
+        for cell in self._spec.cells:
             if cell.prefix == prefix:
                 return cell, int(seed)
         raise FencepostError(f"{run_id}: is of another campaign in {self.out}")

@@ -26,7 +26,7 @@ from fencepost.simulation.pipeline.tasks import CampaignCell
 from fencepost.simulation.pipeline.traces import RUNS, TRACES, TraceFiles
 
 if TYPE_CHECKING:
-    import pyarrow as pa
+    pass
 
 NOTE: Final = "campaign.json"
 FORMAT: Final = 2
@@ -54,35 +54,6 @@ class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     generation: int
     """How often the campaign was started, from 0 on."""
     cells: dict[str, NotedCell]
-
-
-def run_schema() -> pa.Schema:
-    """One row a run. `error` tells what ended it; then all results are null. `command` repeats it."""
-    import pyarrow as pa
-
-    return pa.schema(
-        [
-            pa.field("run_id", pa.string(), False),
-            pa.field("scenario", pa.string(), False),
-            pa.field("parameters", pa.string(), False),
-            pa.field("seed", pa.int64(), False),
-            ("members", pa.int64()),
-            ("partitions", pa.int64()),
-            ("virtual_seconds", pa.float64()),
-            pa.field("wall_seconds", pa.float64(), False),
-            ("events", pa.int64()),
-            ("heartbeats", pa.int64()),
-            ("rebalances", pa.int64()),
-            ("converged", pa.bool_()),
-            pa.field("violations", pa.int64(), False),
-            ("invariant", pa.string()),
-            ("message", pa.string()),
-            ("digest", pa.string()),
-            pa.field("command", pa.string(), False),
-            pa.field("traced", pa.bool_(), False),
-            ("error", pa.string()),
-        ]
-    )
 
 
 class _Format(msgspec.Struct):
@@ -201,7 +172,7 @@ class CampaignDirectory:
 
     def _sweep(self) -> None:
         """Keep what an interrupted campaign had finished, remove what it left half done."""
-        from fencepost.simulation.pipeline.part_files import recover
+        from fencepost.simulation.pipeline.worker import recover
 
         recover(self.root)
         for folder in (RUNS, TRACES):

@@ -61,13 +61,13 @@ class ProgressLines:
     @contextlib.contextmanager
     def step(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
         """See `Progress.step`."""
-        done = told = 0
+        done = shown = 0
 
         def advance(count: int) -> None:
-            nonlocal done, told
+            nonlocal done, shown
             done += count
-            if total and done * 10 // total > told:
-                told = done * 10 // total
+            if total and done * 10 // total > shown:
+                shown = done * 10 // total
                 self._stream.write(f"{name} {done}/{total}\n")
                 self._stream.flush()
 

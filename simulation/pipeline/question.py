@@ -216,13 +216,13 @@ def _name(choice: Choice, question: Question) -> str:
 
 def options(chosen: Mapping[str, Choice], places: Mapping[str, str], scenario: str = "") -> list[Option]:
     """The same, as a campaign takes them."""
-    told = {
+    keys = {
         "session_timeout": ("group.session_timeout", "config.group.consumer.session.timeout.ms"),
         "heartbeat_interval": ("group.heartbeat_interval", "config.group.consumer.heartbeat.interval.ms"),
     }
-    where = {name: places[key] for key, names in told.items() if key in places for name in names}
+    where = {name: places[key] for key, names in keys.items() if key in places for name in names}
     given = next(iter(where.values()), "")  # the two have to fit each other
-    where = {name: where.get(name, given) for names in told.values() for name in names} if given else {}
+    where = {name: where.get(name, given) for names in keys.values() for name in names} if given else {}
     return [
         Option(name, choice.settings, scenario, {key: where.get(key, name) for key in choice.settings})
         for name, choice in chosen.items()

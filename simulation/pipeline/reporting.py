@@ -11,8 +11,7 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.pipeline.analyze import AnalysisResults
 from fencepost.simulation.pipeline.traces import TraceFiles, find_traces
-from fencepost.simulation.report.model import Curve, ReportInput, TracedRun
-from fencepost.simulation.report.tables import duration, label
+from fencepost.simulation.report.model import ReportInput, TracedRun, duration, label
 from fencepost.simulation.trace.schema import COLUMNS, Row, RowKind
 
 if TYPE_CHECKING:
@@ -39,8 +38,8 @@ def report_input(
         title=title,
         source=source,
         tables=analysis.tables,
-        rebalance_curves=_labelled(analysis.rebalance_curves),
-        downtime_curves=_labelled(analysis.downtime_curves),
+        rebalance_curves=analysis.rebalance_curves,
+        downtime_curves=analysis.downtime_curves,
         traced_runs=analysis.traced_runs,
         wall_seconds=wall_seconds,
         failures=failures,
@@ -130,18 +129,12 @@ def interesting_runs(
         chosen.setdefault(row["example"], f"violates {row['invariant']}")
     for row in analysis.tables["longest_rebalances"][:1]:
         chosen.setdefault(row["run_id"], f"the longest rebalance, {duration(row['seconds'])}")
-    told = {run["scenario"] for run in summaries if run["run_id"] in chosen}
+    covered = {run["scenario"] for run in summaries if run["run_id"] in chosen}
     for run in sorted(summaries, key=lambda run: -run["events"]):
-        if run["traced"] and run["scenario"] not in told:
-            told.add(run["scenario"])
+        if run["traced"] and run["scenario"] not in covered:
+            covered.add(run["scenario"])
             chosen.setdefault(run["run_id"], f"the most events of {run['scenario']}")
     return list(chosen.items())[:SHOWN_RUNS]
-
-
-def _labelled(curves: Sequence[Any]) -> tuple[Curve, ...]:
-    return tuple(
-        Curve(label({"scenario": c.scenario, "parameters": c.parameters}), c.count, c.seconds) for c in curves
-    )
 
 
 def _summaries(files: TraceFiles) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:

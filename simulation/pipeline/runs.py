@@ -1,23 +1,36 @@
-"""One run of a campaign: a row of its summary, and its trace, whatever the run does."""
+"""One run of a campaign, in a child process: a row of its summary, and its trace, whatever the run does.
+
+What hangs or dies in the child process costs one run. A Spark worker can't be that process: when one dies,
+Spark fails its task, and in local mode the whole job. An exception that a timer raises does not stop code
+that swallows it, or that is inside a call to C.
+"""
 
 from __future__ import annotations
 
 import contextlib
+import faulthandler
+import gc
 import json
 import os
+import re
+import resource
 import signal
+import sys
+import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any
+import warnings
+from collections.abc import Callable, Iterator
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from typing import IO, TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
 
 from fencepost.simulation.kernel.observers import RAISED
 from fencepost.simulation.pipeline.tasks import CampaignCell, Task
-from fencepost.simulation.trace.parquet import record_batch
-from fencepost.simulation.trace.schema import Row
+from fencepost.simulation.trace.parquet import ArrowTrace
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -72,7 +85,7 @@ class Limit:
             self.place = "somewhere" if frame is None else _place(frame)
         raise TimeLimitReached
 
-    def told(self) -> str:
+    def error(self) -> str:
         """What its row says."""
         return f"took longer than {self.seconds:g} s; then it was at {self.place}"
 
@@ -80,18 +93,6 @@ class Limit:
 def _place(frame: FrameType) -> str:
     code = frame.f_code
     return f"{os.path.basename(code.co_filename)}:{frame.f_lineno}, in {code.co_qualname}"
-
-
-class _Kept:
-    """A trace in memory, as Arrow: a tenth of its size as rows."""
-
-    def __init__(self, run_id: str) -> None:
-        self.batches: list[pa.RecordBatch] = []
-        self._run_id = run_id
-
-    def write(self, rows: Sequence[Row], /) -> None:
-        """Take a batch."""
-        self.batches.append(record_batch(rows, self._run_id))
 
 
 def begun_row(cell: CampaignCell, task: Task) -> dict[str, Any]:
@@ -109,37 +110,37 @@ def begun_row(cell: CampaignCell, task: Task) -> dict[str, Any]:
 
 
 def run_one(
-    orders: JobSpec, cell: CampaignCell, task: Task, again: Callable[[], None] = lambda: None
+    job: JobSpec, cell: CampaignCell, task: Task, again: Callable[[], None] = lambda: None
 ) -> tuple[dict[str, Any], list[pa.RecordBatch]]:
     """One run: the row for its summary, and its trace if that is kept. Whatever it raises is in the row.
 
     `again` is called before a run is repeated for its trace: the time limit is that of each.
     """
     row = begun_row(cell, task)
-    kept = _Kept(row["run_id"])
+    kept = ArrowTrace(row["run_id"])
     began = time.perf_counter()
-    result = _run(orders, cell, task.seed, kept if task.traced else None)
+    result = _run(job, cell, task.seed, kept if task.traced else None)
     if isinstance(result, str):
         row["error"] = result
         kept.batches.clear()
     else:
         row |= _summary(result)
-        if result.violations and orders.trace_violations and not task.traced:
+        if result.violations and job.trace_violations and not task.traced:
             # The same seed gives the same run: recording it now is cheaper than recording all.
             again()
-            if isinstance(_run(orders, cell, task.seed, kept), str):
+            if isinstance(_run(job, cell, task.seed, kept), str):
                 kept.batches.clear()
     row["traced"] = bool(kept.batches)
     row["wall_seconds"] = time.perf_counter() - began
     return row, kept.batches
 
 
-def _run(orders: JobSpec, cell: CampaignCell, seed: int, trace: _Kept | None) -> RunResult | str:
+def _run(job: JobSpec, cell: CampaignCell, seed: int, trace: ArrowTrace | None) -> RunResult | str:
     """The result, or what went wrong."""
     from fencepost.simulation.failures.failure import with_mutant
     from fencepost.simulation.run import run
 
-    limit = Limit(orders.time_limit_s)
+    limit = Limit(job.time_limit_s)
     result: RunResult | str
     try:
         with limit(), with_mutant(cell.mutant):
@@ -147,11 +148,11 @@ def _run(orders: JobSpec, cell: CampaignCell, seed: int, trace: _Kept | None) ->
             if result.violations and result.violations[0].invariant.startswith(RAISED):
                 run(cell.scenario, seed)  # nothing else is known of it, and this tells where it comes from
     except TimeLimitReached:
-        return limit.told()
+        return limit.error()
     except Exception:
         result = traceback.format_exc()
     # A run that swallowed the interrupt, or made another exception of it, went on as it never would have.
-    return limit.told() if limit.place else result
+    return limit.error() if limit.place else result
 
 
 def _summary(result: RunResult) -> dict[str, Any]:
@@ -169,3 +170,149 @@ def _summary(result: RunResult) -> dict[str, Any]:
         "message": first.message if first is not None else None,
         "digest": result.digest,
     }
+
+
+GRACE_S: Final = 5.0
+"""How much longer than its limit a run may take to let itself be interrupted."""
+_DYING_S: Final = 2.0
+_LOOK_S: Final = 0.005
+_MOST_FILES: Final = 4096
+_AGAIN: Final = None
+_CALL = re.compile(r'File "(.+)", line (\d+) in (.+)')
+
+
+class ChildProcess:
+    """Carries out the tasks of a job in a process that it forks, and forks anew when that one is lost.
+
+    `stack` is a file of its own, for where the process was when it was lost.
+    """
+
+    def __init__(self, job: JobSpec, stack: IO[str]) -> None:
+        self.job = job
+        self._child = 0
+        self._connection: Connection | None = None
+        self._stack = stack
+
+    def run(self, task: Task) -> tuple[dict[str, Any], list[pa.RecordBatch]]:
+        """The row of the run, and its trace if that is kept."""
+        connection = self._connection or self._fork()
+        limit = self.job.time_limit_s
+        overdue = False
+        try:
+            connection.send(task)
+            while not (overdue := not connection.poll(limit + GRACE_S)):
+                answer: tuple[dict[str, Any], list[pa.RecordBatch]] | None = connection.recv()
+                if answer is not _AGAIN:
+                    return answer
+        except (EOFError, ConnectionError):
+            pass  # it died, and says no more
+        status = self._end(0.0 if overdue else _DYING_S)
+        place = self._last_place()
+        row = begun_row(self.job.cells[task.cell], task)
+        if overdue:
+            row["error"] = f"took longer than {limit:g} s and could not be interrupted{place}"
+            row["wall_seconds"] = limit + GRACE_S
+        else:
+            row["error"] = f"its process {_death(status)}{place}"
+            row["wall_seconds"] = 0.0
+        return row, []
+
+    def close(self) -> None:
+        """End the process, if there is one."""
+        if self._connection is not None:
+            self._end(_DYING_S)
+
+    def _fork(self) -> Connection:
+        ours, theirs = Pipe()
+        self._stack.seek(0)
+        self._stack.truncate()
+        with warnings.catch_warnings():
+            # Python warns where threads run beside: those are Arrow's, which knows about forks.
+            warnings.simplefilter("ignore", DeprecationWarning)
+            self._child = os.fork()
+        if not self._child:
+            code = 1
+            try:
+                ours.close()
+                _serve(self.job, theirs, self._stack)
+                code = 0
+            finally:
+                os._exit(code)
+        theirs.close()
+        self._connection = ours
+        return ours
+
+    def _end(self, patience_s: float) -> int:
+        """See to it that the process is gone; answers its status. On SIGABRT it leaves its Python stack."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+        status = _waited(self._child, patience_s)
+        if status is None:
+            os.kill(self._child, signal.SIGABRT)
+            status = _waited(self._child, _DYING_S)
+        if status is None:
+            os.kill(self._child, signal.SIGKILL)
+            status = os.waitpid(self._child, 0)[1]
+        return status
+
+    def _last_place(self) -> str:
+        """The innermost call of Python's that a signal found."""
+        self._stack.seek(0)
+        found = _CALL.search(self._stack.read())
+        if found is None:
+            return ""
+        return f"; then it was at {os.path.basename(found[1])}:{found[2]}, in {found[3]}"
+
+
+@contextlib.contextmanager
+def child_for(job: JobSpec) -> Iterator[ChildProcess]:
+    """A child, whose process is ended on exit."""
+    with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as stack:
+        child = ChildProcess(job, stack)
+        try:
+            yield child
+        finally:
+            child.close()
+
+
+def _waited(child: int, seconds: float) -> int | None:
+    """The process's status, if it ends within so many seconds."""
+    until = time.monotonic() + seconds
+    while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
+        if time.monotonic() >= until:
+            return None
+        time.sleep(_LOOK_S)
+    return ended[1]
+
+
+def _death(status: int) -> str:
+    code = os.waitstatus_to_exitcode(status)
+    if code == -signal.SIGKILL:
+        return "was killed, as the system does when memory runs out"
+    return f"ended with exit code {code}" if code >= 0 else f"died of {signal.Signals(-code).name}"
+
+
+def _serve(job: JobSpec, connection: Connection, stack: IO[str]) -> None:
+    """What the forked process does: runs, until nobody asks for more."""
+    _die_with_parent()
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    # Whatever else was open belongs to the parent: nobody must wait for this process to close it.
+    first, second = sorted((connection.fileno(), stack.fileno()))
+    for low, high in ((3, first), (first + 1, second), (second + 1, _MOST_FILES)):
+        os.closerange(low, high)
+    faulthandler.enable(stack, all_threads=False)
+    gc.freeze()
+    with contextlib.suppress(EOFError, ConnectionError):
+        while True:
+            task: Task = connection.recv()
+            cell = job.cells[task.cell]
+            connection.send(run_one(job, cell, task, lambda: connection.send(_AGAIN)))
+
+
+def _die_with_parent() -> None:
+    """Spark kills workers without a word; on Linux this process then goes as well, whatever it is doing."""
+    if sys.platform == "linux":
+        import ctypes
+
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG

@@ -1,7 +1,4 @@
-"""A Spark session that needs no set-up, says nothing on the terminal, and stops at once.
-
-py4j and Spark would report, with tracebacks, that their JVM has ended; the caller that waits for it is told.
-"""
+"""A Spark session that needs no set-up, says nothing on the terminal, and stops at once."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import FrameType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.java import find_java_home
@@ -204,7 +201,7 @@ def _start(master: str, scratch: Path, settings: Mapping[str, str]) -> tuple[Spa
                 conf, popen_kwargs={"stdout": output, "stderr": output}
             )
         except PySparkRuntimeError as error:
-            raise EnvironmentLacks(f"Spark did not start: {_told(log)}") from error
+            raise EnvironmentLacks(f"Spark did not start: {_reason(log)}") from error
         try:
             with _interrupt_handler_kept():
                 silence_accumulators(SparkContext(gateway=gateway, conf=conf))
@@ -348,15 +345,15 @@ def is_of_spark(error: BaseException | None) -> bool:
     return False
 
 
-def _told(log: Path) -> str:
+def _reason(log: Path) -> str:
     """The line of Spark's output that most likely says why."""
     lines = [
         line.strip()
         for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
         if line.strip()
     ]
-    telling = [line for line in lines if "rror" in line or "xception" in line]
-    return (telling or lines or ["it said nothing"])[0]
+    errors = [line for line in lines if "rror" in line or "xception" in line]
+    return (errors or lines or ["it said nothing"])[0]
 
 
 def first_line(error: BaseException) -> str:
@@ -371,7 +368,7 @@ def first_line(error: BaseException) -> str:
     return next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
 
 
-def told(error: BaseException) -> str:
+def error_text(error: BaseException) -> str:
     """What a worker's or Spark's exception says; of a Python traceback its last line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if any(line.startswith("Traceback") for line in lines):
@@ -387,7 +384,7 @@ def run_job(
     watch: Callable[[int, int], None] | None = None,
     every_seconds: float = 0.25,
 ) -> T:
-    """Run an action of Spark's; `watch` is told now and then how many of how many tasks are done.
+    """Run an action of Spark's; `watch` is called now and then with the numbers of tasks: done, and all.
 
     The action runs in a thread of its own, so that this one stays free for Ctrl-C: an interrupt cancels the
     action's jobs, waits for them to end, and is raised again.
@@ -406,7 +403,7 @@ def run_jobs(
 ) -> dict[str, T]:
     """Run actions by their names, so many `at_once`, and answer what they return; else as `run_job` does.
 
-    `advance` is told how many more are through. The first that fails ends them all.
+    `advance` is called with how many more are through. The first that fails ends them all.
     """
     from pyspark import InheritableThread
 
@@ -430,7 +427,7 @@ def run_jobs(
 
     def cancel() -> None:
         waiting.clear()
-        with contextlib.suppress(Exception):  # a JVM that has ended runs none; why it did is told
+        with contextlib.suppress(Exception):  # a JVM that has ended runs none; the caller raises the reason
             # What a thread has not submitted yet must not run either; PySpark has no name for this.
             context._jsc.sc().cancelJobGroupAndFutureJobs(group)
         for thread in threads:
@@ -475,6 +472,62 @@ def wall_clock() -> float:
     return time.monotonic()
 
 
+SMALL_ROWS: Final = 300_000
+"""Up to here it takes longer to compile a query than to interpret it."""
+
+COMPILED_ROWS: Final = 2_000_000
+"""From here on the JVM's second compiler earns its keep."""
+
+ROWS_A_PARTITION: Final = 1_500_000
+"""Rows that one task sorts, give or take. With two at a time they fit into the 2 GB of a local session."""
+
+_SMALL: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+_LARGE: Final = {
+    # Percentiles of a few hundred groups are no reason to sort all rows.
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
+}
+
+
+def settings(rows: int) -> Mapping[str, str]:
+    """The settings of a session for so many rows of traces."""
+    if rows <= SMALL_ROWS:
+        return _SMALL
+    partitions = max(4, -(-rows // ROWS_A_PARTITION))
+    return _LARGE | {"spark.sql.shuffle.partitions": str(partitions)}
+
+
+def session_settings(rows: int) -> Mapping[str, str]:
+    """The settings that a local session starts with for so many rows, in place of those for short jobs."""
+    if rows <= COMPILED_ROWS:
+        return {}
+    return {"spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:-UsePerfData"}
+
+
+@contextlib.contextmanager
+def settings_for(spark: SparkSession, rows: int) -> Iterator[None]:
+    """These settings for a while; the session has its own again afterwards."""
+    wanted = settings(rows)
+    before = {name: spark.conf.get(name, None) for name in wanted}
+    for name, value in wanted.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(
+            Exception
+        ):  # a JVM that has ended has no settings; the caller raises the reason
+            for name, earlier in before.items():
+                if earlier is None:
+                    spark.conf.unset(name)
+                else:
+                    spark.conf.set(name, earlier)
+
+
 _OF_PY4J = ("", "py4j.clientserver", "py4j.java_gateway")
 """A filter sees what is logged by its own logger only; some of py4j logs by the root's."""
 
@@ -510,11 +563,11 @@ def silence_accumulators(context: SparkContext) -> None:
         server.handle_error = _but_of_ends(server.handle_error)
 
 
-def _but_of_ends(told: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
+def _but_of_ends(report: Callable[[Any, Any], None]) -> Callable[[Any, Any], None]:
     from pyspark.errors import PySparkRuntimeError
 
     def handle_error(request: Any, client_address: Any) -> None:
         if not isinstance(sys.exc_info()[1], EOFError | OSError | PySparkRuntimeError):
-            told(request, client_address)
+            report(request, client_address)
 
     return handle_error

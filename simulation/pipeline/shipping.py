@@ -28,7 +28,7 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.java import cache_directory
 from fencepost.simulation.pipeline.executors import ExecutorReport, look, machine
 from fencepost.simulation.pipeline.output import whole_file
-from fencepost.simulation.pipeline.session import first_line, raised_by_spark, run_job, told
+from fencepost.simulation.pipeline.session import error_text, first_line, raised_by_spark, run_job
 
 if TYPE_CHECKING:
     from pyspark import SparkContext
@@ -119,7 +119,7 @@ def ask_executors(
         return run_job(spark, "executors", action, watch)
     except Exception as error:
         if raised_by_spark(error):
-            why = told(error) if "Traceback" in str(error) else first_line(error)
+            why = error_text(error) if "Traceback" in str(error) else first_line(error)
             raise EnvironmentLacks(
                 f"--master {context.master}: executors can't run our code: {why}"
                 " (PYSPARK_PYTHON names the Python that they start)"

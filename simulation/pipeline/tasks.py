@@ -14,7 +14,7 @@ from typing import Final, get_args
 import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.analyses.incidents import NO_MUTANT
+from fencepost.simulation.analyses.catalogue import NO_MUTANT
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.pipeline.arguments import hint
 from fencepost.simulation.scenarios.kinds import AnyScenario
@@ -208,12 +208,12 @@ def cells_of(
             varied = dict(zip(grid, values, strict=True))
             parameters = ({OPTION: option.name} if option.name else {}) | varied
             settings = {**fixed, **option.settings, **varied}
-            told = {key: "--grid" for key in settings} | dict(places) | option.places
+            place_of = {key: "--grid" for key in settings} | dict(places) | option.places
             for key in option.settings.keys() & varied.keys():
                 raise FencepostError(
-                    f"{told[key]} {key}: is in the grid as well as in the option {option.name}"
+                    f"{place_of[key]} {key}: is in the grid as well as in the option {option.name}"
                 )
-            cells.append(_cell(source, parameters, settings, told))
+            cells.append(_cell(source, parameters, settings, place_of))
     _check_distinct(cells)
     return tuple(cells)
 
@@ -238,7 +238,7 @@ def _check_distinct(cells: Iterable[CampaignCell]) -> None:
             raise FencepostError(f"{cell.source}: the scenario is there twice")
 
 
-def _check_names(settings: Mapping[str, str], told: Mapping[str, str]) -> None:
+def _check_names(settings: Mapping[str, str], place_of: Mapping[str, str]) -> None:
     """Settings in one word are options of `simulate`, or keys of a scenario.
 
     :raises FencepostError: if one is neither.
@@ -247,22 +247,24 @@ def _check_names(settings: Mapping[str, str], told: Mapping[str, str]) -> None:
     for key, value in settings.items():
         if key == OPTION:
             raise FencepostError(
-                f"{told[key]} {key}={value}: no setting has this name; choices with names are options"
+                f"{place_of[key]} {key}={value}: no setting has this name; choices with names are options"
             )
         if "." not in key and key not in known:
-            raise FencepostError(f"{told[key]} {key}={value}: unknown key; {hint(key, known)}")
+            raise FencepostError(f"{place_of[key]} {key}={value}: unknown key; {hint(key, known)}")
 
 
 def _cell(
-    source: str, parameters: dict[str, str], settings: dict[str, str], told: Mapping[str, str]
+    source: str, parameters: dict[str, str], settings: dict[str, str], place_of: Mapping[str, str]
 ) -> CampaignCell:
-    _check_names(settings, told)
-    counts = {key: _count(key, settings[key], told) for key in ("members", "partitions") if key in settings}
+    _check_names(settings, place_of)
+    counts = {
+        key: _count(key, settings[key], place_of) for key in ("members", "partitions") if key in settings
+    }
     if MUTANT in settings:
         if settings[MUTANT] not in (*MUTANTS, NO_MUTANT):
             near = get_close_matches(settings[MUTANT], MUTANTS, n=1)
             raise FencepostError(
-                f"{told[MUTANT]} {MUTANT}={settings[MUTANT]}: expected {NO_MUTANT}, or a name that "
+                f"{place_of[MUTANT]} {MUTANT}={settings[MUTANT]}: expected {NO_MUTANT}, or a name that "
                 f"`fencepost mutants` lists{f'; did you mean {near[0]}?' if near else ''}"
             )
         parameters = {**parameters, MUTANT: settings[MUTANT]}
@@ -272,14 +274,14 @@ def _cell(
         members=counts.get("members"),
         partitions=counts.get("partitions"),
         duration=settings.get("duration"),
-        option=told,
+        option=place_of,
     )
     return CampaignCell(scenario.name, source, parameters, settings, scenario)
 
 
-def _count(key: str, value: str, told: Mapping[str, str]) -> int:
+def _count(key: str, value: str, place_of: Mapping[str, str]) -> int:
     if not value.isascii() or not value.isdigit() or int(value) < 1:
-        raise FencepostError(f"{told[key]} {key}={value}: expected a number from 1")
+        raise FencepostError(f"{place_of[key]} {key}={value}: expected a number from 1")
     return int(value)
 
 

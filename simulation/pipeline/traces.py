@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 
@@ -20,67 +20,48 @@ TRACES = "traces"
 """Folders of a campaign."""
 
 
-class _Kind(NamedTuple):
-    """What a column must hold: in words, and by its type."""
+def run_schema() -> pa.Schema:
+    """One row a run. `error` tells what ended it; then all results are null. `command` repeats it."""
+    import pyarrow as pa
 
-    words: str
-    fits: Callable[[pa.DataType], bool]
-
-
-def _is_text(found: pa.DataType) -> bool:
-    from pyarrow import types
-
-    if types.is_dictionary(found):
-        found = found.value_type
-    return bool(types.is_string(found) or types.is_large_string(found))
-
-
-def _is_whole(found: pa.DataType, bits: int = 64) -> bool:
-    from pyarrow import types
-
-    return bool(types.is_signed_integer(found) and found.bit_width <= bits)
-
-
-def _is_partitions(found: pa.DataType) -> bool:
-    from pyarrow import types
-
-    if not (types.is_list(found) or types.is_large_list(found)) or not types.is_struct(found.value_type):
-        return False
-    fields = {field.name: field.type for field in found.value_type}
-    return (
-        fields.keys() == {"topic", "partition"}
-        and _is_text(fields["topic"])
-        and _is_whole(fields["partition"], 32)
+    return pa.schema(
+        [
+            pa.field("run_id", pa.string(), False),
+            pa.field("scenario", pa.string(), False),
+            pa.field("parameters", pa.string(), False),
+            pa.field("seed", pa.int64(), False),
+            ("members", pa.int64()),
+            ("partitions", pa.int64()),
+            ("virtual_seconds", pa.float64()),
+            pa.field("wall_seconds", pa.float64(), False),
+            ("events", pa.int64()),
+            ("heartbeats", pa.int64()),
+            ("rebalances", pa.int64()),
+            ("converged", pa.bool_()),
+            pa.field("violations", pa.int64(), False),
+            ("invariant", pa.string()),
+            ("message", pa.string()),
+            ("digest", pa.string()),
+            pa.field("command", pa.string(), False),
+            pa.field("traced", pa.bool_(), False),
+            ("error", pa.string()),
+        ]
     )
 
 
-_TEXT: Final = _Kind("text", _is_text)
-_LONG: Final = _Kind("a whole number of at most 64 bits", _is_whole)
-_INT: Final = _Kind("a whole number of at most 32 bits", lambda found: _is_whole(found, 32))
-_FLOAT: Final = _Kind("a floating-point number", lambda found: str(found) in ("float", "double"))
-_FLAG: Final = _Kind("true or false", lambda found: str(found) == "bool")
-_PARTITIONS: Final = _Kind("list<struct<topic: string, partition: int32>>", _is_partitions)
-
-_TRACE: Final = {name: _TEXT for name in COLUMNS} | {
-    "seq": _LONG,
-    "t_us": _LONG,
-    "member_epoch": _INT,
-    "group_epoch": _INT,
-    "partitions": _PARTITIONS,
-}
-_SUMMARY: Final = {
-    "run_id": _TEXT,
-    "scenario": _TEXT,
-    "parameters": _TEXT,
-    "seed": _LONG,
-    "wall_seconds": _FLOAT,
-    "heartbeats": _LONG,
-    "converged": _FLAG,
-    "violations": _LONG,
-    "traced": _FLAG,
-    "error": _TEXT,
-}
-"""What is read of a campaign's summaries."""
+_OF_SUMMARIES: Final = (
+    "run_id",
+    "scenario",
+    "parameters",
+    "seed",
+    "wall_seconds",
+    "heartbeats",
+    "converged",
+    "violations",
+    "traced",
+    "error",
+)
+"""The columns that are read of a campaign's summaries."""
 
 
 class Renamed(msgspec.Struct, frozen=True):
@@ -147,12 +128,15 @@ def find_traces(path: Path) -> TraceFiles:
         raise FencepostError(
             f"{path}: no trace in it; expected Parquet files with the columns {', '.join(COLUMNS)}"
         )
+    from fencepost.simulation.trace.parquet import SCHEMA
+
     for file in traces:
-        _check(file, _TRACE, "trace")
+        _check(file, SCHEMA, "trace")
+    summary = run_schema()
     for file in runs:
-        _check(file, _SUMMARY, "summary of runs")
-    told = _told_apart(path, traces) if len(traces) > 1 and not runs else {}
-    return TraceFiles(tuple(map(str, traces)), tuple(map(str, runs)), told)
+        _check(file, [summary.field(name) for name in _OF_SUMMARIES], "summary of runs")
+    renamed = _renamed(path, traces) if len(traces) > 1 and not runs else {}
+    return TraceFiles(tuple(map(str, traces)), tuple(map(str, runs)), renamed)
 
 
 def check_rows(files: TraceFiles) -> None:
@@ -172,7 +156,7 @@ def check_rows(files: TraceFiles) -> None:
             raise _unreadable(Path(path), error) from error
 
 
-def _told_apart(root: Path, files: Sequence[Path]) -> dict[str, Renamed]:
+def _renamed(root: Path, files: Sequence[Path]) -> dict[str, Renamed]:
     """The runs of files that hold one that another file holds too, by new ids.
 
     A run may be spread over files, but then no two of them have its first row.
@@ -190,14 +174,14 @@ def _told_apart(root: Path, files: Sequence[Path]) -> dict[str, Renamed]:
         return (place.parent if by_folder else place.with_suffix("")).as_posix()
 
     clashing = {name(file) for held in shared for file in held}
-    told: dict[str, Renamed] = {}
+    renamed: dict[str, Renamed] = {}
     for file, found in begins.items():
         if (its := name(file)) in clashing:
             for run_id in found:
-                before = told.get(f"{run_id}@{its}")
+                before = renamed.get(f"{run_id}@{its}")
                 more = () if before is None else before.traces
-                told[f"{run_id}@{its}"] = Renamed(run_id, its, (*more, str(file)))
-    return told
+                renamed[f"{run_id}@{its}"] = Renamed(run_id, its, (*more, str(file)))
+    return renamed
 
 
 def _begins(file: Path) -> dict[str, int]:
@@ -220,8 +204,8 @@ def _begins_of_group(trace: pq.ParquetFile, number: int) -> Iterable[tuple[str, 
     """Those of a row group. Its statistics tell, where it is of one run."""
     group = trace.metadata.row_group(number)
     chunks = [group.column(each) for each in range(group.num_columns)]
-    told = {chunk.path_in_schema: chunk.statistics for chunk in chunks}
-    runs, seqs = told["run_id"], told["seq"]
+    statistics = {chunk.path_in_schema: chunk.statistics for chunk in chunks}
+    runs, seqs = statistics["run_id"], statistics["seq"]
     if all(each is not None and each.has_min_max for each in (runs, seqs)) and runs.min == runs.max:
         return [(runs.min, seqs.min)]
     rows = trace.read_row_group(number, columns=["run_id", "seq"])
@@ -255,24 +239,59 @@ def _unreadable(file: Path, error: Exception) -> FencepostError:
     )
 
 
-def _check(file: Path, expected: Mapping[str, _Kind], what: str) -> None:
+def _check(file: Path, expected: Iterable[pa.Field], what: str) -> None:
     import pyarrow as pa
 
     try:
         schema = _footer(file).schema.to_arrow_schema()
     except pa.ArrowException as error:
         raise FencepostError(f"{file}: not a {what}: {str(error).splitlines()[0]}") from error
-    missing = [name for name in expected if name not in schema.names]
+    types = {field.name: field.type for field in expected}
+    missing = [name for name in types if name not in schema.names]
     if missing:
         several = len(missing) > 1
         raise FencepostError(
             f"{file}: not a {what}, the column{'s' if several else ''} {', '.join(missing)} "
-            f"{'are' if several else 'is'} missing; expected {', '.join(expected)}"
+            f"{'are' if several else 'is'} missing; expected {', '.join(types)}"
         )
-    for name, kind in expected.items():
+    for name, type_ in types.items():
         found = schema.field(name).type
-        if not kind.fits(found):
+        if not _fits(found, type_):
             raise FencepostError(
-                f"{file}: column {name} has type {found}, expected {kind.words}: "
+                f"{file}: column {name} has type {found}, expected {_in_words(type_)}: "
                 "it may come from another version of fencepost"
             )
+
+
+def _fits(found: pa.DataType, expected: pa.DataType) -> bool:
+    """Whether every value of one type is one of the other: other programs write traces, too."""
+    from pyarrow import types
+
+    if types.is_list(expected):
+        is_list = types.is_list(found) or types.is_large_list(found)
+        return is_list and _fits(found.value_type, expected.value_type)
+    if types.is_struct(expected):
+        if not types.is_struct(found) or {each.name for each in found} != {each.name for each in expected}:
+            return False
+        return all(_fits(found.field(each.name).type, each.type) for each in expected)
+    if types.is_string(expected):
+        found = found.value_type if types.is_dictionary(found) else found
+        return bool(types.is_string(found) or types.is_large_string(found))
+    if types.is_integer(expected):
+        return bool(types.is_signed_integer(found) and found.bit_width <= expected.bit_width)
+    if types.is_floating(expected):
+        return str(found) in ("float", "double")
+    return bool(found == expected)
+
+
+def _in_words(type_: pa.DataType) -> str:
+    from pyarrow import types
+
+    if types.is_list(type_):
+        return f"list<{_in_words(type_.value_type)}>"
+    if types.is_struct(type_):
+        return f"struct<{', '.join(f'{each.name}: {each.type}' for each in type_)}>"
+    if types.is_integer(type_):
+        return f"a whole number of at most {type_.bit_width} bits"
+    named = {"string": "text", "double": "a floating-point number", "bool": "true or false"}
+    return named[str(type_)]

@@ -8,9 +8,17 @@ from typing import Any
 
 import msgspec
 
-from fencepost.simulation.report import tables
-from fencepost.simulation.report.grid import SCENARIO, ParameterGrid, grid_of, natural
-from fencepost.simulation.report.model import Curve, ReportInput, Table
+from fencepost.simulation.report.model import (
+    SCENARIO,
+    Curve,
+    ParameterGrid,
+    ReportInput,
+    Table,
+    grid_of,
+    label,
+    natural,
+    parameters_text,
+)
 from fencepost.simulation.report.palette import SERIES, STATES, about
 
 SHORTEST_S = 0.001
@@ -169,7 +177,7 @@ def _across(data: ReportInput) -> list[Chart | None]:
 
 def _spread(title: str, grid: ParameterGrid, rows: Table) -> Chart | None:
     """The median with the spread from it to the longest, over the values of the grid's only axis."""
-    by_label = {tables.label(row): row for row in rows if row["median"] is not None}
+    by_label = {label(row): row for row in rows if row["median"] is not None}
     if not by_label:
         return None
     import plotly.graph_objects as go
@@ -201,8 +209,8 @@ def _spread(title: str, grid: ParameterGrid, rows: Table) -> Chart | None:
 
 def _residency(data: ReportInput) -> Chart | None:
     rows = data.tables.get("residency", ())
-    names = {tables.label(row): name for name, row in _named(rows).items()}
-    unsettled = [dict(row, label=names[tables.label(row)]) for row in rows if row["state"] not in _CALM]
+    names = {label(row): name for name, row in _named(rows).items()}
+    unsettled = [dict(row, label=names[label(row)]) for row in rows if row["state"] not in _CALM]
     if not unsettled:
         return None
     unsettled.sort(key=lambda row: natural(row["label"]))
@@ -255,7 +263,7 @@ def _named(rows: Table) -> dict[str, Mapping[str, Any]]:
     same = len({row["scenario"] for row in rows}) == 1
     named = {}
     for row in rows:
-        name = (same and _short(tables.parameters_text(row["parameters"]))) or tables.label(row)
+        name = (same and _short(parameters_text(row["parameters"]))) or label(row)
         named[", ".join([name, *(row[more] for more in _MORE_OF_A_NAME if row.get(more))])] = row
     return {name: named[name] for name in sorted(named, key=natural)}
 

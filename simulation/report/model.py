@@ -1,36 +1,24 @@
-"""What a report shows, as values. Nothing here knows where they came from."""
+"""What a report shows, as values: its input, its tables, and the grid of its heat map."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Protocol, TypeAlias
+import json
+import re
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 import msgspec
 
+from fencepost.simulation.analyses.catalogue import TABLES
+from fencepost.simulation.analyses.declaration import CELL, Declared, Unit
+from fencepost.simulation.analyses.measures import MEASURES
 from fencepost.simulation.trace.schema import Row
 
-Cell: TypeAlias = str | int | float | bool | None
 Table: TypeAlias = Sequence[Mapping[str, Any]]
 
 
-class BrokenInvariant(Protocol):
-    """A violation, as a run's result lists it."""
-
-    @property
-    def invariant(self) -> str:
-        """The invariant's name."""
-
-    @property
-    def message(self) -> str:
-        """What was wrong."""
-
-    @property
-    def t_us(self) -> int:
-        """When, in virtual microseconds."""
-
-
 class RunOutcome(Protocol):
-    """The result of one run, as far as its page shows it."""
+    """The result of one run, as far as the verdict of its page needs it."""
 
     @property
     def scenario(self) -> str:
@@ -38,47 +26,15 @@ class RunOutcome(Protocol):
 
     @property
     def seed(self) -> int:
-        """What the run was drawn from."""
-
-    @property
-    def members(self) -> int:
-        """How many members began."""
-
-    @property
-    def partitions(self) -> int:
-        """How many partitions there were."""
-
-    @property
-    def virtual_seconds(self) -> float:
-        """How long the run lasted in its own time."""
-
-    @property
-    def wall_seconds(self) -> float:
-        """How long it took to compute."""
-
-    @property
-    def events(self) -> int:
-        """Steps of its event loop."""
-
-    @property
-    def heartbeats(self) -> int:
-        """Heartbeats answered."""
-
-    @property
-    def rebalances(self) -> int:
-        """Rebalances that ended."""
+        """The seed that the run was drawn from."""
 
     @property
     def converged(self) -> bool:
-        """Whether the group settled once faults were over."""
+        """True if the group settled once faults were over."""
 
     @property
-    def violations(self) -> Sequence[BrokenInvariant]:
+    def violations(self) -> Sequence[object]:
         """Every invariant that broke."""
-
-    @property
-    def digest(self) -> str:
-        """The hash of its trace."""
 
 
 class TracedRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,3 +79,294 @@ class ReportInput(msgspec.Struct, frozen=True, kw_only=True):
     all_runs: Table = ()
     """All runs, or as many as a page bears: run_id, label, rebalances, heartbeats, outcome, whether
     that is `fine`, and the commands that `show` its trace, where there is one, and run it `again`."""
+
+
+class TableHeading(msgspec.Struct, frozen=True):
+    """A heading; numbers are aligned to the right."""
+
+    title: str
+    number: bool = False
+
+
+class TableCell(msgspec.Struct, frozen=True):
+    """A text, with a style of the page; `run` makes it open that run's timeline."""
+
+    text: str
+    style: str = ""
+    run: str = ""
+
+
+class TableGrid(msgspec.Struct, frozen=True):
+    """A table as the page shows it."""
+
+    title: str
+    note: str
+    columns: Sequence[TableHeading]
+    rows: Sequence[Sequence[TableCell]]
+
+
+_ELSEWHERE = frozenset({"runs", "violations"})
+
+NONE = "\N{EN DASH}"
+"""What stands for no value."""
+
+
+def duration(seconds: float | None) -> str:
+    """`420 ms`, `3.21 s`, `1 min 40 s`; a dash for none."""
+    if seconds is None:
+        return NONE
+    if seconds < 1:
+        return f"{seconds * 1000:.0f} ms"
+    if seconds < 120:
+        return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
+    return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+
+
+def whole(value: float | None) -> str:
+    """A count with its thousands apart."""
+    return NONE if value is None else f"{value:,.0f}"
+
+
+def _one_decimal(value: float | None) -> str:
+    return NONE if value is None else f"{value:,.1f}"
+
+
+def size(count: float | None) -> str:
+    """`420 B`, `3.2 kB`, `1.5 MB`; a dash for none."""
+    if count is None:
+        return NONE
+    for unit in ("B", "kB", "MB"):
+        if count < 1000:
+            return f"{count:,.0f} B" if unit == "B" else f"{count:,.1f} {unit}"
+        count /= 1000
+    return f"{count:,.1f} GB"
+
+
+def _ratio(value: float | None) -> str:
+    return NONE if value is None else f"{value:,.2f}"
+
+
+def _percent(value: float | None) -> str:
+    return NONE if value is None else f"{value:.2%}"
+
+
+def _text(value: Any) -> str:
+    return NONE if value is None else str(value)
+
+
+def label(row: Mapping[str, Any]) -> str:
+    """A row's scenario and parameters in one: `rolling-deploy, members=10`."""
+    return ", ".join(filter(None, (row["scenario"], parameters_text(row["parameters"]))))
+
+
+def parameters_text(parameters: str) -> str:
+    """`{"members": "10"}` as `members=10`; "" for none."""
+    return ", ".join(f"{key}={value}" for key, value in json.loads(parameters).items())
+
+
+_SHOWN: Mapping[Unit, Callable[[Any], str]] = {
+    Unit.PARAMETERS: lambda value: NONE if value is None else parameters_text(value),
+    Unit.COUNT: whole,
+    Unit.NUMBER: _one_decimal,
+    Unit.SECONDS: duration,
+    Unit.BYTES: size,
+    Unit.RATIO: _ratio,
+    Unit.SHARE: _percent,
+}
+"""How values are shown, by unit; all others are texts."""
+
+
+def shown(unit: Unit, row: Mapping[str, Any], name: str) -> str:
+    """A value of a row for people, in a fitting unit."""
+    if unit is Unit.MEASURED:
+        unit = MEASURES[row["measure"]].unit
+    return _SHOWN.get(unit, _text)(row.get(name))
+
+
+def grid(table: Declared, rows: Table) -> TableGrid:
+    """A table as it was declared; scenario and parameters come first, in one. Curves are for drawing."""
+    columns = [each for each in table.columns if each.unit is not Unit.CURVE and each not in CELL]
+    headings = [
+        TableHeading(each.heading, number=each.unit in _SHOWN and each.unit is not Unit.PARAMETERS)
+        for each in columns
+    ]
+    lines = []
+    for row in rows:
+        line = [TableCell(label(row))]
+        for each, heading in zip(columns, headings, strict=True):
+            line.append(TableCell(shown(each.unit, row, each.name), "number" if heading.number else ""))
+        lines.append(line)
+    return TableGrid(table.title, table.summary, [TableHeading("scenario"), *headings], lines)
+
+
+def scenario_grid(data: ReportInput) -> TableGrid:
+    """One line a scenario and its parameters: what ran, what broke, what it cost."""
+    rebalances = {label(row): row for row in data.tables.get("rebalances", ())}
+    downtime = {label(row): row for row in data.tables.get("downtime", ()) if row["cause"] == "all"}
+    beats = {label(row): row for row in data.tables.get("heartbeats", ())}
+    titles = (
+        "runs",
+        "failed",
+        "violations",
+        "rebalances",
+        "rebalance, median",
+        "rebalance, 99 %",
+        "partition down, median",
+        "partition down, 99 %",
+        "all partitions down, per run",
+        "heartbeats per rebalance",
+    )
+    lines = []
+    for row in data.tables["runs"]:
+        name = label(row)
+        moved, down, beat = rebalances.get(name, {}), downtime.get(name, {}), beats.get(name, {})
+        bad = {"failed": row["failed"], "violations": row["violations"]}
+        lines.append(
+            [
+                TableCell(name),
+                TableCell(whole(row["runs"]), "number"),
+                *(TableCell(whole(count), "number bad" if count else "number") for count in bad.values()),
+                TableCell(whole(moved.get("count", 0)), "number"),
+                TableCell(duration(moved.get("median")), "number"),
+                TableCell(duration(moved.get("p99")), "number"),
+                TableCell(duration(down.get("median")), "number"),
+                TableCell(duration(down.get("p99")), "number"),
+                TableCell(duration(down.get("run_seconds_mean")), "number"),
+                TableCell(_one_decimal(beat.get("mean")), "number"),
+            ]
+        )
+    columns = (TableHeading("scenario"), *(TableHeading(title, number=True) for title in titles))
+    return TableGrid("What was run", "", columns, lines)
+
+
+def violation_grid(data: ReportInput) -> TableGrid:
+    """Broken invariants; an example opens its timeline where that is in the page."""
+    embedded = {run.run_id: f"run-{number}" for number, run in enumerate(data.runs)}
+    columns = (
+        TableHeading("invariant"),
+        TableHeading("scenario"),
+        TableHeading("violations", number=True),
+        TableHeading("runs", number=True),
+        TableHeading("example"),
+    )
+    lines = [
+        [
+            TableCell(_text(row["invariant"]), "bad"),
+            TableCell(label(row)),
+            TableCell(whole(row["count"]), "number"),
+            TableCell(whole(row["runs"]), "number"),
+            TableCell(row["example"], run=embedded.get(row["example"], "")),
+        ]
+        for row in data.tables["violations"]
+    ]
+    return TableGrid("Violations", "Each of these must never happen.", columns, lines)
+
+
+def failure_grid(data: ReportInput) -> TableGrid:
+    """Runs that ended with an error of their own."""
+    lines = [
+        [TableCell(row["run_id"]), TableCell(str(row["error"]).strip().splitlines()[-1], "bad")]
+        for row in data.failures
+    ]
+    note = "These runs ended with an error and count in no figure."
+    return TableGrid("Failed runs", note, (TableHeading("run"), TableHeading("error")), lines)
+
+
+def detail_grids(data: ReportInput) -> list[TableGrid]:
+    """All figures behind the page, a table each, without empty ones and those that it shows elsewhere."""
+    return [
+        grid(table, data.tables[name])
+        for name, table in TABLES.items()
+        if name not in _ELSEWHERE and data.tables.get(name)
+    ]
+
+
+SCENARIO = "scenario"
+"""Scenarios are an axis like any parameter, where there are several."""
+
+
+class GridMeasure(NamedTuple):
+    """A figure of each cell; the unit is s for seconds, or empty for a count."""
+
+    key: str
+    title: str
+    unit: str
+    table: str
+    column: str
+
+
+GRID_MEASURES = (
+    GridMeasure("rebalance_median", "rebalance, median", "s", "rebalances", "median"),
+    GridMeasure("rebalance_p99", "rebalance, 99 %", "s", "rebalances", "p99"),
+    GridMeasure("rebalance_max", "rebalance, longest", "s", "rebalances", "max"),
+    GridMeasure("downtime_median", "partition down, median", "s", "downtime", "median"),
+    GridMeasure("downtime_p99", "partition down, 99 %", "s", "downtime", "p99"),
+    GridMeasure("downtime_run", "all partitions down, per run", "s", "downtime", "run_seconds_mean"),
+    GridMeasure("heartbeats", "heartbeats per rebalance", "", "heartbeats", "mean"),
+    GridMeasure("violations", "violations", "", "runs", "violations"),
+    GridMeasure("failed", "failed runs", "", "runs", "failed"),
+    GridMeasure("unconverged", "runs that did not settle", "", "runs", "unconverged"),
+)
+
+
+class GridCell(NamedTuple):
+    """One choice of parameters: where it is on each axis, and its figures."""
+
+    label: str
+    at: dict[str, str]
+    values: dict[str, float | None]
+
+
+class ParameterGrid(NamedTuple):
+    """The axes with their values in order, and a cell for each choice."""
+
+    axes: dict[str, list[str]]
+    cells: list[GridCell]
+
+
+def grid_of(tables: Mapping[str, Table]) -> ParameterGrid:
+    """What the tables say about each choice of parameters; an axis has at least two values."""
+    found = {
+        name: _by_label(tables.get(name, ())) for name in dict.fromkeys(each.table for each in GRID_MEASURES)
+    }
+    cells = [_cell(row, found) for row in tables["runs"]]
+    axes: dict[str, list[str]] = {}
+    for cell in cells:
+        for name, value in cell.at.items():
+            values = axes.setdefault(name, [])
+            if value not in values:
+                values.append(value)
+    varied = {name: in_order(values) for name, values in axes.items() if len(values) > 1}
+    return ParameterGrid(varied, cells)
+
+
+def as_json(grid: ParameterGrid) -> dict[str, Any]:
+    """The grid as the page's script reads it."""
+    return {
+        "axes": grid.axes,
+        "measures": [{"key": each.key, "title": each.title, "unit": each.unit} for each in GRID_MEASURES],
+        "cells": [cell._asdict() for cell in grid.cells],
+    }
+
+
+def in_order(values: Sequence[str]) -> list[str]:
+    """Values that begin with a number by its size, in one unit; anything else as the tables have it."""
+    if len({re.sub(r"^[\d.]+", "", value) for value in values}) == 1:
+        return sorted(values, key=natural)
+    return list(values)
+
+
+def natural(text: str) -> list[tuple[int, float, str]]:
+    """A key that sorts texts with numbers in them as people do: members=2 before members=10."""
+    parts = re.split(r"(\d+(?:\.\d+)?)", text)
+    return [(0, float(part), "") if number % 2 else (1, 0.0, part) for number, part in enumerate(parts)]
+
+
+def _by_label(rows: Table) -> dict[str, Mapping[str, Any]]:
+    return {label(row): row for row in rows if row.get("cause", "all") == "all"}
+
+
+def _cell(row: Mapping[str, Any], found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> GridCell:
+    name = label(row)
+    values = {each.key: found[each.table].get(name, {}).get(each.column) for each in GRID_MEASURES}
+    return GridCell(name, {SCENARIO: row["scenario"], **json.loads(row["parameters"])}, values)

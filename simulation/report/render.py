@@ -7,14 +7,28 @@ import os
 import string
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
-from fencepost.simulation.analyses.incidents import has_mutant
-from fencepost.simulation.report import tables
-from fencepost.simulation.report.grid import as_json, grid_of, natural
-from fencepost.simulation.report.model import ReportInput, RunOutcome, Table, TracedRun
+from fencepost.simulation.analyses.catalogue import has_mutant
+from fencepost.simulation.report.model import (
+    ReportInput,
+    RunOutcome,
+    Table,
+    TracedRun,
+    as_json,
+    detail_grids,
+    duration,
+    failure_grid,
+    grid_of,
+    label,
+    natural,
+    scenario_grid,
+    violation_grid,
+    whole,
+)
 from fencepost.simulation.report.page import (
     CAMPAIGN_SCRIPTS,
     POLICY,
@@ -29,6 +43,9 @@ from fencepost.simulation.report.page import (
     write_page,
 )
 from fencepost.simulation.trace.schema import Row
+
+if TYPE_CHECKING:
+    from fencepost.simulation.run import RunResult
 
 
 def check_writable(path: Path) -> Path:
@@ -52,11 +69,11 @@ def render_run_report(
     path: str | Path,
     *,
     command: str = "",
-    facts: Sequence[tuple[str, str]] | None = None,
+    facts: Sequence[tuple[str, str]],
 ) -> None:
     """Write the page of one run: its timeline, violations and rebalances. Needs no library of the extras.
 
-    `facts` are told of it at the top, in place of those of a simulated run.
+    `facts` are at the top; `run_facts` are those of a simulated run.
 
     :raises FencepostError: if the file cannot be written.
     """
@@ -64,7 +81,7 @@ def render_run_report(
         run_id=f"{result.scenario}-{result.seed}",
         title=f"{result.scenario}, seed {result.seed}",
         command=command,
-        facts=_run_facts(result) if facts is None else tuple(facts),
+        facts=tuple(facts),
         rows=rows,
     )
     count = len(result.violations)
@@ -123,9 +140,9 @@ def render_campaign_report(data: ReportInput, path: str | Path) -> None:
         subtitle=_subtitle(data),
         verdict=_verdict(data),
         cards=_cards(data),
-        scenarios=tables.scenario_grid(data),
+        scenarios=scenario_grid(data),
         sampled=_sampled(data),
-        urgent=[made for made in (tables.violation_grid(data), tables.failure_grid(data)) if made.rows],
+        urgent=[made for made in (violation_grid(data), failure_grid(data)) if made.rows],
         heatmap=markup(inert(compact(as_json(grid)))) if len(grid.axes) > 1 else "",
         charts=[
             {
@@ -141,7 +158,7 @@ def render_campaign_report(data: ReportInput, path: str | Path) -> None:
         run_section=markup(part("run.html")),
         all_runs=packed(compact({"columns": _columns(data.all_runs)})) if data.all_runs else "",
         not_listed=_not_listed(data),
-        tables=tables.detail_grids(data),
+        tables=detail_grids(data),
         style=markup(style("timeline.css", "campaign.css")),
         script=markup(script(*CAMPAIGN_SCRIPTS)),
         plotly=packed(get_plotlyjs()) if charts else "",
@@ -150,14 +167,15 @@ def render_campaign_report(data: ReportInput, path: str | Path) -> None:
     write_page(check_writable(Path(path)), page)
 
 
-def _run_facts(result: RunOutcome) -> tuple[tuple[str, str], ...]:
+def run_facts(result: RunResult) -> tuple[tuple[str, str], ...]:
+    """Return what the page of a simulated run says at its top."""
     return (
         ("scenario", result.scenario),
         ("seed", str(result.seed)),
         ("members", f"{result.members:,}"),
         ("partitions", f"{result.partitions:,}"),
-        ("virtual time", tables.duration(result.virtual_seconds)),
-        ("computed in", tables.duration(result.wall_seconds)),
+        ("virtual time", duration(result.virtual_seconds)),
+        ("computed in", duration(result.wall_seconds)),
         ("events", f"{result.events:,}"),
         ("heartbeats", f"{result.heartbeats:,}"),
         ("rebalances", f"{result.rebalances:,}"),
@@ -167,7 +185,7 @@ def _run_facts(result: RunOutcome) -> tuple[tuple[str, str], ...]:
 
 
 def _subtitle(data: ReportInput) -> str:
-    took = "" if data.wall_seconds is None else f", computed in {tables.duration(data.wall_seconds)}"
+    took = "" if data.wall_seconds is None else f", computed in {duration(data.wall_seconds)}"
     return f"From {data.source}{took}"
 
 
@@ -194,20 +212,20 @@ def _cards(data: ReportInput) -> list[dict[str, str]]:
     moved = data.tables["rebalances"]
     down = [row for row in data.tables["downtime"] if row["cause"] == "all"]
     return [
-        {"title": "runs", "value": tables.whole(sum(row["runs"] for row in rows))},
-        {"title": "rebalances analysed", "value": tables.whole(sum(row["count"] for row in moved))},
-        {"title": "median rebalance, slowest scenario", "value": tables.duration(_worst(moved, "median"))},
+        {"title": "runs", "value": whole(sum(row["runs"] for row in rows))},
+        {"title": "rebalances analysed", "value": whole(sum(row["count"] for row in moved))},
+        {"title": "median rebalance, slowest scenario", "value": duration(_worst(moved, "median"))},
         {
             "title": "99 % of rebalances within, slowest scenario",
-            "value": tables.duration(_worst(moved, "p99")),
+            "value": duration(_worst(moved, "p99")),
         },
         {
             "title": "median partition downtime, worst scenario",
-            "value": tables.duration(_worst(down, "median")),
+            "value": duration(_worst(down, "median")),
         },
         {
             "title": "time with two owners, unexplained",
-            "value": tables.duration(
+            "value": duration(
                 sum(row["seconds"] for row in data.tables["two_owners"] if row["sac_window"] is None)
             ),
         },
@@ -228,9 +246,7 @@ def _sampled(data: ReportInput) -> str:
 def _in_order(found: Mapping[str, Table]) -> dict[str, Table]:
     """Tables with their cells in the order of people; those of single runs keep theirs."""
     return {
-        name: rows
-        if rows and "run_id" in rows[0]
-        else sorted(rows, key=lambda row: natural(tables.label(row)))
+        name: rows if rows and "run_id" in rows[0] else sorted(rows, key=lambda row: natural(label(row)))
         for name, rows in found.items()
     }
 

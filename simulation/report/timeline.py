@@ -7,12 +7,13 @@ compress to well under a megabyte.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import groupby
-from typing import Any
+from itertools import groupby, pairwise
+from typing import Any, Final
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.report.model import TracedRun
-from fencepost.simulation.trace.schema import Row, RowKind
+from fencepost.simulation.trace import schema
+from fencepost.simulation.trace.schema import COLUMNS, Row, RowKind
 
 EVENTS_MAX = 100_000
 """More events than this are thinned out: people cannot look at them, and the file stays small."""
@@ -40,22 +41,21 @@ def encode_run(run: TracedRun) -> dict[str, Any]:
     rows, left_out = thin([Row._make(row) for row in run.rows])
     strings = _Numbers()
     sets = _Numbers()
-    columns: dict[str, list[int]] = {name: [] for name in _COLUMNS}
-    seq = t_us = 0
-    for row in rows:
-        columns["seq"].append(row.seq - seq)
-        columns["t"].append(row.t_us - t_us)
-        seq, t_us = row.seq, row.t_us
-        columns["group"].append(strings[row.group])
-        columns["actor"].append(strings[row.actor])
-        columns["kind"].append(strings[row.kind])
-        columns["from"].append(strings[row.state_from])
-        columns["to"].append(strings[row.state_to])
-        columns["member_epoch"].append(row.member_epoch)
-        columns["group_epoch"].append(row.group_epoch)
-        columns["partitions"].append(sets[partitions_text(row.partitions)])
-        columns["error"].append(strings[row.error])
-        columns["detail"].append(strings[row.detail])
+    columns: dict[str, list[int]] = {}
+    for at, name in enumerate(Row._fields):
+        if name == "world":
+            continue  # the page has no use for it
+        values: list[Any] = [row[at] for row in rows]
+        match COLUMNS[name].type:
+            case schema.TEXT:
+                numbers = [strings[text] for text in values]
+            case schema.PARTITIONS:
+                numbers = [sets[partitions_text(partitions)] for partitions in values]
+            case schema.LONG:
+                numbers = [value - before for before, value in pairwise((0, *values))]
+            case _:
+                numbers = list(values)
+        columns[_SHORT.get(name, name)] = numbers
     return {
         "id": run.run_id,
         "title": run.title,
@@ -70,20 +70,8 @@ def encode_run(run: TracedRun) -> dict[str, Any]:
     }
 
 
-_COLUMNS = (
-    "seq",
-    "t",
-    "group",
-    "actor",
-    "kind",
-    "from",
-    "to",
-    "member_epoch",
-    "group_epoch",
-    "partitions",
-    "error",
-    "detail",
-)
+_SHORT: Final = {"t_us": "t", "state_from": "from", "state_to": "to"}
+"""The names of columns in the page's script, if they differ."""
 
 
 class _Numbers:

@@ -1,1 +1,1 @@
-"""The trace of a run: its schema, its recorder, its digest."""
+"""The trace of a run: its schema, its writer, its digest."""

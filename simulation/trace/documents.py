@@ -7,12 +7,14 @@ column can be added without a new version; whatever changes what a key means rai
 
 from __future__ import annotations
 
-from typing import Annotated, Final, NamedTuple, TypeAlias
+from collections.abc import Iterator
+from operator import attrgetter
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.simulation.trace.schema import Row
+from fencepost.simulation.trace.schema import COLUMNS, INT, LONG, PARTITIONS, TEXT, Row
 
 VERSION: Final = 1
 
@@ -27,24 +29,21 @@ class Held(NamedTuple):
     partition: Int32
 
 
-class Document(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
-    """One row, with the run that it belongs to."""
+_TYPES: Final = {TEXT: str, LONG: Int64, INT: Int32, PARTITIONS: tuple[Held, ...]}
 
-    v: int
-    run_id: str
-    seq: Int64
-    t_us: Int64
-    world: str
-    kind: str
-    group: str = ""
-    actor: str = ""
-    state_from: str = ""
-    state_to: str = ""
-    member_epoch: Int32 = -1
-    group_epoch: Int32 = -1
-    partitions: tuple[Held, ...] = ()
-    error: str = ""
-    detail: str = ""
+
+def _fields() -> Iterator[tuple[str, Any] | tuple[str, Any, Any]]:
+    """The keys of a document: the version, then the columns, required ones first."""
+    yield "v", int
+    for name, column in sorted(COLUMNS.items(), key=lambda item: not item[1].required):
+        type_ = _TYPES[column.type]
+        yield (name, type_) if column.required else (name, type_, column.type.blank)
+
+
+Document: Final[Any] = msgspec.defstruct(
+    "Document", list(_fields()), frozen=True, kw_only=True, omit_defaults=True, gc=False
+)
+"""One row, with the run that it belongs to."""
 
 
 class _Versioned(msgspec.Struct, frozen=True):
@@ -60,16 +59,18 @@ class TracedRow(NamedTuple):
 
 _encoder = msgspec.json.Encoder()
 _decoder = msgspec.json.Decoder(Document)
+_values = attrgetter(*Row._fields)
+_PARTITIONS: Final = Row._fields.index("partitions")
 _version_decoder = msgspec.json.Decoder(_Versioned)
 
 
 def encode(run_id: str, row: Row) -> bytes:
-    """The document of a row."""
+    """Return the document of a row."""
     return _encoder.encode(Document(v=VERSION, run_id=run_id, **row._asdict()))
 
 
 def decode(document: bytes | None) -> TracedRow | str:
-    """The row of a document; or, as a few words, why this is none."""
+    """Return the row of a document; or, in a few words, why this is no document of a row."""
     try:
         found = _decoder.decode(document or b"")
         version = found.v
@@ -82,23 +83,10 @@ def decode(document: bytes | None) -> TracedRow | str:
             return NO_DOCUMENT
     if version != VERSION:
         return f"schema version {version}, known is {VERSION}"
-    held = tuple(TopicPartition(*each) for each in found.partitions)
-    row = Row(
-        seq=found.seq,
-        t_us=found.t_us,
-        world=found.world,
-        group=found.group,
-        actor=found.actor,
-        kind=found.kind,
-        state_from=found.state_from,
-        state_to=found.state_to,
-        member_epoch=found.member_epoch,
-        group_epoch=found.group_epoch,
-        partitions=held,
-        error=found.error,
-        detail=found.detail,
-    )
-    return TracedRow(found.run_id, row)
+    values = [*_values(found)]
+    if values[_PARTITIONS]:
+        values[_PARTITIONS] = tuple([TopicPartition(*each) for each in values[_PARTITIONS]])
+    return TracedRow(found.run_id, Row._make(values))
 
 
 NO_DOCUMENT: Final = "no document of a trace"

@@ -9,7 +9,7 @@ from typing import Final
 from fencepost.simulation.trace.schema import Row, RowKind
 
 KEPT_ROWS: Final = 10_000
-"""Rows about no group that a group which comes later is still told of."""
+"""The limit of rows about no group that the run of a later group still begins with."""
 
 Send = Callable[[str, list[Row]], None]
 """Takes the id of a run and rows of it."""
@@ -18,7 +18,7 @@ Send = Callable[[str, list[Row]], None]
 class GroupRuns:
     """Hands each row to the run of its group, `RUN/GROUP`, and a row about no group to all runs.
 
-    A run begins with `run.start`, which calls it after its group, and with what was told of no group up to
+    A run begins with `run.start`, which calls it after its group, and with the rows about no group up to
     then, such as topics. Rows are numbered within their run. `left_out` says which groups are not traced; it
     is asked for each row, until it says so of a group.
     """

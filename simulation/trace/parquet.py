@@ -1,39 +1,36 @@
-"""Writes a trace as Parquet, a row group at a time. The one place of a simulation that needs pyarrow."""
+"""Traces as Arrow and Parquet. The one place of a simulation that needs pyarrow."""
 
 from __future__ import annotations
 
 import os
 from array import array
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import accumulate, chain
 from pathlib import Path
 from types import TracebackType
-from typing import Any
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.trace.rows import RowBatch
-from fencepost.simulation.trace.schema import COLUMNS, Row
+from fencepost.simulation.trace.schema import COLUMNS, INT, LONG, PARTITIONS, TEXT, ColumnType, Row
 
-_PARTITIONS = pa.list_(
-    pa.field(
-        "element",
-        pa.struct([pa.field("topic", pa.string(), False), pa.field("partition", pa.int32(), False)]),
-        False,
-    )
-)
-_TYPES = {"seq": pa.int64(), "t_us": pa.int64(), "member_epoch": pa.int32(), "group_epoch": pa.int32()}
+_PARTITION = pa.struct([pa.field("topic", pa.string(), False), pa.field("partition", pa.int32(), False)])
+_PARTITIONS = pa.list_(pa.field("element", _PARTITION, False))
+_TYPES: Final[Mapping[ColumnType, pa.DataType]] = {
+    TEXT: pa.string(),
+    LONG: pa.int64(),
+    INT: pa.int32(),
+    PARTITIONS: _PARTITIONS,
+}
 
 SCHEMA: pa.Schema = pa.schema(
-    [
-        pa.field(name, _PARTITIONS if name == "partitions" else _TYPES.get(name, pa.string()), False)
-        for name in COLUMNS
-    ]
+    [pa.field(name, _TYPES[column.type], nullable=False) for name, column in COLUMNS.items()]
 )
-"""The trace as Arrow: `partitions` is list<struct<topic, partition>>, all columns are without nulls."""
+"""The columns of a trace, as Arrow has them."""
 
 _TEXTS = [*(field.name for field in SCHEMA if field.type == pa.string()), "partitions.list.element.topic"]
 """What is written with a dictionary. One of numbers takes time, and most of them need more room with it."""
@@ -42,7 +39,7 @@ _TEXTS = [*(field.name for field in SCHEMA if field.type == pa.string()), "parti
 class ParquetTrace:
     """A Parquet file of one run. Rows are written as they come, one row group a batch.
 
-    `called` is what mistakes call it, if it will have another name once it is whole.
+    `called` is its name in error messages, if it will have another name once it is whole.
 
     :raises FencepostError: if the file can't be written.
     """
@@ -56,7 +53,7 @@ class ParquetTrace:
                 self.path, SCHEMA, compression="zstd", use_dictionary=_TEXTS, write_statistics=True
             )
         except OSError as error:
-            raise FencepostError(self._told(error)) from None
+            raise FencepostError(self._problem(error)) from None
 
     def write(self, rows: Sequence[Row]) -> None:
         """Write these rows as one row group.
@@ -66,7 +63,7 @@ class ParquetTrace:
         try:
             self._writer.write_batch(record_batch(rows, self._run_id))
         except OSError as error:
-            raise EnvironmentLacks(self._told(error)) from None
+            raise EnvironmentLacks(self._problem(error)) from None
 
     def close(self) -> None:
         """Finish the file. It can't be read before.
@@ -76,9 +73,9 @@ class ParquetTrace:
         try:
             self._writer.close()
         except OSError as error:
-            raise EnvironmentLacks(self._told(error)) from None
+            raise EnvironmentLacks(self._problem(error)) from None
 
-    def _told(self, error: OSError) -> str:
+    def _problem(self, error: OSError) -> str:
         reason = os.strerror(error.errno).lower() if error.errno else str(error)
         return f"the trace {self._called} can't be written: {reason}"
 
@@ -106,6 +103,18 @@ def whole_trace(path: Path, run_id: str) -> Iterator[ParquetTrace]:
         unfinished.unlink(missing_ok=True)
 
 
+class ArrowTrace:
+    """A trace in memory, as Arrow: a tenth of its size as rows."""
+
+    def __init__(self, run_id: str) -> None:
+        self.batches: list[pa.RecordBatch] = []
+        self._run_id = run_id
+
+    def write(self, rows: Sequence[Row], /) -> None:
+        """Take a batch."""
+        self.batches.append(record_batch(rows, self._run_id))
+
+
 def record_batch(rows: Sequence[Row], run_id: str | Sequence[str]) -> pa.RecordBatch:
     """Rows as Arrow, in the order of `SCHEMA`; `run_id` is that of all, or one for each.
 
@@ -116,7 +125,7 @@ def record_batch(rows: Sequence[Row], run_id: str | Sequence[str]) -> pa.RecordB
     columns = columns or [()] * len(Row._fields)
     arrays = [_strings((run_id,) * len(rows) if isinstance(run_id, str) else run_id)]
     for field, values in zip(list(SCHEMA)[1:], columns, strict=True):
-        if field.name == "partitions":
+        if field.type == _PARTITIONS:
             arrays.append(_partition_lists(values))
         else:
             arrays.append(_strings(values) if field.type == pa.string() else _integers(values, field.type))

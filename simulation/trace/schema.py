@@ -1,123 +1,287 @@
-"""The trace: one row an event, one schema for all worlds.
+"""The trace's schema: one row an event, for all worlds. Columns and kinds of rows are declared here only.
 
-Rows are plain tuples in the order of `COLUMNS` while a run goes on, and Arrow when they are written.
+The Arrow schema, Spark's DDL, the checks of files, the JSON documents, the columns of a page and the tables
+of docs/traces.md derive from these declarations. No column holds nulls: a blank stands for no value.
 """
 
 from __future__ import annotations
 
 import enum
-from typing import NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, Final, NamedTuple, get_args, get_type_hints
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 
 
-class RowKind(enum.StrEnum):
-    """What a row tells."""
+class ColumnType(NamedTuple):
+    """The type of a column: its name in Spark's DDL, and the blank value, which stands for no value."""
 
-    RUN_START = "run.start"
-    """`detail` is the scenario's name, the seed, and how many members the group has at the start."""
-    FAULTS_END = "run.faults_end"
-    """From here on nothing disturbs the group; the liveness bound starts."""
-    RUN_END = "run.end"
-    HEARTBEAT = "heartbeat"
-    """The coordinator answered one, for the host `actor`; `detail`: join, full, ack, keepalive or leave,
-    then bytes asked and answered, such as `ack 152+49`. Those of a mere keepalive follow from the names.
+    ddl: str
+    blank: Any
 
-    Of the classic protocol: JoinGroup is `join`, SyncGroup `full`, with the assignment in `partitions`.
-    """
-    REQUEST_LOST = "request.lost"
-    RESPONSE_LOST = "response.lost"
-    MEMBER_STATE = "member.state"
-    """The member machine moved; `partitions` is what it owns, `detail` the event of its table.
 
-    A single active consumer's `actor` is its client and stream. It reads in ACTIVE, and holds its stream
-    until it has left STEPPING_DOWN.
-    """
-    CALLBACK_BEGIN = "callback.begin"
-    """`detail` is assigned, revoked or lost. Partitions are not fetchable from a revoked or lost begin on.
+TEXT: Final = ColumnType("string", "")
+LONG: Final = ColumnType("bigint", 0)
+INT: Final = ColumnType("int", -1)
+PARTITIONS: Final = ColumnType("array<struct<topic: string, partition: int>>", ())
 
-    Of a single active consumer it is activated, stepping down or lost. It reads nothing new from a stepping
-    down or lost begin on.
-    """
-    CALLBACK_END = "callback.end"
-    """`detail` as above. Partitions are fetchable from an assigned end on; an `error` says that it raised and
-    is not over: it, or its opposite, is called again. With the classic protocol it is over either way, and so
-    it is where everything is given up. A callback of a single active consumer is over either way, too."""
-    GROUP_STATE = "group.state"
-    """The group moved between its states."""
-    GROUP_EPOCH = "group.epoch"
-    """The group epoch was raised; `detail` says by what, `state_to` is the group's state after that step.
 
-    Of a classic group the epoch is its generation, and it counts as raised when members begin to join.
+class Column(NamedTuple):
+    """One column of the trace."""
 
-    `detail` is that of a heartbeat, or timeout (of a member), topics (changed), expressions (resolved), or
-    asked (for by somebody who drives the group).
-    """
-    TARGET = "group.target"
-    """A new target assignment, of a classic group its leader's; `group_epoch` is its epoch."""
-    ASSIGNMENT = "assignment"
-    """The coordinator wrote what a member of a consumer group holds; `detail` is the member's id.
-
-    `partitions` are those assigned to it and those that it must still give up, `state_to` is its state in the
-    coordinator's eyes. It is empty if the member is gone.
-    """
-    MEMBER_REMOVED = "member.removed"
-    """The coordinator removed a member; `detail` is left, session, rebalance or replaced.
-
-    The member is fenced until the coordinator accepts its next join.
-
-    A classic one that did not join, or ask for its assignment, within its rebalance timeout: join or sync.
-
-    `actor` is its host, or its member id if another member runs there by now.
-    """
-    COMMIT = "commit"
-    """An OffsetCommit was answered, or given up (`error`); `detail` holds the offsets."""
-    RECORDS = "records"
-    """The application finished processing records; `detail` holds the offsets, and where the log ends.
-
-    So `4..6 of 9` tells of the records 4 and 5, and that 9 would be the next one. The end may be missing.
-    """
-    COORDINATOR = "coordinator"
-    """A coordinator's host: load, active, resign, crash or restart in `detail`."""
-    HOST = "host"
-    """A member's host: start, stop, stopped, crash, freeze or thaw in `detail`."""
-    SAC_CONSUMER = "sac.consumer"
-    """A single active consumer moved in the coordinator's eyes; `actor` is its client and stream.
-
-    `detail` is the command or event, and the connection. `partitions` is the stream: of a plain one, 0.
-    """
-    NODE = "node"
-    """A node of a stream cluster: crash, restart or left in `detail`."""
-    CLIENT_STATE = "client.state"
-    """A client of a Streams application moved; `detail` is the event of its table."""
-    THREAD_STATE = "thread.state"
-    """A thread of such a client moved; `detail` is the event of its table."""
-    THREAD_FAILED = "thread.failed"
-    """An exception left a thread, and the handler is asked; `detail` is what it answers, and where it was."""
-    FAULT = "fault"
-    """A fault began or ended: `actor` is its kind, `state_to` begin or end, `detail` whom it hits."""
-    TOPIC = "topic"
-    """`detail` is created, grown or deleted, and how many partitions the topic `actor` has now."""
-    VIOLATION = "violation"
-    """A checker found an invariant broken; `error` names it, `detail` explains."""
+    type: ColumnType
+    meaning: str
+    required: bool = False
+    """True if a JSON document without it is no row. All others may be left out if they are blank."""
 
 
 class Row(NamedTuple):
-    """One event. `run_id` is kept beside the rows: it is the same for all, and not in the digest."""
+    """One event. `run_id` is kept apart from the rows: it is the same for all, and not in the digest."""
 
-    seq: int
-    t_us: int
-    world: str
-    group: str
+    seq: Annotated[int, Column(LONG, "The number of the row in its run, from 1.", required=True)]
+    t_us: Annotated[int, Column(LONG, "Virtual microseconds since the start of the run.", required=True)]
+    world: Annotated[str, Column(TEXT, "`simulated`; other worlds write the same schema.", required=True)]
+    group: Annotated[str, Column(TEXT, "The group's id.")]
+    actor: Annotated[
+        str, Column(TEXT, "What the event happened to: mostly a host, whose name outlives restarts.")
+    ]
+    kind: Annotated[str, Column(TEXT, "What happened: one of the kinds below.", required=True)]
+    state_from: Annotated[str, Column(TEXT, "The state before a transition.")]
+    state_to: Annotated[str, Column(TEXT, "The state after a transition.")]
+    member_epoch: Annotated[int, Column(INT, "The member's epoch after the event; -1 if it has none.")]
+    group_epoch: Annotated[int, Column(INT, "The group's epoch after the event; -1 if it has none.")]
+    partitions: Annotated[
+        tuple[TopicPartition, ...],
+        Column(PARTITIONS, "List of (topic, partition); the kind says which partitions these are."),
+    ]
+    error: Annotated[
+        str,
+        Column(
+            TEXT,
+            "Kafka's error; Disconnected, RequestTimedOut, CallbackFailed; a broken invariant; or empty.",
+        ),
+    ]
+    detail: Annotated[str, Column(TEXT, "What else there is to say; the kind says what.")]
+
+
+def columns_of(row: type) -> dict[str, Column]:
+    """Return the columns of a file of such rows, by name and in order: `run_id`, then the row's fields."""
+    fields = get_type_hints(row, include_extras=True)
+    run_id = Column(TEXT, "The run; the only column that is not in the digest.", required=True)
+    return {"run_id": run_id} | {name: get_args(hint)[1] for name, hint in fields.items()}
+
+
+def ddl_of(columns: Mapping[str, Column]) -> str:
+    """Return these columns as Spark declares them."""
+    return ", ".join(f"`{name}` {column.type.ddl}" for name, column in columns.items())
+
+
+COLUMNS: Final[Mapping[str, Column]] = columns_of(Row)
+"""The columns of a trace, by name and in their order."""
+
+TRACE_DDL: Final = ddl_of(COLUMNS)
+"""The columns of a trace, as Spark declares them."""
+
+
+_MEMBER: Final = "the member's host"
+_MEMBER_OR_SAC: Final = "the member's host; a single active consumer's client and stream"
+_BROKER: Final = "the coordinator's host"
+_TRANSITION: Final = {"state_from": "the state before", "state_to": "the state after"}
+_MACHINE: Final = _TRANSITION | {"detail": "the event of the machine's table"}
+
+
+class RowKind(enum.StrEnum):
+    """What a row tells: the event, its actor, and the meaning of the columns that such rows fill.
+
+    Columns that no kind names may be filled in rows of every kind.
+    """
+
+    event: str
     actor: str
-    kind: str
-    state_from: str
-    state_to: str
-    member_epoch: int
-    group_epoch: int
-    partitions: tuple[TopicPartition, ...]
-    error: str
-    detail: str
+    columns: Mapping[str, str]
+
+    def __new__(cls, value: str, event: str, actor: str, columns: Mapping[str, str] | None = None) -> RowKind:
+        """A member whose value is the column `kind`."""
+        kind = str.__new__(cls, value)
+        kind._value_ = value
+        kind.event, kind.actor, kind.columns = event, actor, columns or {}
+        return kind
+
+    RUN_START = (
+        "run.start",
+        "The run begins.",
+        "",
+        {"detail": "the scenario's name, the seed, and the number of members at the start"},
+    )
+    FAULTS_END = (
+        "run.faults_end",
+        "The last fault is over: from here on the bound on the time to settle counts.",
+        "",
+    )
+    RUN_END = "run.end", "The run is over.", ""
+    HEARTBEAT = (
+        "heartbeat",
+        "The coordinator responded to a heartbeat, or to another request of the classic protocol.",
+        _MEMBER,
+        {
+            "member_epoch": "the epoch in the response, or that of a request that was refused",
+            "partitions": "the assignment in the response, of the classic protocol that of SyncGroup",
+            "error": "the error in the response",
+            "detail": "join (or JoinGroup), full (or SyncGroup), ack, keepalive or leave, then the bytes of "
+            "request and response, such as `ack 152+49`; those of a mere keepalive follow from the names",
+        },
+    )
+    REQUEST_LOST = (
+        "request.lost",
+        "A request did not reach its broker.",
+        _MEMBER,
+        {"detail": "the request and the broker"},
+    )
+    RESPONSE_LOST = (
+        "response.lost",
+        "A request was carried out, and its response was lost.",
+        _MEMBER,
+        {"detail": "the request and the broker"},
+    )
+    MEMBER_STATE = (
+        "member.state",
+        "A member's state machine moved. A single active consumer reads in ACTIVE, and holds its stream"
+        " until it has left STEPPING_DOWN.",
+        _MEMBER_OR_SAC,
+        {"member_epoch": "the member's epoch", "partitions": "those that the member owns"} | _MACHINE,
+    )
+    CALLBACK_BEGIN = (
+        "callback.begin",
+        "A rebalance callback begins. From a begin of revoked or lost on, its partitions are not fetchable;"
+        " from one of stepping down or lost on, a single active consumer reads nothing new.",
+        _MEMBER_OR_SAC,
+        {
+            "partitions": "those that the callback is about",
+            "detail": "assigned, revoked or lost; of a single active consumer activated, stepping down, lost",
+        },
+    )
+    CALLBACK_END = (
+        "callback.end",
+        "A rebalance callback ends. From an end of assigned on, its partitions are fetchable.",
+        _MEMBER_OR_SAC,
+        {
+            "partitions": "those that the callback is about",
+            "error": "the callback raised: it, or its opposite, is called again, except if all is given up,"
+            " with the classic protocol, and for a single active consumer",
+            "detail": "as for `callback.begin`",
+        },
+    )
+    GROUP_STATE = ("group.state", "The group moved between its states.", _BROKER, _TRANSITION)
+    GROUP_EPOCH = (
+        "group.epoch",
+        "The group epoch was raised. Of a classic group the epoch is its generation, and it counts as raised"
+        " when members begin to join.",
+        _BROKER,
+        {
+            "state_to": "the group's state after that step",
+            "detail": "the cause: that of a heartbeat, timeout (of a member), topics (changed), expressions"
+            " (resolved), or asked (for by the program that drives the group)",
+        },
+    )
+    TARGET = (
+        "group.target",
+        "There is a new target assignment, of a classic group its leader's; `group_epoch` is its epoch.",
+        _BROKER,
+    )
+    ASSIGNMENT = (
+        "assignment",
+        "The coordinator wrote what a member of a consumer group holds; blank if the member is removed.",
+        _MEMBER,
+        {
+            "state_to": "the member's state in the coordinator's eyes",
+            "member_epoch": "the member's epoch",
+            "partitions": "those that the member is assigned, and those that it must still give up",
+            "detail": "the member's id",
+        },
+    )
+    MEMBER_REMOVED = (
+        "member.removed",
+        "The coordinator removed a member, which is fenced until the coordinator accepts its next join.",
+        "the member's host, or its id if another member runs there by now",
+        {
+            "detail": "left, session, rebalance or replaced; join or sync for a classic member that did not"
+            " join, or ask for its assignment, within its rebalance timeout"
+        },
+    )
+    COMMIT = (
+        "commit",
+        "An OffsetCommit has its response, or is given up.",
+        _MEMBER,
+        {
+            "member_epoch": "the epoch in the request",
+            "partitions": "those that are committed",
+            "error": "the error in the response, or why there is none",
+            "detail": "the offsets",
+        },
+    )
+    RECORDS = (
+        "records",
+        "The application finished processing records.",
+        _MEMBER,
+        {
+            "partitions": "the partition of the records",
+            "detail": "the offsets, and where the log ends if that is known: `4..6 of 9` is about the records"
+            " 4 and 5, and 9 would be the next one",
+        },
+    )
+    COORDINATOR = (
+        "coordinator",
+        "A coordinator's host changed.",
+        _BROKER,
+        {"detail": "load, active, resign, crash or restart"},
+    )
+    HOST = (
+        "host",
+        "A member's host changed.",
+        _MEMBER,
+        {"detail": "start, stop, stopped, crash, freeze or thaw"},
+    )
+    SAC_CONSUMER = (
+        "sac.consumer",
+        "A single active consumer moved in the coordinator's eyes.",
+        "the consumer's client and stream",
+        {
+            "state_from": "the status before",
+            "state_to": "the status after",
+            "partitions": "the stream: 0 for one that is no partition of a super stream",
+            "detail": "the command or event, and the connection",
+        },
+    )
+    NODE = ("node", "A node of a stream cluster changed.", "the node", {"detail": "crash, restart or left"})
+    CLIENT_STATE = ("client.state", "A client of a Streams application moved.", "the client", _MACHINE)
+    THREAD_STATE = ("thread.state", "A thread of such a client moved.", "the thread", _MACHINE)
+    THREAD_FAILED = (
+        "thread.failed",
+        "An exception left a thread, and its handler decided.",
+        "the thread",
+        {"detail": "what the handler returned, and where the exception came from"},
+    )
+    FAULT = (
+        "fault",
+        "A fault began or ended.",
+        "the kind of the fault",
+        {"state_to": "begin or end", "detail": "what the fault hits"},
+    )
+    TOPIC = (
+        "topic",
+        "A topic changed.",
+        "the topic",
+        {"detail": "created, grown or deleted, and the number of partitions that there are now"},
+    )
+    VIOLATION = (
+        "violation",
+        "A checker found an invariant broken.",
+        "",
+        {"error": "the invariant", "detail": "the explanation"},
+    )
 
 
-COLUMNS: tuple[str, ...] = ("run_id", *Row._fields)
+def kinds_of(column: str) -> Iterator[RowKind]:
+    """The kinds whose rows fill this column; all of them if no kind names it."""
+    using = [kind for kind in RowKind if column in kind.columns or (column == "actor" and kind.actor)]
+    yield from using or RowKind

@@ -62,15 +62,15 @@ _SETTLED = frozenset({"Stable", "Empty", "Dead"})
 
 
 class TraceWriter(Observer):
-    """Writes every event to a recorder. Actors are hosts: members' and brokers'."""
+    """Writes every event as a row. Actors are hosts: members' and brokers'."""
 
     world: WorldView
 
-    def __init__(self, recorder: TraceRows) -> None:
+    def __init__(self, rows: TraceRows) -> None:
         self._hosts: Mapping[MemberId, str] = {}
         self._held: dict[MemberId, tuple[Partitions, TopicsImage, tuple[TopicPartition, ...]]] = {}
         """What each member was assigned last, and its partitions under the names of those topics."""
-        self._append = recorder.append
+        self._append = rows.append
         self._group_state = ""
         self._group_epoch = -1
         self._rebalancing = False

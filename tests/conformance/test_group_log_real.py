@@ -11,9 +11,9 @@ from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from fencepost.simulation.brokers.blocking import ask_topics
-from fencepost.simulation.live.documents import GROUP_LOG
 from fencepost.simulation.live.group_log import GroupLog, LogRecord
 from fencepost.simulation.live.reader import TopicPart, TopicReader
+from fencepost.simulation.live.records import GROUP_LOG
 from fencepost.simulation.trace.schema import Row, RowKind
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]

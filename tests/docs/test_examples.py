@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from fencepost.simulation.cli import main
-from fencepost.simulation.pipeline.outline import is_outline, read_outline
 from fencepost.simulation.pipeline.question import ask, read_question
+from fencepost.simulation.pipeline.spec import is_campaign_file, read_campaign
 from fencepost.simulation.scenarios.load import loads
 
 ROOT = Path(__file__).parents[2]
@@ -120,8 +120,8 @@ def test_python_examples_run(example: Example, tmp_path: Path, request: pytest.F
 def test_toml_examples_load(example: Example, tmp_path: Path) -> None:
     file = tmp_path / "example.toml"
     file.write_text(example.text)
-    if is_outline(str(file)):
-        read_outline(file)
+    if is_campaign_file(str(file)):
+        read_campaign(file)
     elif example.page == "plan.md":
         ask(*read_question(file))
     else:

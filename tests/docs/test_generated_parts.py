@@ -33,7 +33,3 @@ def test_generated_parts_are_fresh(page: str, generator: ModuleType) -> None:
 def test_every_part_is_in_some_page(generator: ModuleType) -> None:
     text = "".join((DOCS / page).read_text(encoding="utf-8") for page in PAGES)
     assert sorted(match[2] for match in generator.PART.finditer(text)) == sorted(generator.PARTS)
-
-
-def test_every_column_is_explained(generator: ModuleType) -> None:
-    assert list(generator.COLUMNS) == list(generator.schema.COLUMNS)

@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from fencepost.simulation.analyses.rank import nearest_rank
+from fencepost.simulation.analyses.comparison import nearest_rank
 from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.lab.bridge.shifts import ConsumerShifts, MemberShifts
 from fencepost.simulation.run import plan_of, run

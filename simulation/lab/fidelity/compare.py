@@ -13,7 +13,7 @@ import msgspec
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.analyses.rank import nearest_rank
+from fencepost.simulation.analyses.comparison import nearest_rank
 from fencepost.simulation.brokers.identity import examine
 from fencepost.simulation.checkers import all_checkers
 from fencepost.simulation.kernel.observers import Violation

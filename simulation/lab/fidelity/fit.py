@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.analyses.rank import nearest_rank
+from fencepost.simulation.analyses.comparison import nearest_rank
 from fencepost.simulation.lab.fidelity.latencies import Latencies
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.scenarios.values import Span

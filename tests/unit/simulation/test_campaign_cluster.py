@@ -22,8 +22,7 @@ import pytest
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.cli.campaign import print_result
 from fencepost.simulation.java import find_java_home
-from fencepost.simulation.pipeline.campaign import CampaignResult
-from fencepost.simulation.pipeline.losses import Lost, LostExecutor
+from fencepost.simulation.pipeline.campaign import CampaignResult, Lost, LostExecutor
 from fencepost.simulation.pipeline.session import SHORT_JOBS
 from fencepost.simulation.pipeline.shipping import LIBRARIES, check_shared, libraries_zip
 from fencepost.simulation.run import run

@@ -13,9 +13,10 @@ from pyarrow import parquet
 from fencepost.simulation.failures.failure import read_failure, replay
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.pipeline.failed import keep_failures
-from fencepost.simulation.pipeline.output import CampaignDirectory, run_schema
+from fencepost.simulation.pipeline.output import CampaignDirectory
 from fencepost.simulation.pipeline.progress import Silent
 from fencepost.simulation.pipeline.tasks import CampaignCell, cells_of
+from fencepost.simulation.pipeline.traces import run_schema
 
 RAISED = "Traceback (most recent call last):\n  File …\nZeroDivisionError: division by zero\n"
 

@@ -15,7 +15,7 @@ from fencepost.simulation.cli import main
 from fencepost.simulation.lab.hunt import MutantResult
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.pipeline.campaign import CampaignResult
-from fencepost.simulation.pipeline.outline import Outline
+from fencepost.simulation.pipeline.spec import CampaignSpec
 from fencepost.simulation.scenarios.load import library
 
 TABLES = {
@@ -30,10 +30,10 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Any, dict[str, Any]]]:
     """Stands in for the campaign, and keeps what it was called with."""
     kept: list[tuple[Any, dict[str, Any]]] = []
 
-    def carry_out(outline: Outline, **options: Any) -> CampaignResult:
-        kept.append((outline, options))
-        failed = 1 if outline.seeds == (1,) else 0
-        violations = 2 if outline.seeds == (2,) else 0
+    def carry_out(spec: CampaignSpec, **options: Any) -> CampaignResult:
+        kept.append((spec, options))
+        failed = 1 if spec.seeds == (1,) else 0
+        violations = 2 if spec.seeds == (2,) else 0
         return CampaignResult(
             runs=4,
             failed=failed,
@@ -54,14 +54,14 @@ def test_a_campaign_gets_its_options(
     out = tmp_path / "new" / "out"
     words = ["steady", "swarm", "--seeds", "7", "--grid", "members=2,4", "--grid", "partitions=8", "--resume"]
     assert main(["campaign", *words, "--master", "local[1]", "--out", str(out)]) == 0
-    [(outline, options)] = calls
-    assert [(cell.name, cell.parameters) for cell in outline.cells] == [
+    [(spec, options)] = calls
+    assert [(cell.name, cell.parameters) for cell in spec.cells] == [
         (name, {"members": members, "partitions": "8"})
         for name in ("steady", "swarm")
         for members in ("2", "4")
     ]
-    assert outline.seeds == tuple(range(7))
-    assert (outline.traces, outline.time_limit_s) == ("sample", 600.0)
+    assert spec.seeds == tuple(range(7))
+    assert (spec.traces, spec.time_limit_s) == ("sample", 600.0)
     assert options["master"] == "local[1]"
     assert options["out_dir"] == out
     assert options["report"] is None
@@ -76,9 +76,9 @@ def test_without_scenarios_the_whole_library_runs(
     calls: list[tuple[Any, dict[str, Any]]], tmp_path: Path
 ) -> None:
     assert main(["campaign", "--out", str(tmp_path)]) == 0
-    outline = calls[0][0]
-    assert [cell.name for cell in outline.cells] == [entry.name for entry in library()]
-    assert outline.seeds == tuple(range(100))
+    spec = calls[0][0]
+    assert [cell.name for cell in spec.cells] == [entry.name for entry in library()]
+    assert spec.seeds == tuple(range(100))
 
 
 def test_a_campaign_is_read_from_a_file_and_options_go_before_it(
@@ -92,7 +92,7 @@ def test_a_campaign_is_read_from_a_file_and_options_go_before_it(
         main(["campaign", str(file), *words, "--seeds", "3..4", "--traces", "none", "--time-limit", "2m"])
         == 0
     )
-    (first, second) = (outline for outline, _ in calls)
+    (first, second) = (spec for spec, _ in calls)
     assert [cell.parameters for cell in first.cells] == [{"members": "2"}, {"members": "3"}]
     assert (first.seeds, first.traces, first.time_limit_s) == (tuple(range(5)), "all", 600.0)
     assert (second.seeds, second.traces, second.time_limit_s) == ((3, 4), "none", 120.0)

@@ -102,7 +102,7 @@ def test_trace_and_report_are_written(capsys: pytest.CaptureFixture[str], tmp_pa
     assert str(trace) in out
     assert str(page) in out
     rows = pq.read_table(trace)
-    assert tuple(rows.column_names) == COLUMNS
+    assert rows.column_names == list(COLUMNS)
     assert rows["kind"][0].as_py() == "run.start"
     assert rows["kind"][-1].as_py() == "run.end"
     text = page.read_text()

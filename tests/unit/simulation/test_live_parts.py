@@ -24,10 +24,10 @@ from fencepost.simulation.cli.entry import main
 from fencepost.simulation.cli.live import WindowLines, table_of
 from fencepost.simulation.cli.terminal import Terminal
 from fencepost.simulation.live import source
-from fencepost.simulation.live.connector import Connector, find_connector
 from fencepost.simulation.live.folder import Counts, Following, LiveFolder
 from fencepost.simulation.live.follow import Followed, Snapshot, Until, reason_of
 from fencepost.simulation.live.reader import TopicPart, TopicReader
+from fencepost.simulation.live.source import Connector, find_connector
 from fencepost.simulation.live.windows import Window
 from fencepost.simulation.trace.parquet import record_batch
 from fencepost.simulation.trace.schema import Row
@@ -157,7 +157,7 @@ def test_the_log_says_what_is_fetched_and_why_it_is_not_there(
         ("connector_fetching", "4.2.0", ""),
         ("connector_missing", "4.2.0", "Maven did not find it"),
     ]
-    monkeypatch.setattr("fencepost.simulation.live.connector.FETCH_SECONDS", 0.0)
+    monkeypatch.setattr("fencepost.simulation.live.source.FETCH_SECONDS", 0.0)
     assert said() == [
         ("connector_fetching", "4.3.0", ""),
         ("connector_missing", "4.3.0", "Maven took too long"),

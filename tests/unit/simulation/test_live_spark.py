@@ -25,9 +25,9 @@ from fencepost.simulation.brokers.client_config import client_security
 from fencepost.simulation.brokers.security import OPEN, ClientSecurity
 from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.live import follow as following
-from fencepost.simulation.live.documents import GROUP_LOG
 from fencepost.simulation.live.follow import Followed, Snapshot, Until, follow
 from fencepost.simulation.live.group_log import WORLD, GroupLog, LogRecord
+from fencepost.simulation.live.records import GROUP_LOG
 from fencepost.simulation.pipeline import analyze as analyzing
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load

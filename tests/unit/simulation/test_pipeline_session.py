@@ -141,9 +141,10 @@ def test_an_interrupt_while_spark_starts_or_ends_is_told(
 JVM_ENDS = """
 import contextlib, os, signal, sys
 from pyspark import SparkContext
-from fencepost.simulation.analyses.views import TRACE, Views
+from fencepost.simulation.analyses.views import Views
+from fencepost.simulation.trace.schema import TRACE_DDL
 from fencepost.simulation.cli import main
-from fencepost.simulation.pipeline import analyze, scale, session
+from fencepost.simulation.pipeline import analyze, session
 
 def end_together():
     process = SparkContext._gateway.proc
@@ -154,8 +155,8 @@ def end_together():
     SparkContext._active_spark_context.statusTracker().getActiveJobsIds()
 
 def analyse(*args, **named):
-    with session.spark_session() as spark, scale.settings_for(spark, 1):
-        views = Views(spark.createDataFrame([], TRACE), cached=True)
+    with session.spark_session() as spark, session.settings_for(spark, 1):
+        views = Views(spark.createDataFrame([], TRACE_DDL), cached=True)
         with contextlib.ExitStack() as after:
             after.callback(views.release)
             views.view("run")

@@ -19,11 +19,10 @@ import pytest
 
 from fencepost.simulation import run as run_module
 from fencepost.simulation.kernel.observers import Violation
-from fencepost.simulation.pipeline import child_process as hand_module
-from fencepost.simulation.pipeline.child_process import hand_for
-from fencepost.simulation.pipeline.part_files import PartFiles, recover
-from fencepost.simulation.pipeline.runs import JobSpec, Limit, TimeLimitReached, run_one
+from fencepost.simulation.pipeline import runs
+from fencepost.simulation.pipeline.runs import JobSpec, Limit, TimeLimitReached, child_for, run_one
 from fencepost.simulation.pipeline.tasks import Task, cells_of, parse_grid
+from fencepost.simulation.pipeline.worker import PartFiles, recover
 from fencepost.simulation.run import RunResult
 from fencepost.simulation.trace.parquet import SCHEMA
 from fencepost.simulation.trace.schema import Row
@@ -210,13 +209,13 @@ def test_what_hangs_or_dies_costs_one_run(
         return result(seed)
 
     monkeypatch.setattr(run_module, "run", run)
-    monkeypatch.setattr(hand_module, "GRACE_S", 2.0)
+    monkeypatch.setattr(runs, "GRACE_S", 2.0)
     patient, given = orders(), orders(limit=0.2)
     rows = []
-    with hand_for(patient) as hand:
+    with child_for(patient) as child:
         for seed in (1, 2, 3):
-            hand.orders = given if seed == 2 else patient  # a busy machine may take its time to fork
-            rows.append(hand.run(Task(0, seed, False))[0])
+            child.job = given if seed == 2 else patient  # a busy machine may take its time to fork
+            rows.append(child.run(Task(0, seed, False))[0])
     assert [row["error"] is None for row in rows] == [True, False, True]
     assert re.match(told, rows[1]["error"]), rows[1]["error"]
     assert rows[1]["run_id"] == given.cells[0].run_id(2)
@@ -224,13 +223,13 @@ def test_what_hangs_or_dies_costs_one_run(
 
 def test_a_hand_answers_as_the_run_itself_does() -> None:
     told = orders()
-    with hand_for(told) as hand:
-        there, trace = hand.run(Task(0, 7, True))
+    with child_for(told) as child:
+        there, trace = child.run(Task(0, 7, True))
     here, kept = one(told, traced=True)
     assert {**there, "wall_seconds": 0} == {**here, "wall_seconds": 0}
     assert pa.Table.from_batches(trace).equals(pa.Table.from_batches(kept))
     with pytest.raises(ProcessLookupError):
-        os.kill(hand._child, 0)
+        os.kill(child._child, 0)
 
 
 # -- parts ------------------------------------------------------------------------------------------------

@@ -13,7 +13,12 @@ import pytest
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.analyses.catalogue import TABLES
 from fencepost.simulation.report.model import Curve, ReportInput, TracedRun
-from fencepost.simulation.report.render import render_campaign_report, render_run_report, render_timelines
+from fencepost.simulation.report.render import (
+    render_campaign_report,
+    render_run_report,
+    render_timelines,
+    run_facts,
+)
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load_any
 from fencepost.simulation.trace.schema import Row
@@ -118,12 +123,12 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for scenario in WORLDS:
         rows = Rows()
         result = run(load_any(scenario), 3, trace=rows)
-        render_run_report(result, rows.rows, folder / f"{scenario}.html")
+        render_run_report(result, rows.rows, folder / f"{scenario}.html", facts=run_facts(result))
     for scenario in FENCED:
         rows = Rows()
         result = run(load_any(scenario), 5, trace=rows)
         assert result.violations == []
-        render_run_report(result, rows.rows, folder / f"{scenario}-5.html")
+        render_run_report(result, rows.rows, folder / f"{scenario}-5.html", facts=run_facts(result))
     render_campaign_report(campaign(), folder / "campaign.html")
     return folder
 

@@ -14,11 +14,10 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.catalogue import TABLES
 from fencepost.simulation.cli import main
 from fencepost.simulation.pipeline.analyze import AnalysisResults
-from fencepost.simulation.pipeline.output import run_schema
 from fencepost.simulation.pipeline.reporting import interesting_runs, listed_runs, report_runs
+from fencepost.simulation.pipeline.traces import run_schema
 from fencepost.simulation.report.figures import charts_of
-from fencepost.simulation.report.grid import as_json, grid_of, natural
-from fencepost.simulation.report.model import Curve, ReportInput
+from fencepost.simulation.report.model import Curve, ReportInput, as_json, grid_of, natural
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load
 from fencepost.simulation.trace.parquet import ParquetTrace

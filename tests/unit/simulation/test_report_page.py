@@ -18,10 +18,14 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.analyses.catalogue import TABLES
 from fencepost.simulation.kernel.observers import Violation
-from fencepost.simulation.report.model import Curve, ReportInput, TracedRun
+from fencepost.simulation.report.model import Curve, ReportInput, TracedRun, duration
 from fencepost.simulation.report.page import write_page
-from fencepost.simulation.report.render import check_writable, render_campaign_report, render_run_report
-from fencepost.simulation.report.tables import duration
+from fencepost.simulation.report.render import (
+    check_writable,
+    render_campaign_report,
+    render_run_report,
+    run_facts,
+)
 from fencepost.simulation.report.timeline import encode_run, partitions_text, thin
 from fencepost.simulation.run import RunResult, run
 from fencepost.simulation.scenarios.load import load
@@ -132,7 +136,8 @@ def assert_offline(page: Page) -> None:
 def test_the_page_of_a_run_is_offline_and_whole(traced: tuple[RunResult, list[Row]], tmp_path: Path) -> None:
     result, rows = traced
     path = tmp_path / "run.html"
-    render_run_report(result, rows, path, command="fencepost simulate rolling-deploy --seed 3")
+    command = "fencepost simulate rolling-deploy --seed 3"
+    render_run_report(result, rows, path, command=command, facts=run_facts(result))
     page = Page(path.read_text())
     assert_offline(page)
     packed = json.loads(page.unpacked("run-0"))
@@ -148,7 +153,7 @@ def test_a_broken_run_says_so(traced: tuple[RunResult, list[Row]], tmp_path: Pat
         converged=False,
         violations=[Violation(invariant="one owner", seq=1, t_us=0, message="two of them")],
     )
-    render_run_report(broken, traced[1], tmp_path / "run.html")
+    render_run_report(broken, traced[1], tmp_path / "run.html", facts=run_facts(broken))
     text = (tmp_path / "run.html").read_text()
     assert 'class="verdict bad">1 violation; the group did not settle<' in text
 

@@ -10,7 +10,7 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli.entry import main
-from fencepost.simulation.pipeline import outline
+from fencepost.simulation.pipeline import spec
 from fencepost.simulation.pipeline.question import Question
 from fencepost.simulation.scenarios.documents import KEYS, document_of
 from fencepost.simulation.scenarios.load import LIBRARY, load_any
@@ -55,7 +55,7 @@ def test_a_campaign_from_python_refuses_a_scenario(tmp_path: Path) -> None:
     path = tmp_path / "mine.toml"
     path.write_text(SCENARIO)
     with pytest.raises(FencepostError, match="expected a campaign, and this is a scenario"):
-        outline.read_outline(path)
+        spec.read_campaign(path)
 
 
 @pytest.mark.parametrize(
@@ -70,11 +70,11 @@ def test_a_key_of_others_makes_no_other_file(text: str, told: str, tmp_path: Pat
     path.write_text(text)
     with pytest.raises(FencepostError, match=told):
         load_any(path)
-    assert not outline.is_outline(str(path))
+    assert not spec.is_campaign_file(str(path))
 
 
 def test_the_keys_are_those_that_are_read() -> None:
-    campaign = {field.name for field in msgspec.structs.fields(outline._File)}
+    campaign = {field.name for field in msgspec.structs.fields(spec._File)}
     assert KEYS["campaign"] == campaign
     assert KEYS["plan"] == {field.name for field in msgspec.structs.fields(Question)}
     assert not KEYS["campaign"] & KEYS["scenario"]

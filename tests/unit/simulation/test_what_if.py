@@ -13,7 +13,6 @@ import pytest
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.comparison import Sample
 from fencepost.simulation.cli import main
-from fencepost.simulation.pipeline.advice import difference_in_words, recommend, told_seconds
 from fencepost.simulation.pipeline.answer import (
     DOWNTIME,
     DOWNTIME_OF_RUN,
@@ -22,7 +21,10 @@ from fencepost.simulation.pipeline.answer import (
     PlanAnswer,
     Spread,
     best,
+    difference_in_words,
     differences,
+    recommend,
+    seconds_in_words,
 )
 from fencepost.simulation.pipeline.question import ask, choices, options, scenario_text
 from fencepost.simulation.run import run
@@ -296,7 +298,7 @@ def test_differences_are_told_with_their_intervals():
 
 
 def test_seconds_are_told_as_people_read_them():
-    assert [told_seconds(each) for each in (None, 0.0, 0.0123, 3.21, 250.0)] == [
+    assert [seconds_in_words(each) for each in (None, 0.0, 0.0123, 3.21, 250.0)] == [
         "no time",
         "no time",
         "12 ms",

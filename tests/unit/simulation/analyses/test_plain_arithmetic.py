@@ -11,11 +11,12 @@ import pyarrow.parquet as pq
 import pytest
 
 from fencepost.simulation.analyses.catalogue import ANALYSES
-from fencepost.simulation.analyses.views import TRACE, Views
+from fencepost.simulation.analyses.views import Views
 from fencepost.simulation.failures.failure import with_mutant
 from fencepost.simulation.run import RunResult, run
 from fencepost.simulation.scenarios.load import library_names, load_any
 from fencepost.simulation.trace.parquet import ParquetTrace
+from fencepost.simulation.trace.schema import TRACE_DDL
 from tests.unit.simulation.analyses.plain_arithmetic import (
     Told,
     downtime,
@@ -94,7 +95,7 @@ def library(spark: SparkSession, tmp_path_factory: pytest.TempPathFactory) -> Li
             result = run(scenario, seed, trace=trace, raises=False)
         runs[shown].results.append(result)
         runs[shown].told.append(told_by(pq.read_table(path).to_pylist()))
-    views = Views(spark.read.schema(TRACE).parquet(str(folder)), cached=True)
+    views = Views(spark.read.schema(TRACE_DDL).parquet(str(folder)), cached=True)
     tables: dict[str, dict[str, list[dict[str, Any]]]] = {}
     for table in TABLES:
         tables[table] = defaultdict(list)

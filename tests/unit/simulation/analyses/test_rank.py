@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.simulation.analyses.rank import nearest_rank
+from fencepost.simulation.analyses.comparison import nearest_rank
 
 
 @given(st.lists(st.integers(), min_size=1, max_size=300), st.sampled_from([0.0, 0.025, 0.5, 0.9, 0.99, 1.0]))

@@ -10,15 +10,14 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.analyses.catalogue import ANALYSES, TABLES
-from fencepost.simulation.analyses.incidents import RUNS
+from fencepost.simulation.analyses.catalogue import ANALYSES, RUNS, TABLES
 from fencepost.simulation.analyses.measures import VALUES
 from fencepost.simulation.analyses.situations import SITUATIONS
-from fencepost.simulation.analyses.views import TRACE, Views
+from fencepost.simulation.analyses.views import Views
 from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.cli import main
 from fencepost.simulation.pipeline.analyze import Tables, analyze
-from fencepost.simulation.trace.schema import COLUMNS
+from fencepost.simulation.trace.schema import COLUMNS, TRACE_DDL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -73,7 +72,7 @@ def test_downtime_is_from_owner_to_owner_by_cause(tables: Tables) -> None:
 def test_all_causes_together_have_a_name_that_the_documentation_tells(
     table: str, spark: SparkSession, stories: Path
 ) -> None:
-    trace = spark.read.schema(TRACE).parquet(str(stories / "e.parquet"), str(stories / "a.parquet"))
+    trace = spark.read.schema(TRACE_DDL).parquet(str(stories / "e.parquet"), str(stories / "a.parquet"))
     found = [row.cause for row in ANALYSES[table](trace).collect() if row.scenario == "epsilon"]
     assert found[0] == "all"
     assert "revoked" in found
@@ -177,7 +176,7 @@ def test_an_error_on_the_way_is_told_and_not_a_stack(stories: Path, tmp_path: Pa
 
 
 def test_what_comes_out_is_what_is_declared(spark: SparkSession) -> None:
-    trace = spark.createDataFrame([], TRACE)
+    trace = spark.createDataFrame([], TRACE_DDL)
     assert trace.columns == list(COLUMNS)
     views = Views(trace)
     for name, analysis in {**ANALYSES, "measures": VALUES}.items():

@@ -12,8 +12,7 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli import main
-from fencepost.simulation.pipeline.output import run_schema
-from fencepost.simulation.pipeline.traces import find_traces
+from fencepost.simulation.pipeline.traces import find_traces, run_schema
 from fencepost.simulation.trace.parquet import SCHEMA, ParquetTrace, record_batch
 from fencepost.simulation.trace.schema import Row
 

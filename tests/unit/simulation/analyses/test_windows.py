@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fencepost.simulation.analyses.catalogue import ANALYSES
-from fencepost.simulation.analyses.views import TRACE
+from fencepost.simulation.trace.schema import TRACE_DDL
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -68,7 +68,7 @@ def overlapping(begun: Callable[[str, str], Any]) -> Any:
 
 def rows(spark: SparkSession, story: Any, folder: Path, table: str) -> list[dict[str, Any]]:
     story.write(folder)
-    trace = spark.read.schema(TRACE).parquet(str(folder))
+    trace = spark.read.schema(TRACE_DDL).parquet(str(folder))
     return [row.asDict() for row in ANALYSES[table](trace).collect()]
 
 

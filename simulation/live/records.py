@@ -1,30 +1,74 @@
-"""The group log as documents of a trace, in Spark, which keeps what is known of groups between batches."""
+"""Records of a topic as rows of a trace, in Spark: a topic that a trace was written to, or the group log.
+
+Both ways lead over JSON documents, so there is one place that knows what a row is. Rows come with `at`, the
+time of their record; what is no row has in `skipped` why, and nothing else.
+"""
 
 from __future__ import annotations
 
 import contextlib
 import functools
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.simulation.brokers.blocking import ask_topics
-from fencepost.simulation.brokers.security import ClientSecurity
-from fencepost.simulation.live.group_log import WORLD, GroupLog, LogRecord
-from fencepost.simulation.trace.documents import encode
+from fencepost.simulation.brokers.security import OPEN, ClientSecurity
+from fencepost.simulation.trace.documents import NO_DOCUMENT, TracedRow, decode, encode
+from fencepost.simulation.trace.parquet import SCHEMA, record_batch
+from fencepost.simulation.trace.schema import COLUMNS, TRACE_DDL, Row
 
 if TYPE_CHECKING:
     import pandas as pd
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.state import GroupState
 
+GROUP_LOG: Final = "__consumer_offsets"
+"""The topic that is no trace, but Kafka's own."""
+AT: Final = pa.field("at", pa.timestamp("us", "UTC"))
+SKIPPED: Final = pa.field("skipped", pa.string())
+GONE: Final = "begin anew in another --out"
+"""What there is to do when records were deleted before they were read."""
+UNREADABLE: Final = "no record of a group that is known here"
+
+_BLANK: Final = Row._make(column.type.blank for name, column in COLUMNS.items() if name != "run_id")
+
+
+def rows_of(source: DataFrame, servers: str, topic: str, security: ClientSecurity = OPEN) -> DataFrame:
+    """The rows in records of a streaming source: columns of a trace, then `at` and `skipped`."""
+    documents, otherwise = source, NO_DOCUMENT
+    if topic == GROUP_LOG:
+        documents, otherwise = group_documents(source, servers, security), UNREADABLE
+    decoded = functools.partial(_decoded, otherwise)
+    return documents.select("value", "timestamp").mapInArrow(
+        decoded, f"{TRACE_DDL}, at timestamp, skipped string"
+    )
+
+
+def _decoded(otherwise: str, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        found = [_or(decode(value), otherwise) for value in batch.column("value").to_pylist()]
+        traced = [each if isinstance(each, TracedRow) else TracedRow("", _BLANK) for each in found]
+        rows = record_batch([each.row for each in traced], [each.run_id for each in traced])
+        skipped = pa.array([each if isinstance(each, str) else None for each in found], SKIPPED.type)
+        yield pa.RecordBatch.from_arrays(
+            [*rows.columns, batch.column("timestamp"), skipped], schema=SCHEMA.append(AT).append(SKIPPED)
+        )
+
+
+def _or(found: TracedRow | str, otherwise: str) -> TracedRow | str:
+    return otherwise if found == NO_DOCUMENT else found
+
+
 _ASKED_AGAIN_S: Final = 5.0
 
 
-def told_by_groups(source: DataFrame, servers: str, security: ClientSecurity) -> DataFrame:
-    """What each group's records tell: documents in `value`, empty ones for what is unreadable."""
+def group_documents(source: DataFrame, servers: str, security: ClientSecurity) -> DataFrame:
+    """Return the documents of each group's records in `value`, empty ones for unreadable records."""
     from pyspark.sql import functions as f
     from pyspark.sql.streaming.state import GroupStateTimeout
 
@@ -34,7 +78,7 @@ def told_by_groups(source: DataFrame, servers: str, security: ClientSecurity) ->
         source.withColumn("group_id", f.coalesce(group, f.lit(b"")))
         .groupBy("group_id")
         .applyInPandasWithState(
-            _Telling(servers, security),
+            _GroupDocuments(servers, security),
             "value binary, timestamp timestamp",
             "kept binary",
             "append",
@@ -43,8 +87,8 @@ def told_by_groups(source: DataFrame, servers: str, security: ClientSecurity) ->
     )
 
 
-class _Telling:
-    """Tells the records of one group that came with a batch, in the order of the log."""
+class _GroupDocuments:
+    """Turns the records of one group that came with a batch into documents, in the order of the log."""
 
     def __init__(self, servers: str, security: ClientSecurity) -> None:
         self._servers = servers
@@ -54,6 +98,12 @@ class _Telling:
         self, key: tuple[bytes], parts: Iterator[pd.DataFrame], state: GroupState
     ) -> Iterator[pd.DataFrame]:
         import pandas as pd
+
+        from fencepost.simulation.live.group_log import (  # only these workers need it
+            WORLD,
+            GroupLog,
+            LogRecord,
+        )
 
         records = pd.concat(list(parts)).sort_values("offset")
         group_id = bytes(key[0]).decode(errors="replace")

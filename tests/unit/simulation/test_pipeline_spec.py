@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.pipeline.outline import is_outline, read_outline, value_text
+from fencepost.simulation.pipeline.spec import is_campaign_file, read_campaign, value_text
 from fencepost.simulation.pipeline.tasks import parse_seeds
 from fencepost.simulation.scenarios.values import Duration
 
@@ -22,7 +22,7 @@ def write(folder: Path, text: str) -> Path:
 
 
 def test_a_file_is_scenarios_settings_options_and_a_grid(tmp_path: Path) -> None:
-    outline = read_outline(
+    spec = read_campaign(
         write(
             tmp_path,
             """\
@@ -50,13 +50,13 @@ scenario = "small.toml"
 """,
         )
     )
-    assert (outline.title, outline.seeds, outline.traces, outline.time_limit_s) == (
+    assert (spec.title, spec.seeds, spec.traces, spec.time_limit_s) == (
         "What restarts cost",
         (3, 4, 5),
         "all",
         90.0,
     )
-    assert [(cell.name, *cell.parameters.values()) for cell in outline.cells] == [
+    assert [(cell.name, *cell.parameters.values()) for cell in spec.cells] == [
         ("small", "static", "2"),
         ("small", "static", "3"),
         ("steady", "static", "2"),
@@ -64,7 +64,7 @@ scenario = "small.toml"
         ("small", "dynamic, short sessions", "2"),
         ("small", "dynamic, short sessions", "3"),
     ]
-    first, last = outline.cells[0], outline.cells[-1]
+    first, last = spec.cells[0], spec.cells[-1]
     assert first.scenario.duration == Duration(150_000_000)
     assert (first.scenario.group.members, first.scenario.group.static) == (2, True)
     assert last.scenario.config == {"group.consumer.session.timeout.ms": 45000}
@@ -74,7 +74,7 @@ scenario = "small.toml"
         ' --set \'network.latency={median = "2ms", p99 = "20ms"}\''
         " --set config.group.consumer.session.timeout.ms=45000 --members 3"
     )
-    assert len({cell.run_id(0) for cell in outline.cells}) == 6
+    assert len({cell.run_id(0) for cell in spec.cells}) == 6
 
 
 STEADY = "scenarios = ['steady']\n"
@@ -118,25 +118,25 @@ MISTAKES = {
 @pytest.mark.parametrize(("text", "told"), MISTAKES.items(), ids=range(len(MISTAKES)))
 def test_a_mistake_is_told_with_file_line_and_key(text: str, told: str, tmp_path: Path) -> None:
     with pytest.raises(FencepostError) as raised:
-        read_outline(write(tmp_path, text))
+        read_campaign(write(tmp_path, text))
     assert told in str(raised.value)
     assert str(tmp_path) in str(raised.value) or "library" in told
     assert "\n" not in str(raised.value)
 
 
 def test_without_scenarios_it_is_the_library_unless_options_have_their_own(tmp_path: Path) -> None:
-    assert len(read_outline(write(tmp_path, "[grid]\nduration = ['10m']")).cells) > 10
+    assert len(read_campaign(write(tmp_path, "[grid]\nduration = ['10m']")).cells) > 10
     own = "[[options]]\nname = 'a'\nscenario = 'steady'\n[[options]]\nname = 'b'\nscenario = 'small.toml'\n"
-    assert [cell.name for cell in read_outline(write(tmp_path, own)).cells] == ["steady", "small"]
+    assert [cell.name for cell in read_campaign(write(tmp_path, own)).cells] == ["steady", "small"]
 
 
 def test_a_campaigns_file_is_told_from_a_scenarios(tmp_path: Path) -> None:
-    assert is_outline(str(write(tmp_path, "[grid]\nmembers = [1]")))
-    assert is_outline(str(write(tmp_path, 'title = "The library"\nseeds = 2')))
+    assert is_campaign_file(str(write(tmp_path, "[grid]\nmembers = [1]")))
+    assert is_campaign_file(str(write(tmp_path, 'title = "The library"\nseeds = 2')))
     for other in (SCENARIO, "not toml"):
-        assert not is_outline(str(write(tmp_path, other)))
-    assert not is_outline("steady")
-    assert not is_outline(str(tmp_path / "none.toml"))
+        assert not is_campaign_file(str(write(tmp_path, other)))
+    assert not is_campaign_file("steady")
+    assert not is_campaign_file(str(tmp_path / "none.toml"))
 
 
 @pytest.mark.parametrize(

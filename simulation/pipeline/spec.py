@@ -34,7 +34,7 @@ _SPANS = ({"mean"}, {"median", "p99"})
 """Keys of tables that are values, where all others are parts of a key's name."""
 
 
-class Outline(msgspec.Struct, frozen=True, kw_only=True):
+class CampaignSpec(msgspec.Struct, frozen=True, kw_only=True):
     """Everything about a campaign but where it runs and where its output goes."""
 
     cells: tuple[CampaignCell, ...]
@@ -95,7 +95,7 @@ def seconds_of(text: str, shown: str) -> float:
     return seconds
 
 
-def is_outline(path: str) -> bool:
+def is_campaign_file(path: str) -> bool:
     """Whether this names a campaign's file, and not a scenario's."""
     if not path.endswith(".toml") or not Path(path).is_file():
         return False
@@ -106,7 +106,7 @@ def is_outline(path: str) -> bool:
     return document_of(tables, "scenario") == "campaign"
 
 
-def read_outline(path: str | Path) -> Outline:
+def read_campaign(path: str | Path) -> CampaignSpec:
     """The campaign of a TOML file; paths of scenarios in it begin at its folder.
 
     :raises FencepostError: with the file, the line and the key, if something in it is wrong.
@@ -127,15 +127,15 @@ def read_outline(path: str | Path) -> Outline:
             read(source)
         except FencepostError as error:
             raise places.error(key, str(error)) from None
-    told = {key: f"{places.at((table, key))}:" for table in ("set", "grid") for key in getattr(file, table)}
-    return Outline(
+    given = {key: f"{places.at((table, key))}:" for table in ("set", "grid") for key in getattr(file, table)}
+    return CampaignSpec(
         cells=cells_of(
             [_beside(path, name) for name in file.scenarios or ()]
             or ([] if all(each.scenario for each in file.options) and file.options else library_names()),
             {key: tuple(map(value_text, values)) for key, values in file.grid.items()},
             options=[_option(path, each, index, places) for index, each in enumerate(file.options)],
             fixed={key: value_text(value) for key, value in file.set.items()},
-            places=told,
+            places=given,
         ),
         seeds=_seeds(file, places),
         title=file.title,
