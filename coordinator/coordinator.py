@@ -74,11 +74,11 @@ class GroupCoordinator:
 
     __slots__ = (
         "_appliers",
+        "_checked",
         "_classic_protocol",
         "_handlers",
         "_replayers",
         "_sweep_ms",
-        "_tables",
         "classic",
         "config",
         "consumer",
@@ -107,9 +107,7 @@ class GroupCoordinator:
         """All groups by their kind."""
         self._classic_protocol = ClassicProtocolRequests(config, self.consumer, self.classic, self.kinds)
         self.consumer.migration = self._classic_protocol
-        self._tables = tuple(
-            (kind.groups, kind.group_table) for kind in self.kinds if kind.group_table is not None
-        )
+        self._checked = tuple((kind.groups, kind) for kind in self.kinds if kind.group_table is not None)
         self._sweep_ms: int | None = None
         """When offsets expire and empty groups without offsets go, next; None if there are none."""
         self._appliers: dict[type, Callable[[Any, Any], None]] = {
@@ -193,7 +191,7 @@ class GroupCoordinator:
             group_id = record.key.group_id
             if group_id not in found:
                 found[group_id] = "Empty"
-                for groups, _ in self._tables:
+                for groups, _ in self._checked:
                     group = groups.get(group_id)
                     if group is not None:
                         found[group_id] = group.state
@@ -206,7 +204,7 @@ class GroupCoordinator:
             target = after[group_id]
             if target == source:
                 continue
-            table = next((table for groups, table in self._tables if group_id in groups), None)
+            table = next((kind.group_table for groups, kind in self._checked if group_id in groups), None)
             if table is not None and not table.allows(source, target):
                 raise IllegalTransition(f"{table.name}: {group_id} moved from {source} to {target}")
 

@@ -226,9 +226,14 @@ class GroupKind:
         """
         return True
 
-    def in_round(self, group: Any) -> bool:
-        """Return whether a round of requests begins and ends the members' sessions now."""
-        return False
+    def member_state(self, group: Any) -> str:
+        """Return how far members have come that do not say so: JOINING, RECONCILING or STABLE."""
+        return "STABLE"
+
+    def may_read(self, group: Any, topic: str) -> bool:
+        """Return whether a member asked for the topic, in whatever way."""
+        subscribed: bool = group.is_subscribed_to(topic)
+        return subscribed
 
 
 class GroupKinds:

@@ -92,3 +92,11 @@ def members(group: ClassicGroup) -> list[GroupMember]:
             )
         )
     return found
+
+
+def subscribed(metadata: bytes) -> frozenset[str]:
+    """Return the topics of a consumer's subscription; none if it can't be read."""
+    try:
+        return frozenset(read_subscription(metadata).topics)
+    except MalformedConsumerProtocol:
+        return frozenset()

@@ -319,9 +319,17 @@ class ClassicGroups(GroupKind):
         """Return the ids of members, and those that were given out to join with."""
         return group.members.keys() | group.pending_joins.keys()
 
-    def in_round(self, group: ClassicGroup) -> bool:
-        """Return whether a round begins and ends the members' sessions now."""
-        return not group.is_in(ClassicGroupState.STABLE)
+    def member_state(self, group: ClassicGroup) -> str:
+        """Return how far the members have come with their round."""
+        return _MEMBER_STATES.get(group.state, "JOINING")
+
+    def may_read(self, group: ClassicGroup, topic: str) -> bool:
+        """Return whether a member asks for the topic with any of its protocols."""
+        return group.uses_consumer_protocol and any(
+            topic in describe.subscribed(protocol.metadata)
+            for member in group.members.values()
+            for protocol in member.protocols
+        )
 
     def _run(self, group: ClassicGroup, now_ms: int) -> None:
         """From now on the members of the group must be heard."""
@@ -366,4 +374,8 @@ def end_of_classic(group_id: str) -> tuple[Record, ...]:
     return (Record(GroupMetadataKey(group_id), None),)
 
 
+_MEMBER_STATES = {
+    ClassicGroupState.COMPLETING_REBALANCE: "RECONCILING",
+    ClassicGroupState.STABLE: "STABLE",
+}
 _ALIVE = Outcome(reply=HeartbeatResponse())

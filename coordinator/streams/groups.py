@@ -311,3 +311,7 @@ class StreamsGroups(GroupKind):
         if group.topology is None:
             return True
         return group.metadata_hash == metadata_hash(sorted(required_topics(group.topology)), image)
+
+    def may_read(self, group: StreamsGroup, topic: str) -> bool:
+        """Return whether the topology reads the topic."""
+        return topic in group.source_subtopologies

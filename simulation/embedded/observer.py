@@ -17,7 +17,6 @@ import msgspec
 from fencepost.coordinator.config import GroupConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import AppendFailed
-from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import JoinGroupRequest
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatResponse,
@@ -26,7 +25,6 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, Partitions
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import NOTHING, DeadlineReached, Event, Outcome
-from fencepost.coordinator.protocol.streams_records import StreamsGroupMemberMetadataKey
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.groups import ServedHooks, Shard
 from fencepost.coordinator.server.internal_topics import InternalTopics
@@ -36,15 +34,13 @@ from fencepost.simulation.checkers.clients import Clients
 from fencepost.simulation.checkers.coordination import Coordination
 from fencepost.simulation.checkers.journal import compare_coordinators
 from fencepost.simulation.checkers.liveness import uncovered
-from fencepost.simulation.embedded.classic import ClassicTraceWriter
-from fencepost.simulation.embedded.members import classic_member_ids, is_member, knows_its_topics
 from fencepost.simulation.embedded.names import MemberNames
-from fencepost.simulation.embedded.reported_members import Heartbeat, HeartbeatAnswer, ReportedMembers
+from fencepost.simulation.embedded.reported_members import ReportedMembers, RoundMembers
 from fencepost.simulation.embedded.shadow import ShadowCoordinator
-from fencepost.simulation.embedded.streams import StreamsTraceWriter
 from fencepost.simulation.embedded.view import WORLD, GroupView, ShardView, host_of
 from fencepost.simulation.embedded.waiting import Waiting
 from fencepost.simulation.kernel.observers import Violation, hook_lists
+from fencepost.simulation.trace.groups import GroupTraceWriter
 from fencepost.simulation.trace.rows import Event as TraceEvent
 from fencepost.simulation.trace.rows import TraceRows
 from fencepost.simulation.trace.schema import Row, RowKind
@@ -52,8 +48,6 @@ from fencepost.simulation.trace.writer import TraceWriter
 
 KEPT_ROWS: Final = 200_000
 """Older rows of the trace are dropped."""
-_MEMBERS: Final = (r.ConsumerGroupMemberMetadataKey, StreamsGroupMemberMetadataKey)
-"""Whose tombstones remove a member."""
 _LATER_S: Final = 0.005
 """How long a step may stay untold: a client that joins has its partitions by then."""
 _MOST_UNTOLD: Final = 64
@@ -122,6 +116,13 @@ class _GroupRecorder(TraceRows):
         self._keep(self._group, event)
 
 
+class EmbeddedTraceWriter(GroupTraceWriter):
+    """Writes the rows of one group; members have no hosts, but are called by their ids."""
+
+    def _actor(self, event: Any, reply: Any) -> str:
+        return str(event.member_id or getattr(reply, "member_id", "") or getattr(event, "client_id", ""))
+
+
 class _GroupWatch:
     """Those who watch one group."""
 
@@ -129,12 +130,13 @@ class _GroupWatch:
         self.view = GroupView(shard, group_id)
         self._watch = watch
         recorder = _GroupRecorder(group_id, watch.keep)
-        trace_writers = (TraceWriter(recorder), ClassicTraceWriter(recorder), StreamsTraceWriter(recorder))
-        observers = (*trace_writers, OneClaimant())
+        self.trace = EmbeddedTraceWriter(recorder)
+        observers = (self.trace, OneClaimant())
         for observer in observers:
             observer.attach(self.view, partial(watch.report, group_id))
         self.hooks = hook_lists(observers)
         self.told = ReportedMembers(self.view, self.tell)
+        self._in_rounds = RoundMembers(self.view, self._trace)
         self.heard: set[MemberId] = set()
         """Members of whom a request was accepted since the coordinator was loaded.
 
@@ -147,6 +149,10 @@ class _GroupWatch:
         for method in self.hooks[hook]:
             method(*arguments, self._watch.now_us)
 
+    def _trace(self, hook: str, *arguments: object) -> None:
+        """Write what checkers do not look at."""
+        getattr(self.trace, hook)(*arguments, self._watch.now_us)
+
     def keep_up(self, event: Event, outcome: Outcome) -> None:
         """Know who was heard, what they are called, and who is gone."""
         self._watch.hear(event, outcome)
@@ -156,21 +162,27 @@ class _GroupWatch:
                 self.heard.discard(member_id)
             else:
                 self.heard.add(member_id)
-        for member_id in _removed(outcome):
+        for member_id in _removed(self.view, outcome):
             self.heard.discard(member_id)
 
     def step(self, host: str, event: Event, outcome: Outcome, steady: bool) -> None:
         """A step of the coordinator that is about this group."""
         reply = outcome.reply
-        if isinstance(event, Heartbeat) and isinstance(reply, HeartbeatAnswer):
+        reports = reply is not None and isinstance(event, self.view.heartbeat_requests)
+        if reports:
             self.told.before(event, reply)
         self.tell("on_steady_step" if steady else "on_coordinator_step", host, event, outcome)
         if isinstance(event, OffsetCommitRequest):
             self.tell("on_commit", event.member_id, event, reply)
-        if isinstance(event, Heartbeat) and isinstance(reply, HeartbeatAnswer):
+        if reports:
             self.told.after(event, reply, self.view.active)
-        for member_id in _removed(outcome):
+        for member_id in _removed(self.view, outcome):
             self.told.removed(member_id)
+        active = self.view.active
+        found = None if steady or active is None else active.kinds.find(self.view.group_id)
+        if active is not None and found is not None and not found[0].confirms_by_heartbeat:
+            kind, group = found
+            self._in_rounds.compare(kind.members(group, {}, active.image), kind.member_state(group))
 
 
 class _ShardWatch:
@@ -183,8 +195,8 @@ class _ShardWatch:
             observer.attach(view, report)
         self.hooks = hook_lists(observers)
         self.groups: dict[str, _GroupWatch] = {}
-        self.classic_members: dict[str, Set[MemberId]] = {}
-        """Who was in each classic group after its last step."""
+        self.compared: dict[str, Set[MemberId]] = {}
+        """Who was in each group without tombstones of members after its last step: a classic one."""
 
 
 class EmbeddedObserver:
@@ -224,7 +236,8 @@ class EmbeddedObserver:
     def make_hooks(self, shard: Shard, load: Callable[[], GroupCoordinator]) -> ServedHooks:
         """Return the hooks for a shard's host, and make the coordinator that shadows it."""
         assert self._brokers is not None
-        shadow = self._shards[shard.number].view.follower = ShadowCoordinator(load())
+        shadow = ShadowCoordinator(load())
+        self._shards[shard.number].view.shadowed_by(shadow)
         return ObservedHooks(self._brokers.groups.internal_topics, shard, shadow, self)
 
     def coordinator_state(self, shard: Shard, what: str) -> None:
@@ -233,6 +246,7 @@ class EmbeddedObserver:
         watch = self._shards[shard.number]
         for group in watch.groups.values():
             group.heard.clear()
+            group.trace.drop_waiting(host_of(shard.node_id))
         self._at(self._now_ms())
         self.note(host_of(shard.node_id), RowKind.COORDINATOR, detail=what)
         self._guarded(self._tell, watch.hooks["on_coordinator_state"], host_of(shard.node_id), what)
@@ -272,17 +286,20 @@ class EmbeddedObserver:
             self._timer = asyncio.get_running_loop().call_later(_LATER_S, self._later)
 
     def _tell_who_is_gone(self, step: _Step) -> None:
-        """Tombstones tell it; members of classic groups leave none, so these groups are compared."""
+        """Tombstones tell it; groups whose members leave none, such as classic ones, are compared."""
         watch, coordinator = self._shards[step.shard.number], step.shard.coordinator
         if coordinator is None:
             return
         for group_id, part in _by_group(step.event, step.outcome):
-            now = classic_member_ids(coordinator, group_id)
-            gone = (watch.classic_members.pop(group_id, frozenset()) - now) | set(_removed(part))
+            found = coordinator.kinds.find(group_id)
+            now: Set[MemberId] = frozenset()
+            if found is not None and found[0].member_key is None:
+                now = frozenset(found[0].member_ids(found[1]))
+            gone = (watch.compared.pop(group_id, frozenset()) - now) | set(_removed(watch.view, part))
             if now:
-                watch.classic_members[group_id] = now
+                watch.compared[group_id] = now
             for member_id in gone:
-                if not is_member(coordinator, group_id, member_id):
+                if not coordinator.kinds.is_member(group_id, member_id):
                     self.on_member_gone(member_id)
 
     def catch_up(self) -> None:
@@ -405,8 +422,10 @@ class EmbeddedObserver:
         if coordinator is None:
             return
         default = watch.view.config.group_consumer_assignors[0]
-        for group_id, group in coordinator.groups.items():
-            if group.members and group.state == "Stable" and knows_its_topics(coordinator, group_id):
+        consumer = coordinator.consumer
+        for group_id, group in consumer.groups.items():
+            stable = group.members and group.state == "Stable"
+            if stable and consumer.knows_its_topics(group, coordinator.image):
                 for invariant, message in uncovered(group, coordinator.image, default):
                     self.report(group_id, invariant, message)
 
@@ -435,11 +454,11 @@ def _is_steady(outcome: Outcome) -> bool:
     )
 
 
-def _removed(outcome: Outcome) -> Iterator[MemberId]:
+def _removed(view: ShardView, outcome: Outcome) -> Iterator[MemberId]:
     """The members that a step removed; one of them may have come back in it under the same id."""
     for record in outcome.records:
-        if record.value is None and isinstance(record.key, _MEMBERS):
-            yield record.key.member_id
+        if record.value is None and isinstance(record.key, view.member_keys):
+            yield record.key.member_id  # type: ignore[union-attr]  # those that are looked for have one
 
 
 def _by_group(event: Event, outcome: Outcome) -> Iterable[tuple[str, Outcome]]:

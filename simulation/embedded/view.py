@@ -96,6 +96,17 @@ class ShardView:
         self.follower: ShadowCoordinator | None = None
         self.seen: dict[MemberId, MemberSeen] = {}
         self.members: Mapping[MemberId, MemberSeen] = MappingProxyType(self.seen)
+        self.heartbeat_requests: tuple[type, ...] = ()
+        """Requests by which members say what they own."""
+        self.member_keys: tuple[type, ...] = ()
+        """Record keys whose tombstone removes a member."""
+
+    def shadowed_by(self, follower: ShadowCoordinator) -> None:
+        """Read this coordinator from now on."""
+        self.follower = follower
+        kinds = tuple(follower.coordinator.kinds)
+        self.heartbeat_requests = tuple(each for kind in kinds for each in kind.heartbeat_requests)
+        self.member_keys = tuple(kind.member_key for kind in kinds if kind.member_key is not None)
 
     @property
     def config(self) -> GroupCoordinatorConfig:
@@ -163,6 +174,8 @@ class GroupView(ShardView):
         self.group_id = group_id
         self.seen = shard.seen
         self.members = shard.members
+        self.heartbeat_requests = shard.heartbeat_requests
+        self.member_keys = shard.member_keys
 
     @property
     def active(self) -> GroupCoordinator | None:
