@@ -9,7 +9,7 @@ from fencepost.coordinator.classic import describe as describe_classic
 from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.classic.groups import end_of_classic
 from fencepost.coordinator.consumer import describe
-from fencepost.coordinator.kinds import GroupKind, GroupKinds
+from fencepost.coordinator.kinds import GroupKinds
 from fencepost.coordinator.offsets import commit, delete, expiry, fetch
 from fencepost.coordinator.offsets.store import OffsetStore, tombstones
 from fencepost.coordinator.offsets.transactions import pending_tombstones
@@ -30,7 +30,6 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetDeleteRequest,
     OffsetDeleteResponse,
     OffsetFetchRequest,
-    PartitionFence,
 )
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.records import Record
@@ -116,16 +115,10 @@ def commit_offsets(
     if found is None:
         fence = partial(commit.fence_without_members, group_exists=request.group_id in offsets)
     else:
-        fence = partial(_check_commit, *found, image, now_ms)
+        fence = partial(found[0].check_commit, found[1], image, now_ms)
     return commit.commit(
         request, image=image, fence=fence, metadata_max_bytes=metadata_max_bytes, now_ms=now_ms
     )
-
-
-def _check_commit(
-    kind: GroupKind, group: object, image: TopicsImage, now_ms: int, request: OffsetCommitRequest
-) -> PartitionFence | None:
-    return kind.check_commit(group, request, image, now_ms)
 
 
 def fetch_offsets(

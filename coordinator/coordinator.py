@@ -74,9 +74,11 @@ class GroupCoordinator:
 
     __slots__ = (
         "_appliers",
+        "_begin",
         "_checked",
         "_classic_protocol",
         "_handlers",
+        "_moving",
         "_replayers",
         "_sweep_ms",
         "classic",
@@ -102,11 +104,16 @@ class GroupCoordinator:
         self.offsets = OffsetStore()
         self.streams = StreamsGroups(config, self._give_way)
         """Streams groups, durable and as they run."""
-        further = (make(config, self._give_way) for make in FURTHER_KINDS)
+        further = (kind.make(config, self._give_way) for kind in FURTHER_KINDS)
         self.kinds = GroupKinds((self.consumer, self.classic, self.streams, *further))
         """All groups by their kind."""
         self._classic_protocol = ClassicProtocolRequests(config, self.consumer, self.classic, self.kinds)
         self.consumer.migration = self._classic_protocol
+        self._begin = tuple(kind.begin for kind in self.kinds)
+        self._moving = frozenset(
+            key for kind in self.kinds if kind.group_table is not None for key in kind.appliers()
+        )
+        """Keys of the records that can move a group along an arrow."""
         self._checked = tuple((kind.groups, kind) for kind in self.kinds if kind.group_table is not None)
         self._sweep_ms: int | None = None
         """When offsets expire and empty groups without offsets go, next; None if there are none."""
@@ -147,8 +154,8 @@ class GroupCoordinator:
             again = self.consumer.answer_again(event, now_ms)
             if again is not None:
                 return again
-        for kind in self.kinds:
-            kind.begin(now_ms)
+        for begin in self._begin:
+            begin(now_ms)
         return self._handlers[type(event)](event, now_ms)
 
     def apply(self, record: Record) -> None:
@@ -189,7 +196,7 @@ class GroupCoordinator:
         found: dict[str, str] = {}
         for record in records:
             group_id = record.key.group_id
-            if group_id not in found:
+            if type(record.key) in self._moving and group_id not in found:
                 found[group_id] = "Empty"
                 for groups, _ in self._checked:
                     group = groups.get(group_id)

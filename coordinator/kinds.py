@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, Final, TypeAlias
+from typing import Any, ClassVar, Final, Self, TypeAlias
 
 import msgspec
 
@@ -90,8 +90,16 @@ class GroupKind:
     confirms_by_heartbeat: ClassVar[bool] = True
     """Whether members say what they own; if not they ask for their assignment."""
 
+    api_keys: ClassVar[tuple[int, ...]] = ()
+    """Kafka's requests that an endpoint hands to the coordinator as they are; their bytes are the codec's."""
+
     groups: Mapping[str, Any]
     timers: Timers[Any]
+
+    @classmethod
+    def make(cls, config: GroupCoordinatorConfig, give_way: GiveWay) -> Self:
+        """Return an instance for one coordinator; needed for the kinds of `FURTHER_KINDS`."""
+        return cls()
 
     # Requests and records
 
@@ -171,7 +179,7 @@ class GroupKind:
     # Offsets
 
     def check_commit(
-        self, group: Any, request: OffsetCommitRequest, image: TopicsImage, now_ms: int
+        self, group: Any, image: TopicsImage, now_ms: int, request: OffsetCommitRequest
     ) -> PartitionFence | None:
         """Fence an OffsetCommit: return a check for each partition, or None if it may commit for any.
 
@@ -300,6 +308,5 @@ def named(partitions: Partitions, image: TopicsImage) -> tuple[TopicPartition, .
     return tuple(one for name, numbers in sorted(by_name) for one in topic_partitions(name, numbers))
 
 
-MakeKind: TypeAlias = Callable[[GroupCoordinatorConfig, GiveWay], GroupKind]
-FURTHER_KINDS: Final[list[MakeKind]] = []
+FURTHER_KINDS: Final[list[type[GroupKind]]] = []
 """The one entry of a group kind that is none of Kafka's three."""

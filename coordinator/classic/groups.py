@@ -287,7 +287,7 @@ class ClassicGroups(GroupKind):
     gives_way = end_of_empty
 
     def check_commit(
-        self, group: ClassicGroup, request: OffsetCommitRequest, image: TopicsImage, now_ms: int
+        self, group: ClassicGroup, image: TopicsImage, now_ms: int, request: OffsetCommitRequest
     ) -> None:
         """Fence an OffsetCommit by the generation; the member counts as heard."""
         if offset_fencing.check_commit(group, request) is not None:

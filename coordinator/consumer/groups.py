@@ -383,7 +383,7 @@ class ConsumerGroups(GroupKind):
     # Offsets
 
     def check_commit(
-        self, group: ConsumerGroup, request: OffsetCommitRequest, image: TopicsImage, now_ms: int
+        self, group: ConsumerGroup, image: TopicsImage, now_ms: int, request: OffsetCommitRequest
     ) -> PartitionFence | None:
         """Fence an OffsetCommit by the member's epoch."""
         return offset_fencing.check_commit(group, request)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.codec.registry import REGISTRY, ApiKey
+from fencepost.coordinator.kinds import FURTHER_KINDS
 from fencepost.coordinator.server import (
     acl_apis,
     admin_apis,
@@ -45,10 +46,10 @@ def handlers() -> Mapping[int, Handler]:
         ApiKey.CONSUMER_GROUP_DESCRIBE: group_apis.consumer_group_describe,
         ApiKey.STREAMS_GROUP_HEARTBEAT: group_apis.streams_group_heartbeat,
         ApiKey.STREAMS_GROUP_DESCRIBE: group_apis.streams_group_describe,
-        ApiKey.LIST_GROUPS: group_apis.list_groups,
+        ApiKey.LIST_GROUPS: group_apis.asked_coordinator,
         ApiKey.JOIN_GROUP: group_apis.join_group,
         ApiKey.SYNC_GROUP: group_apis.sync_group,
-        ApiKey.HEARTBEAT: group_apis.heartbeat,
+        ApiKey.HEARTBEAT: group_apis.asked_coordinator,
         ApiKey.DESCRIBE_GROUPS: group_apis.describe_groups,
         ApiKey.DELETE_GROUPS: group_apis.delete_groups,
         ApiKey.LEAVE_GROUP: group_apis.leave_group,
@@ -70,4 +71,10 @@ def handlers() -> Mapping[int, Handler]:
         ApiKey.DESCRIBE_TRANSACTIONS: inspection_apis.describe_transactions,
         ApiKey.LIST_TRANSACTIONS: inspection_apis.list_transactions,
         ApiKey.LIST_CONFIG_RESOURCES: inspection_apis.list_config_resources,
+        **{
+            key: group_apis.asked_coordinator
+            for kind in FURTHER_KINDS
+            for key in kind.api_keys
+            if key in REGISTRY
+        },
     }

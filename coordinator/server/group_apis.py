@@ -94,12 +94,9 @@ def _with_operations(reply: _Described) -> _Described:
     return msgspec.structs.replace(reply, authorized_operations=GROUP_OPERATIONS)
 
 
-def list_groups(
-    services: Services, request: consumer.ListGroupsRequest, asked: Asked
-) -> consumer.ListGroupsResponse:
-    """All groups that match."""
-    reply: consumer.ListGroupsResponse = services.ask(request)
-    return reply
+def asked_coordinator(services: Services, request: Any, asked: Asked) -> Any:
+    """What the coordinator answers: ListGroups, Heartbeat, and all requests of further kinds."""
+    return services.ask(request)
 
 
 @in_turns
@@ -120,14 +117,6 @@ def join_group(services: Services, request: classic.JoinGroupRequest, asked: Ask
 def sync_group(services: Services, request: classic.SyncGroupRequest, asked: Asked) -> Any:
     """Answered at once, or when the leader has assigned."""
     return services.ask(msgspec.structs.replace(request, token=next(_tokens)))
-
-
-def heartbeat(
-    services: Services, request: classic.HeartbeatRequest, asked: Asked
-) -> classic.HeartbeatResponse:
-    """The classic protocol's heartbeat."""
-    reply: classic.HeartbeatResponse = services.ask(request)
-    return reply
 
 
 @in_turns

@@ -275,7 +275,7 @@ class StreamsGroups(GroupKind):
     # Offsets
 
     def check_commit(
-        self, group: StreamsGroup, request: OffsetCommitRequest, image: TopicsImage, now_ms: int
+        self, group: StreamsGroup, image: TopicsImage, now_ms: int, request: OffsetCommitRequest
     ) -> PartitionFence | None:
         """Fence an OffsetCommit by the member's epoch and tasks."""
         return offset_fencing.check_commit(group, image, request)
