@@ -1,18 +1,16 @@
-"""What administrators ask of a coordinator, and its own housekeeping: over groups of every kind."""
+"""What clients and administrators ask of groups of every kind, their committed offsets, and housekeeping."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
+from collections.abc import Callable
+from functools import partial
 
 from fencepost.coordinator.classic import describe as describe_classic
-from fencepost.coordinator.classic import offset_fencing as classic_fencing
 from fencepost.coordinator.classic.group import ClassicGroup
-from fencepost.coordinator.classic.states import ClassicGroupState
-from fencepost.coordinator.consumer import describe, leaving
-from fencepost.coordinator.consumer.group import ConsumerGroup
-from fencepost.coordinator.consumer.member import ConsumerGroupMember
-from fencepost.coordinator.offsets import expiry
+from fencepost.coordinator.classic.groups import end_of_classic
+from fencepost.coordinator.consumer import describe
+from fencepost.coordinator.kinds import GroupKinds
+from fencepost.coordinator.offsets import commit, delete, expiry, fetch
 from fencepost.coordinator.offsets.store import OffsetStore, tombstones
 from fencepost.coordinator.offsets.transactions import pending_tombstones
 from fencepost.coordinator.protocol.classic import (
@@ -21,88 +19,33 @@ from fencepost.coordinator.protocol.classic import (
     DescribeGroupsResponse,
 )
 from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupDescribeRequest,
-    ConsumerGroupDescribeResponse,
     DeleteGroupsRequest,
     DeleteGroupsResponse,
-    DescribedGroup,
-    LeaveGroupBatchRequest,
-    LeaveGroupBatchResponse,
-    LeaveGroupRequest,
-    LeaveGroupResponse,
     ListGroupsRequest,
     ListGroupsResponse,
 )
-from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
-from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.offsets import (
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetDeleteResponse,
+    OffsetFetchRequest,
+)
 from fencepost.coordinator.protocol.outcome import Outcome
-from fencepost.coordinator.protocol.records import GroupMetadataKey, Record
+from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import TopicsImage
-from fencepost.coordinator.streams import describe as describe_streams
-from fencepost.coordinator.streams import leaving as streams_leaving
-from fencepost.coordinator.streams.group import StreamsGroup
-
-Groups = Mapping[str, ConsumerGroup]
-
-
-class AllGroups(NamedTuple):
-    """The groups of every kind, by id; an id is in one of them at most."""
-
-    consumer: Groups
-    classic: Mapping[str, ClassicGroup]
-    streams: Mapping[str, StreamsGroup]
-
-    def find(self, group_id: str) -> ConsumerGroup | ClassicGroup | StreamsGroup | None:
-        """The group of that id, of whatever kind."""
-        return self.consumer.get(group_id) or self.classic.get(group_id) or self.streams.get(group_id)
-
-    def subscribed_in(self, group_id: str) -> Callable[[str], bool]:
-        """Tells of a topic whether the group subscribes to it; one without members never does."""
-        group = self.find(group_id)
-        return _never if group is None else group.is_subscribed_to
-
-    def end_of_empty(self, group_id: str) -> tuple[Record, ...] | None:
-        """The tombstones of a group without members: none if there is no group, None if it has members."""
-        group = self.find(group_id)
-        if group is None:
-            return ()
-        if isinstance(group, ClassicGroup):
-            return end_of_empty(group)
-        if group.members:
-            return None
-        if isinstance(group, StreamsGroup):
-            return streams_leaving.group_tombstones(group)
-        return leaving.group_tombstones(group)
-
-
-def _never(_topic: str) -> bool:
-    return False
-
-
-def describe_groups(
-    request: ConsumerGroupDescribeRequest, groups: Groups, image: TopicsImage, assignors: Sequence[str]
-) -> Outcome:
-    """ConsumerGroupDescribe: each group that was asked for, in that order."""
-
-    def described(group_id: str) -> DescribedGroup:
-        group = groups.get(group_id)
-        if group is not None:
-            return describe.describe(group, image, assignors)
-        return describe.missing(group_id, f"Group {group_id} not found.")
-
-    return Outcome(reply=ConsumerGroupDescribeResponse(groups=tuple(map(described, request.group_ids))))
 
 
 def describe_classic_groups(
-    request: DescribeGroupsRequest, groups: AllGroups, offsets: OffsetStore
+    request: DescribeGroupsRequest, kinds: GroupKinds, offsets: OffsetStore
 ) -> Outcome:
     """DescribeGroups: each group that was asked for, in that order. It knows classic groups only."""
 
     def described(group_id: str) -> DescribedClassicGroup:
-        group = groups.find(group_id)
-        if isinstance(group, ClassicGroup):
-            return describe_classic.describe(group)
-        if group is not None:
+        found = kinds.find(group_id)
+        if found is not None:
+            if isinstance(found[1], ClassicGroup):
+                return describe_classic.describe(found[1])
             return describe_classic.missing(group_id, f"Group {group_id} is not a classic group.")
         if group_id in offsets:
             return describe_classic.simple(group_id)
@@ -111,39 +54,25 @@ def describe_classic_groups(
     return Outcome(reply=DescribeGroupsResponse(groups=tuple(map(described, request.group_ids))))
 
 
-def list_groups(request: ListGroupsRequest, groups: AllGroups, offsets: OffsetStore) -> Outcome:
+def list_groups(request: ListGroupsRequest, kinds: GroupKinds, offsets: OffsetStore) -> Outcome:
     """ListGroups: groups of every kind, and those that consist of committed offsets only."""
-    rows = [describe.listed(group) for group in groups.consumer.values()]
-    rows += [describe_classic.listed(group) for group in groups.classic.values()]
-    rows += [describe_streams.listed(group) for group in groups.streams.values()]
-    rows += [
-        describe.listed_simple(group_id) for group_id in offsets.group_ids if groups.find(group_id) is None
-    ]
+    rows = [kind.listed(group) for kind in kinds for group in kind.groups.values()]
+    rows += [describe.listed_simple(group_id) for group_id in offsets.group_ids if kinds.of(group_id) is None]
     rows.sort(key=lambda row: row.group_id)
     wanted = (row for row in rows if describe.matches(row, request.states_filter, request.types_filter))
     return Outcome(reply=ListGroupsResponse(groups=tuple(wanted)))
 
 
-def delete_group(request: DeleteGroupsRequest, groups: AllGroups, offsets: OffsetStore) -> Outcome:
+def delete_group(request: DeleteGroupsRequest, kinds: GroupKinds, offsets: OffsetStore) -> Outcome:
     """DeleteGroups: an empty group and its offsets."""
     group_id = request.group_id
-    if groups.find(group_id) is None and group_id not in offsets:
+    if kinds.of(group_id) is None and group_id not in offsets:
         return _not_deleted(group_id, ErrorCode.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-    end = groups.end_of_empty(group_id)
+    end = _end_of_empty(kinds, group_id)
     if end is None:
         return _not_deleted(group_id, ErrorCode.NON_EMPTY_GROUP, "The group is not empty.")
     records = tombstones(offsets, group_id) + pending_tombstones(offsets, group_id) + end
     return Outcome(records=records, reply=DeleteGroupsResponse(group_id=group_id))
-
-
-def end_of_empty(group: ClassicGroup) -> tuple[Record, ...] | None:
-    """The tombstone of a classic group; None if it is not empty."""
-    return end_of_classic(group.group_id) if group.is_in(ClassicGroupState.EMPTY) else None
-
-
-def end_of_classic(group_id: str) -> tuple[Record, ...]:
-    """The tombstone of a classic group, or of one that consists of committed offsets only."""
-    return (Record(GroupMetadataKey(group_id), None),)
 
 
 def _not_deleted(group_id: str, code: ErrorCode, message: str) -> Outcome:
@@ -151,51 +80,98 @@ def _not_deleted(group_id: str, code: ErrorCode, message: str) -> Outcome:
     return Outcome(reply=reply)
 
 
-def remove_members(request: LeaveGroupBatchRequest, groups: Groups, removal: leaving.Removal) -> Outcome:
-    """LeaveGroup: removes those of several members that are there."""
-    records, replies = _removed(request.group_id, request.members, groups, removal)
-    return Outcome(records=records, reply=LeaveGroupBatchResponse(members=replies))
+def _end_of_empty(kinds: GroupKinds, group_id: str) -> tuple[Record, ...] | None:
+    """The tombstones of a group without members: none if there is no group, None if it has members."""
+    found = kinds.find(group_id)
+    return () if found is None else found[0].end_of_empty(found[1])
 
 
-def _removed(
-    group_id: str, requests: Sequence[LeaveGroupRequest], groups: Groups, removal: leaving.Removal
-) -> tuple[tuple[Record, ...], tuple[LeaveGroupResponse, ...]]:
-    """The records and what each is told. In a group that is not there nobody is known."""
-    group = groups.get(group_id) or ConsumerGroup(group_id)
-    found: dict[MemberId, ConsumerGroupMember] = {}
-    replies = []
-    for request in requests:
-        code = ErrorCode.NONE
-        try:
-            member = leaving.member_to_remove(group, request)
-            found[member.member_id] = member
-        except ProtocolError as error:
-            code = error.code
-        reply = LeaveGroupResponse(
-            member_id=request.member_id, instance_id=request.instance_id, error_code=code
-        )
-        replies.append(reply)
-    records = removal(group, tuple(found.values())) if found else ()
-    return records, tuple(replies)
+def give_way(kinds: GroupKinds, offsets: OffsetStore, group_id: str) -> tuple[Record, ...] | None:
+    """Return the records that end a group which gives way to another kind: () if missing, None if it stays.
+
+    Committed offsets without members are an empty classic group to Kafka.
+    """
+    found = kinds.find(group_id)
+    if found is not None:
+        return found[0].gives_way(found[1])
+    return end_of_classic(group_id) if group_id in offsets else ()
 
 
-def sweep(groups: AllGroups, offsets: OffsetStore, retention_ms: int, now_ms: int) -> tuple[Record, ...]:
+# Committed offsets
+
+
+def commit_offsets(
+    request: OffsetCommitRequest,
+    kinds: GroupKinds,
+    offsets: OffsetStore,
+    *,
+    image: TopicsImage,
+    metadata_max_bytes: int,
+    now_ms: int,
+) -> Outcome:
+    """OffsetCommit, fenced by the group's kind."""
+    fence: commit.CommitFence
+    found = kinds.find(request.group_id)
+    if found is None:
+        fence = partial(commit.fence_without_members, group_exists=request.group_id in offsets)
+    else:
+        fence = partial(found[0].check_commit, found[1], image, now_ms)
+    return commit.commit(
+        request, image=image, fence=fence, metadata_max_bytes=metadata_max_bytes, now_ms=now_ms
+    )
+
+
+def fetch_offsets(
+    request: OffsetFetchRequest, kinds: GroupKinds, offsets: OffsetStore, image: TopicsImage
+) -> Outcome:
+    """OffsetFetch, fenced by the group's kind."""
+    found = kinds.find(request.group_id)
+    fence = None if found is None else partial(found[0].check_fetch, found[1])
+    return fetch.fetch(request, offsets, image=image, fence=fence)
+
+
+def delete_offsets(
+    request: OffsetDeleteRequest, kinds: GroupKinds, offsets: OffsetStore, image: TopicsImage
+) -> Outcome:
+    """OffsetDelete."""
+    found = kinds.find(request.group_id)
+    if found is not None and not found[0].may_delete_offsets(found[1]):
+        return Outcome(reply=OffsetDeleteResponse(error_code=ErrorCode.NON_EMPTY_GROUP))
+    return delete.delete(
+        request,
+        offsets,
+        image=image,
+        group_exists=found is not None,
+        is_subscribed=_subscribed_in(kinds, request.group_id),
+    )
+
+
+def _subscribed_in(kinds: GroupKinds, group_id: str) -> Callable[[str], bool]:
+    """Tells of a topic whether the group subscribes to it; one without members never does."""
+    found = kinds.find(group_id)
+    if found is None:
+        return lambda _topic: False
+    is_subscribed: Callable[[str], bool] = found[1].is_subscribed_to
+    return is_subscribed
+
+
+def sweep(kinds: GroupKinds, offsets: OffsetStore, retention_ms: int, now_ms: int) -> tuple[Record, ...]:
     """The tombstones of all offsets that are due, and of empty groups that have no others."""
     records: list[Record] = []
-    for group_id in sorted({*groups.consumer, *groups.classic, *groups.streams, *offsets.group_ids}):
-        classic = groups.classic.get(group_id)
+    for group_id in sorted({*kinds.group_ids(), *offsets.group_ids}):
+        found = kinds.find(group_id)
         due: tuple[Record, ...] = ()
-        if classic is None or classic_fencing.offsets_may_expire(classic):
+        if found is None or found[0].offsets_may_expire(found[1]):
             due = expiry.expired(
                 offsets,
                 group_id,
-                is_subscribed=groups.subscribed_in(group_id),
+                is_subscribed=_subscribed_in(kinds, group_id),
                 retention_ms=retention_ms,
-                since_ms=None if classic is None else classic_fencing.retained_since_ms(classic),
+                since_ms=None if found is None else found[0].retained_since_ms(found[1]),
                 now_ms=now_ms,
             )
         records.extend(due)
         left = sum(map(len, offsets.topics(group_id).values())) - len(due)
         if not left:
-            records.extend(groups.end_of_empty(group_id) or ())
+            records.extend(_end_of_empty(kinds, group_id) or ())
     return tuple(records)

@@ -4,22 +4,20 @@
 cluster's topics. `apply` is the only writer of the hard state, live and on load. A shell appends the
 records of an outcome, applies them, and then sends the reply; `CoordinatorHost` does that.
 
-What is one kind of group's is in `consumer.groups`, `classic.groups`, `streams.groups`, `offsets.store`; this
-hands out.
+The groups of one kind are a `GroupKind`, their offsets are in `offsets.store`; this dispatches.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
-from fencepost.coordinator import administration, group_offsets
+from fencepost.coordinator import administration
 from fencepost.coordinator.assign.spec import Assignor
 from fencepost.coordinator.classic.groups import ClassicGroups
 from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig, GroupSettings
 from fencepost.coordinator.consumer.groups import ConsumerGroups
-from fencepost.coordinator.consumer.records import APPLY as CONSUMER_RECORDS
-from fencepost.coordinator.consumer.states import GROUP_TABLE
+from fencepost.coordinator.kinds import FURTHER_KINDS, GroupKinds, no_members_removed
 from fencepost.coordinator.migration.requests import ClassicProtocolRequests
 from fencepost.coordinator.offsets import expiry, transactions
 from fencepost.coordinator.offsets.store import OffsetStore
@@ -30,7 +28,6 @@ from fencepost.coordinator.protocol.classic import (
     SyncGroupRequest,
 )
 from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
     DeleteGroupsRequest,
     LeaveGroupBatchRequest,
@@ -39,7 +36,7 @@ from fencepost.coordinator.protocol.consumer import (
     ListGroupsRequest,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.machine import IllegalTransition, StateTable
+from fencepost.coordinator.protocol.machine import IllegalTransition
 from fencepost.coordinator.protocol.offsets import (
     OffsetCommitRequest,
     OffsetDeleteRequest,
@@ -53,33 +50,18 @@ from fencepost.coordinator.protocol.outcome import (
     MemberHeard,
     Outcome,
     RebalanceRequested,
-    RegularExpressionsResolved,
-    ResolveRegularExpressions,
     SessionEnded,
     TopicsChanged,
 )
 from fencepost.coordinator.protocol.records import (
-    GroupMetadataKey,
-    GroupMetadataValue,
     OffsetCommitKey,
     PendingOffsetCommitKey,
     Record,
 )
-from fencepost.coordinator.protocol.streams import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.protocol.transactions import TransactionEnded
 from fencepost.coordinator.refusals import client_error, refusal
 from fencepost.coordinator.streams.groups import StreamsGroups
-from fencepost.coordinator.streams.records import APPLY as STREAMS_RECORDS
-from fencepost.coordinator.streams.states import STREAMS_GROUP_TABLE
-from fencepost.coordinator.timers import Timers
-
-
-class Timed(Protocol):
-    """The groups of one kind, as far as their timers go."""
-
-    def deadline_reached(self, now_ms: int) -> Outcome | None:
-        """Run the most overdue timer that ends something; None if there is none."""
 
 
 class GroupCoordinator:
@@ -91,17 +73,19 @@ class GroupCoordinator:
     """
 
     __slots__ = (
-        "_all",
         "_appliers",
+        "_begin",
+        "_checked",
         "_classic_protocol",
         "_handlers",
+        "_moving",
         "_replayers",
         "_sweep_ms",
-        "_timed",
         "classic",
         "config",
         "consumer",
         "groups",
+        "kinds",
         "offsets",
         "soft",
         "streams",
@@ -120,37 +104,27 @@ class GroupCoordinator:
         self.offsets = OffsetStore()
         self.streams = StreamsGroups(config, self._give_way)
         """Streams groups, durable and as they run."""
-        self._all = administration.AllGroups(self.groups, self.classic.groups, self.streams.groups)
-        self._classic_protocol = ClassicProtocolRequests(
-            config, self.consumer, self.classic, self.streams.groups
-        )
+        further = (kind.make(config, self._give_way) for kind in FURTHER_KINDS)
+        self.kinds = GroupKinds((self.consumer, self.classic, self.streams, *further))
+        """All groups by their kind."""
+        self._classic_protocol = ClassicProtocolRequests(config, self.consumer, self.classic, self.kinds)
         self.consumer.migration = self._classic_protocol
-        self._timed: tuple[tuple[Timers[Any], Timed], ...] = (
-            (self.soft.timers, self.consumer),
-            (self.classic.timers, self.classic),
-            (self.streams.soft.timers, self.streams),
+        self._begin = tuple(kind.begin for kind in self.kinds)
+        self._moving = frozenset(
+            key for kind in self.kinds if kind.group_table is not None for key in kind.appliers()
         )
+        """Keys of the records that can move a group along an arrow."""
+        self._checked = tuple((kind.groups, kind) for kind in self.kinds if kind.group_table is not None)
         self._sweep_ms: int | None = None
         """When offsets expire and empty groups without offsets go, next; None if there are none."""
-        self._appliers: Mapping[type, Callable[[Any, Any], None]] = {
+        self._appliers: dict[type, Callable[[Any, Any], None]] = {
             OffsetCommitKey: self.offsets.apply,
             PendingOffsetCommitKey: self.offsets.apply_pending,
-            GroupMetadataKey: self._apply_classic,
-            **dict.fromkeys(CONSUMER_RECORDS, self.consumer.apply),
-            **dict.fromkeys(STREAMS_RECORDS, self.streams.apply),
         }
         """By the type of the key: what makes a record true."""
-        self._replayers: Mapping[type, Callable[[Any, Any], None]] = {
-            **self._appliers,
-            GroupMetadataKey: self.classic.replay,
-            **dict.fromkeys(CONSUMER_RECORDS, self.consumer.replay),
-            **dict.fromkeys(STREAMS_RECORDS, self.streams.replay),
-        }
+        self._replayers = dict(self._appliers)
         """The same, on load."""
-        self._handlers: Mapping[type, Callable[[Any, int], Outcome]] = {
-            ConsumerGroupHeartbeatRequest: self.consumer.heartbeat,
-            StreamsGroupHeartbeatRequest: self.streams.heartbeat,
-            StreamsGroupDescribeRequest: self.streams.describe,
+        self._handlers: dict[type, Callable[[Any, int], Outcome]] = {
             JoinGroupRequest: self._classic_protocol.join,
             SyncGroupRequest: self._classic_protocol.sync,
             HeartbeatRequest: self._classic_protocol.heartbeat,
@@ -158,19 +132,21 @@ class GroupCoordinator:
             OffsetCommitRequest: self._commit,
             OffsetFetchRequest: self._fetch,
             OffsetDeleteRequest: self._delete_offsets,
-            ConsumerGroupDescribeRequest: self._describe,
             ListGroupsRequest: self._list,
             DeleteGroupsRequest: self._delete_group,
             LeaveGroupRequest: self._remove_member,
             LeaveGroupBatchRequest: self._remove_members,
             TopicsChanged: self._topics_changed,
-            RegularExpressionsResolved: self.consumer.regular_expressions_resolved,
             DeadlineReached: self._deadline_reached,
             TransactionEnded: self._transaction_ended,
             MemberHeard: self._member_heard,
             SessionEnded: self._session_ended,
             RebalanceRequested: self._rebalance_requested,
         }
+        for kind in self.kinds:
+            self._appliers |= kind.appliers()
+            self._replayers |= kind.replayers()
+            self._handlers |= kind.handlers()
 
     def handle(self, event: Event, now_ms: int) -> Outcome:
         """What an event leads to. A request that breaks a rule is answered with Kafka's error."""
@@ -178,7 +154,8 @@ class GroupCoordinator:
             again = self.consumer.answer_again(event, now_ms)
             if again is not None:
                 return again
-        self.soft.now_ms = self.streams.soft.now_ms = now_ms
+        for begin in self._begin:
+            begin(now_ms)
         return self._handlers[type(event)](event, now_ms)
 
     def apply(self, record: Record) -> None:
@@ -190,9 +167,6 @@ class GroupCoordinator:
         if self._sweep_ms is None and record.value is not None:
             self._sweep_ms = self.soft.now_ms + self.config.offsets_retention_check_interval_ms
 
-    def _apply_classic(self, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
-        self.classic.apply(key, value, self.soft.now_ms)
-
     def replay(self, records: Iterable[Record], now_ms: int) -> None:
         """Load a journal: apply its records, then start all timers with their full length.
 
@@ -200,9 +174,8 @@ class GroupCoordinator:
         """
         for record in records:
             self._replayers[type(record.key)](record.key, record.value)
-        self.consumer.rebuild(now_ms)
-        self.streams.rebuild(now_ms)
-        self.classic.rebuild(now_ms)
+        for kind in self.kinds:
+            kind.rebuild(now_ms)
         self._keep_sweeping(now_ms)
 
     def apply_batch(self, records: tuple[Record, ...]) -> None:
@@ -220,13 +193,16 @@ class GroupCoordinator:
 
     def _states(self, records: tuple[Record, ...]) -> dict[str, str]:
         """The state of each group with an epoch that the records are about; Empty for one that is missing."""
-        groups, streams = self.groups, self.streams.groups
         found: dict[str, str] = {}
         for record in records:
             group_id = record.key.group_id
-            if group_id not in found:
-                group = groups.get(group_id) or streams.get(group_id)
-                found[group_id] = "Empty" if group is None else group.state
+            if type(record.key) in self._moving and group_id not in found:
+                found[group_id] = "Empty"
+                for groups, _ in self._checked:
+                    group = groups.get(group_id)
+                    if group is not None:
+                        found[group_id] = group.state
+                        break
         return found
 
     def _check_arrows(self, before: dict[str, str], after: dict[str, str]) -> None:
@@ -235,13 +211,8 @@ class GroupCoordinator:
             target = after[group_id]
             if target == source:
                 continue
-            if group_id in self.groups:
-                table: StateTable[Any, Any] = GROUP_TABLE
-            elif group_id in self.streams.groups:
-                table = STREAMS_GROUP_TABLE
-            else:
-                continue
-            if not table.allows(source, target):
+            table = next((kind.group_table for groups, kind in self._checked if group_id in groups), None)
+            if table is not None and not table.allows(source, target):
                 raise IllegalTransition(f"{table.name}: {group_id} moved from {source} to {target}")
 
     def not_written(self, event: Event, outcome: Outcome, code: ErrorCode, now_ms: int) -> Outcome:
@@ -250,17 +221,14 @@ class GroupCoordinator:
         `code` is the log's error; the client receives what Kafka makes of it.
         """
         code = client_error(code)
-        for effect in outcome.effects:
-            if isinstance(effect, ResolveRegularExpressions):
-                self.consumer.resolution_ended(effect.group_id)
-        self.soft.discard(outcome.records)
-        self.streams.discard(outcome.records)
-        effects = self.classic.discard(code, self.soft.now_ms)
-        return Outcome(reply=refusal(event, code), effects=effects)
+        effects: list[Effect] = []
+        for kind in self.kinds:
+            effects += kind.discard(outcome, code)
+        return Outcome(reply=refusal(event, code), effects=tuple(effects))
 
     def unload(self) -> tuple[Effect, ...]:
         """The groups have another coordinator from now on: what to tell those who wait here."""
-        return self.classic.unload()
+        return tuple(effect for kind in self.kinds for effect in kind.unload())
 
     def next_deadline(self) -> int | None:
         """When to hand in `DeadlineReached`, in milliseconds; None if nothing is timed.
@@ -268,8 +236,8 @@ class GroupCoordinator:
         It may turn out too early, for a member that was heard meanwhile: then that event does nothing.
         """
         found = self._sweep_ms
-        for timers, _ in self._timed:
-            deadline = timers.next_deadline()
+        for kind in self.kinds:
+            deadline = kind.timers.next_deadline()
             if deadline is not None and (found is None or deadline < found):
                 found = deadline
         return found
@@ -282,11 +250,7 @@ class GroupCoordinator:
     def hard_state(self) -> dict[str, Any]:
         """All that records made, to compare with another coordinator's."""
         return {
-            "groups": {group_id: group.hard_state() for group_id, group in self.groups.items()},
-            "classic_groups": dict(self.classic.stored),
-            "streams_groups": {
-                group_id: group.hard_state() for group_id, group in self.streams.groups.items()
-            },
+            **{f"{kind.name}_groups": kind.hard_state() for kind in self.kinds},
             "offsets": {
                 group_id: list(self.offsets.committed(group_id)) for group_id in self.offsets.group_ids
             },
@@ -301,8 +265,8 @@ class GroupCoordinator:
 
     def set_group_config(self, group_id: str, config: GroupConfig | None) -> None:
         """Give a group a configuration of its own, or take it away. Configuration is in no record."""
-        self.consumer.set_group_config(group_id, config)
-        self.streams.set_group_config(group_id, config)
+        for kind in self.kinds:
+            kind.set_group_config(group_id, config)
 
     def settings(self, group_id: str) -> GroupSettings:
         """The session length, heartbeat interval and assignment interval that hold for a group."""
@@ -311,10 +275,9 @@ class GroupCoordinator:
     # Offsets
 
     def _commit(self, request: OffsetCommitRequest, now_ms: int) -> Outcome:
-        return group_offsets.commit_offsets(
+        return administration.commit_offsets(
             request,
-            self._all,
-            self.classic,
+            self.kinds,
             self.offsets,
             image=self.image,
             metadata_max_bytes=self.config.offset_metadata_max_bytes,
@@ -322,30 +285,25 @@ class GroupCoordinator:
         )
 
     def _fetch(self, request: OffsetFetchRequest, now_ms: int) -> Outcome:
-        return group_offsets.fetch_offsets(request, self._all, self.offsets, self.image)
+        return administration.fetch_offsets(request, self.kinds, self.offsets, self.image)
 
     def _transaction_ended(self, event: TransactionEnded, now_ms: int) -> Outcome:
         records = transactions.ended(self.offsets, event.group_id, event.producer_id, commit=event.commit)
         return Outcome(records=records)
 
     def _delete_offsets(self, request: OffsetDeleteRequest, now_ms: int) -> Outcome:
-        return group_offsets.delete_offsets(request, self._all, self.offsets, self.image)
+        return administration.delete_offsets(request, self.kinds, self.offsets, self.image)
 
     # Administration
 
-    def _describe(self, request: ConsumerGroupDescribeRequest, now_ms: int) -> Outcome:
-        return administration.describe_groups(
-            request, self.groups, self.image, tuple(self.consumer.assignors)
-        )
-
     def _describe_classic(self, request: DescribeGroupsRequest, now_ms: int) -> Outcome:
-        return administration.describe_classic_groups(request, self._all, self.offsets)
+        return administration.describe_classic_groups(request, self.kinds, self.offsets)
 
     def _list(self, request: ListGroupsRequest, now_ms: int) -> Outcome:
-        return administration.list_groups(request, self._all, self.offsets)
+        return administration.list_groups(request, self.kinds, self.offsets)
 
     def _delete_group(self, request: DeleteGroupsRequest, now_ms: int) -> Outcome:
-        return administration.delete_group(request, self._all, self.offsets)
+        return administration.delete_group(request, self.kinds, self.offsets)
 
     def _remove_member(self, request: LeaveGroupRequest, now_ms: int) -> Outcome:
         batch = LeaveGroupBatchRequest(group_id=request.group_id, members=(request,))
@@ -354,9 +312,8 @@ class GroupCoordinator:
         return Outcome(records=outcome.records, reply=outcome.reply.members[0], effects=outcome.effects)
 
     def _remove_members(self, request: LeaveGroupBatchRequest, now_ms: int) -> Outcome:
-        if request.group_id in self.classic.groups:
-            return self.classic.leave(request, now_ms)
-        return administration.remove_members(request, self.groups, self.consumer.removal(now_ms))
+        kind = self.kinds.of(request.group_id)
+        return no_members_removed(request) if kind is None else kind.remove_members(request, now_ms)
 
     # What happens without a request
 
@@ -364,17 +321,15 @@ class GroupCoordinator:
         before, after = self.image, event.image
         names = sorted({*before.by_name, *after.by_name})
         changed = [name for name in names if before.by_name.get(name) != after.by_name.get(name)]
-        self.consumer.topics_changed(before, after, changed)
-        self.streams.topics_changed(after, changed)
+        for kind in self.kinds:
+            kind.topics_changed(before, after, changed)
         return Outcome(records=expiry.of_deleted_topics(self.offsets, before, after))
 
     def _deadline_reached(self, event: DeadlineReached, now_ms: int) -> Outcome:
         if self._sweep_ms is not None and self._sweep_ms <= now_ms:
             return self._sweep(now_ms)
         deadlines = [
-            (deadline, kind)
-            for timers, kind in self._timed
-            if (deadline := timers.next_deadline()) is not None
+            (deadline, kind) for kind in self.kinds if (deadline := kind.timers.next_deadline()) is not None
         ]
         if not deadlines:
             return NOTHING
@@ -382,43 +337,31 @@ class GroupCoordinator:
         return first.deadline_reached(now_ms) or NOTHING
 
     def _member_heard(self, event: MemberHeard, now_ms: int) -> Outcome:
-        heard = self.consumer.heard(event.group_id, event.member_id, now_ms)
-        if not heard and not self.streams.heard(event.group_id, event.member_id, now_ms):
-            self.classic.heard(event.group_id, event.member_id, now_ms)
+        kind = self.kinds.of(event.group_id)
+        if kind is not None:
+            kind.heard(event.group_id, event.member_id, now_ms)
         return NOTHING
 
     def _session_ended(self, event: SessionEnded, now_ms: int) -> Outcome:
-        kind = self.streams if event.group_id in self.streams.groups else self.consumer
-        ended = kind.session_ended(event.group_id, event.member_id, now_ms)
-        if ended is None and event.group_id in self.classic.groups:
-            return self.classic.session_ended(event.group_id, event.member_id, now_ms)
-        return ended or NOTHING
+        kind = self.kinds.of(event.group_id)
+        return NOTHING if kind is None else kind.session_ended(event.group_id, event.member_id, now_ms)
 
     def _rebalance_requested(self, event: RebalanceRequested, now_ms: int) -> Outcome:
-        kind = self.streams if event.group_id in self.streams.groups else self.consumer
-        rebalanced = kind.rebalance(event.group_id)
-        if rebalanced is None and event.group_id in self.classic.groups:
-            return self.classic.rebalance(event.group_id, now_ms)
-        return rebalanced or NOTHING
+        kind = self.kinds.of(event.group_id)
+        return NOTHING if kind is None else kind.rebalance(event.group_id, now_ms)
 
     def _give_way(self, group_id: str) -> tuple[Record, ...] | None:
         """What ends a group of another kind that has the id: nothing if there is none, None if it stays."""
-        if group_id in self.groups:
-            return None
-        classic = self.classic.groups.get(group_id)
-        if classic is not None:
-            return administration.end_of_empty(classic)
-        # Offsets that nobody's member committed are a classic group without members to Kafka.
-        return administration.end_of_classic(group_id) if group_id in self.offsets else ()
+        return administration.give_way(self.kinds, self.offsets, group_id)
 
     def _sweep(self, now_ms: int) -> Outcome:
         """Expired offsets go, and empty groups that have none left."""
         self._sweep_ms = None
         self._keep_sweeping(now_ms)
         retention_ms = self.config.offsets_retention_ms
-        records = administration.sweep(self._all, self.offsets, retention_ms, now_ms)
+        records = administration.sweep(self.kinds, self.offsets, retention_ms, now_ms)
         return Outcome(records=records) if records else NOTHING
 
     def _keep_sweeping(self, now_ms: int) -> None:
-        if any(self._all) or self.offsets.group_ids:
+        if any(kind.groups for kind in self.kinds) or self.offsets.group_ids:
             self._sweep_ms = now_ms + self.config.offsets_retention_check_interval_ms

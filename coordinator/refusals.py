@@ -56,8 +56,11 @@ def client_error(code: ErrorCode) -> ErrorCode:
 
 
 def refusal(event: Event, code: ErrorCode) -> Response | None:
-    """The reply that gives this error to a request, and does nothing; None for an event nobody waits for."""
-    make = _REFUSALS.get(type(event))
+    """The reply that gives this error to a request, and does nothing; None for an event nobody waits for.
+
+    A request of a further kind says by its own method `refused(code)` what it is told.
+    """
+    make = _REFUSALS.get(type(event)) or getattr(type(event), "refused", None)
     return None if make is None else make(event, code)
 
 

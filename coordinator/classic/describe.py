@@ -4,9 +4,16 @@ from __future__ import annotations
 
 from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.classic.states import ClassicGroupState
+from fencepost.coordinator.kinds import GroupMember
 from fencepost.coordinator.protocol.classic import DescribedClassicGroup, DescribedClassicMember
 from fencepost.coordinator.protocol.consumer import CLASSIC_GROUP_TYPE, ListedGroup
+from fencepost.coordinator.protocol.consumer_protocol import (
+    MalformedConsumerProtocol,
+    read_assignment,
+    read_subscription,
+)
 from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import TopicPartition
 
 
 def describe(group: ClassicGroup) -> DescribedClassicGroup:
@@ -54,3 +61,42 @@ def listed(group: ClassicGroup) -> ListedGroup:
         group_state=group.state,
         group_type=CLASSIC_GROUP_TYPE,
     )
+
+
+def members(group: ClassicGroup) -> list[GroupMember]:
+    """Return the members of a classic group, by member id."""
+    found = []
+    for member_id, member in sorted(group.members.items()):
+        topics: tuple[str, ...] = ()
+        given: tuple[TopicPartition, ...] = ()
+        try:
+            topics = tuple(sorted(read_subscription(member.metadata(group.protocol)).topics))
+            if member.assignment:
+                assigned = read_assignment(member.assignment).partitions
+                given = tuple(
+                    sorted(TopicPartition(name, n) for name, numbers in assigned.items() for n in numbers)
+                )
+        except MalformedConsumerProtocol:
+            pass  # of another protocol type, such as Connect's: what it says is its own business
+        found.append(
+            GroupMember(
+                member_id=member_id,
+                instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                epoch=group.generation,
+                protocol=CLASSIC_GROUP_TYPE,
+                topics=topics,
+                assignment=given,
+                owned=given,
+            )
+        )
+    return found
+
+
+def subscribed(metadata: bytes) -> frozenset[str]:
+    """Return the topics of a consumer's subscription; none if it can't be read."""
+    try:
+        return frozenset(read_subscription(metadata).topics)
+    except MalformedConsumerProtocol:
+        return frozenset()

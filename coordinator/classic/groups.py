@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import partial
 from types import MappingProxyType
+from typing import Any
 
-from fencepost.coordinator.classic import join, rounds, sessions, sync
+from fencepost.coordinator.classic import describe, join, offset_fencing, rounds, sessions, sync
 from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.classic.states import ClassicGroupEvent, ClassicGroupState
 from fencepost.coordinator.classic.step import ClassicStep, ClassicTimerKey, ClassicTimerKind, ClassicTimers
 from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.kinds import Applier, GroupKind, GroupMember, RequestHandler
 from fencepost.coordinator.protocol.classic import (
     HeartbeatRequest,
     HeartbeatResponse,
@@ -21,12 +23,15 @@ from fencepost.coordinator.protocol.classic import (
     Token,
 )
 from fencepost.coordinator.protocol.consumer import (
+    CLASSIC_GROUP_TYPE,
     LeaveGroupBatchRequest,
     LeaveGroupBatchResponse,
     LeaveGroupResponse,
+    ListedGroup,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
-from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.coordinator.protocol.ids import MemberId, Partitions
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import (
     NOTHING,
     Effect,
@@ -36,17 +41,21 @@ from fencepost.coordinator.protocol.outcome import (
     Response,
 )
 from fencepost.coordinator.protocol.records import GroupMetadataKey, GroupMetadataValue, Record
+from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.timers import Timers
 
 
-class ClassicGroups:
+class ClassicGroups(GroupKind):
     """Takes events about classic groups, and the records that they led to.
 
     `stored` is hard state: what the records say. `groups` is what runs: it is ahead of the records while a
     group rebalances, and is made from them on load.
     """
 
-    __slots__ = ("_config", "_groups", "_step", "_stored", "groups", "stored", "timers")
+    __slots__ = ("_config", "_groups", "_now_ms", "_step", "_stored", "groups", "stored", "timers")
+
+    name = CLASSIC_GROUP_TYPE
+    confirms_by_heartbeat = False
 
     def __init__(self, config: GroupCoordinatorConfig) -> None:
         self._config = config
@@ -55,8 +64,17 @@ class ClassicGroups:
         self.stored: Mapping[str, GroupMetadataValue] = MappingProxyType(self._stored)
         self.groups: Mapping[str, ClassicGroup] = MappingProxyType(self._groups)
         self.timers: ClassicTimers = Timers()
+        self._now_ms = 0
         self._step: ClassicStep | None = None
         """The step whose records are being appended."""
+
+    def handlers(self) -> Mapping[type, RequestHandler]:
+        """Return no handlers: members of consumer groups speak the classic protocol, too."""
+        return {}
+
+    def begin(self, now_ms: int) -> None:
+        """Take the time of the event that is about to be handled."""
+        self._now_ms = now_ms
 
     # Requests
 
@@ -112,7 +130,7 @@ class ClassicGroups:
             return Outcome(reply=HeartbeatResponse(error_code=error.code))
         return _ALIVE
 
-    def leave(self, request: LeaveGroupBatchRequest, now_ms: int) -> Outcome:
+    def remove_members(self, request: LeaveGroupBatchRequest, now_ms: int) -> Outcome:
         """LeaveGroup, for a group that is there."""
         step = self._begin(self._groups[request.group_id], now_ms)
         codes = sessions.leave(step, request.members)
@@ -184,8 +202,21 @@ class ClassicGroups:
 
     # Records
 
-    def apply(self, key: GroupMetadataKey, value: GroupMetadataValue | None, now_ms: int) -> None:
+    def appliers(self) -> Mapping[type, Applier]:
+        """Return what makes the one record of a classic group true."""
+        return {GroupMetadataKey: self.apply}
+
+    def replayers(self) -> Mapping[type, Applier]:
+        """Return the same, without what runs in memory."""
+        return {GroupMetadataKey: self.replay}
+
+    def hard_state(self) -> dict[str, Any]:
+        """Return what the records say, by group."""
+        return dict(self._stored)
+
+    def apply(self, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
         """Make a record true, live; what waited for it happens now."""
+        now_ms = self._now_ms
         group_id = key.group_id
         if value is None:
             self._stored.pop(group_id, None)
@@ -217,16 +248,16 @@ class ClassicGroups:
         for group_id, value in self._stored.items():
             self._run(ClassicGroup.loaded(group_id, value), now_ms)
 
-    def discard(self, code: ErrorCode, now_ms: int) -> tuple[Effect, ...]:
+    def discard(self, outcome: Outcome, code: ErrorCode) -> tuple[Effect, ...]:
         """Tell that the records of the last step could not be appended, and why: who is answered then."""
         step, self._step = self._step, None
         if step is None or step.failed is None:
             return ()
-        undo = self._new_step(step.group, now_ms)
+        undo = self._new_step(step.group, self._now_ms)
         step.failed(undo, code)
         return tuple(undo.answers)
 
-    def unload(self) -> tuple[ParkedResponse, ...]:
+    def unload(self) -> tuple[Effect, ...]:
         """The groups have another coordinator now: all who wait are told to look for it."""
         code = ErrorCode.NOT_COORDINATOR
         answers: list[ParkedResponse] = []
@@ -242,6 +273,63 @@ class ClassicGroups:
         self._groups.clear()
         self.timers.clear()
         return tuple(answers)
+
+    # Administration, offsets, and what observers see
+
+    def listed(self, group: ClassicGroup) -> ListedGroup:
+        """Return the group's row in ListGroups."""
+        return describe.listed(group)
+
+    def end_of_empty(self, group: ClassicGroup) -> tuple[Record, ...] | None:
+        """Return the tombstone of a group; None if it is not empty."""
+        return end_of_classic(group.group_id) if group.is_in(ClassicGroupState.EMPTY) else None
+
+    gives_way = end_of_empty
+
+    def check_commit(
+        self, group: ClassicGroup, image: TopicsImage, now_ms: int, request: OffsetCommitRequest
+    ) -> None:
+        """Fence an OffsetCommit by the generation; the member counts as heard."""
+        if offset_fencing.check_commit(group, request) is not None:
+            self.heard(request.group_id, request.member_id, now_ms)
+
+    def may_delete_offsets(self, group: ClassicGroup) -> bool:
+        """Return whether offsets of topics without subscribers may be deleted."""
+        return offset_fencing.may_delete_offsets(group)
+
+    def offsets_may_expire(self, group: ClassicGroup) -> bool:
+        """Return whether the group's offsets expire as it is now."""
+        return offset_fencing.offsets_may_expire(group)
+
+    def retained_since_ms(self, group: ClassicGroup) -> int | None:
+        """Return from when the age of an offset counts; None for its commit."""
+        return offset_fencing.retained_since_ms(group)
+
+    def epoch(self, group: ClassicGroup) -> int:
+        """Return the generation."""
+        return group.generation
+
+    def members(
+        self, group: ClassicGroup, owned: Mapping[MemberId, Partitions], image: TopicsImage
+    ) -> list[GroupMember]:
+        """Return the members, by member id."""
+        return describe.members(group)
+
+    def member_ids(self, group: ClassicGroup) -> Collection[MemberId]:
+        """Return the ids of members, and those that were given out to join with."""
+        return group.members.keys() | group.pending_joins.keys()
+
+    def member_state(self, group: ClassicGroup) -> str:
+        """Return how far the members have come with their round."""
+        return _MEMBER_STATES.get(group.state, "JOINING")
+
+    def may_read(self, group: ClassicGroup, topic: str) -> bool:
+        """Return whether a member asks for the topic with any of its protocols."""
+        return group.uses_consumer_protocol and any(
+            topic in describe.subscribed(protocol.metadata)
+            for member in group.members.values()
+            for protocol in member.protocols
+        )
 
     def _run(self, group: ClassicGroup, now_ms: int) -> None:
         """From now on the members of the group must be heard."""
@@ -281,4 +369,13 @@ class ClassicGroups:
         return Outcome(records=step.records, reply=reply, effects=tuple(effects))
 
 
+def end_of_classic(group_id: str) -> tuple[Record, ...]:
+    """Return the tombstone of a classic group, or of one that consists of committed offsets only."""
+    return (Record(GroupMetadataKey(group_id), None),)
+
+
+_MEMBER_STATES = {
+    ClassicGroupState.COMPLETING_REBALANCE: "RECONCILING",
+    ClassicGroupState.STABLE: "STABLE",
+}
 _ALIVE = Outcome(reply=HeartbeatResponse())

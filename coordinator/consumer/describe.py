@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.target import preferred_assignor
-from fencepost.coordinator.protocol.classic import CONSUMER_PROTOCOL_TYPE
+from fencepost.coordinator.kinds import GroupMember, named
 from fencepost.coordinator.protocol.consumer import (
     CLASSIC_GROUP_TYPE,
     CONSUMER_GROUP_TYPE,
@@ -18,7 +18,7 @@ from fencepost.coordinator.protocol.consumer import (
     MemberType,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import NO_PARTITIONS, Partitions, TopicId
+from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, Partitions, TopicId
 from fencepost.coordinator.protocol.topics import TopicsImage
 
 SIMPLE_GROUP_STATE = "Empty"
@@ -77,14 +77,34 @@ def _named(parts: Sequence[Partitions], image: TopicsImage) -> tuple[DescribedPa
     )
 
 
-def listed(group: ConsumerGroup) -> ListedGroup:
-    """The group's row in ListGroups."""
-    return ListedGroup(
-        group_id=group.group_id,
-        protocol_type=CONSUMER_PROTOCOL_TYPE,
-        group_state=group.state,
-        group_type=CONSUMER_GROUP_TYPE,
-    )
+def members(
+    group: ConsumerGroup, owned: Mapping[MemberId, Partitions], image: TopicsImage
+) -> list[GroupMember]:
+    """Return the members of a consumer group, by member id; some may speak the classic protocol."""
+    found = []
+    for member_id, member in sorted(group.members.items()):
+        is_classic = member.classic is not None
+        given = named(member.assigned, image)
+        found.append(
+            GroupMember(
+                member_id=member_id,
+                instance_id=member.instance_id,
+                client_id=member.client_id,
+                client_host=member.client_host,
+                epoch=member.member_epoch,
+                protocol=CLASSIC_GROUP_TYPE if is_classic else CONSUMER_GROUP_TYPE,
+                topics=_subscribed(group, member),
+                assignment=given,
+                owned=given if is_classic else named(owned.get(member_id, {}), image),
+            )
+        )
+    return found
+
+
+def _subscribed(group: ConsumerGroup, member: ConsumerGroupMember) -> tuple[str, ...]:
+    resolution = group.resolved.get(member.regex or "")
+    names = member.subscribed_topic_names
+    return names if resolution is None else tuple(sorted({*names, *resolution.topics}))
 
 
 def listed_simple(group_id: str) -> ListedGroup:

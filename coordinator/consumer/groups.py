@@ -18,11 +18,11 @@ from fencepost.coordinator.config import (
     ReleaseVersion,
     SettingsByGroup,
 )
-from fencepost.coordinator.consumer import leaving, regular_expressions
+from fencepost.coordinator.consumer import describe, leaving, offset_fencing, regular_expressions
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.heartbeat import ConsumerHeartbeatContext, heartbeat
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
-from fencepost.coordinator.consumer.records import apply_to_groups
+from fencepost.coordinator.consumer.records import APPLY, apply_to_groups
 from fencepost.coordinator.consumer.soft import (
     ConsumerGroupSoftState,
     ConsumerSoftState,
@@ -30,23 +30,36 @@ from fencepost.coordinator.consumer.soft import (
     ConsumerTimerKind,
     MemberContact,
 )
+from fencepost.coordinator.consumer.states import GROUP_TABLE, ConsumerGroupMemberState
 from fencepost.coordinator.consumer.validation import check_request
+from fencepost.coordinator.kinds import Applier, GroupKind, GroupMember, ReportedMember, RequestHandler
 from fencepost.coordinator.protocol.consumer import (
+    CONSUMER_GROUP_TYPE,
+    ConsumerGroupDescribeRequest,
+    ConsumerGroupDescribeResponse,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    DescribedGroup,
+    LeaveGroupBatchRequest,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
-from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId
+from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId, Partitions
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetFetchRequest, PartitionFence
 from fencepost.coordinator.protocol.outcome import (
     NOTHING,
+    Effect,
     MemberFenced,
     Outcome,
     RegularExpressionsResolved,
+    ResolveRegularExpressions,
 )
-from fencepost.coordinator.protocol.records import ConsumerGroupCurrentMemberAssignmentKey, Record
-from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.protocol.records import (
+    ConsumerGroupCurrentMemberAssignmentKey,
+    ConsumerGroupMemberMetadataKey,
+    Record,
+)
+from fencepost.coordinator.protocol.topics import TopicsImage, metadata_hash
 
-_CONSUMER_PROTOCOL = "consumer"
 V4_3 = ReleaseVersion.V4_3
 """A name of its own: in Python 3.11 an attribute of an enum class costs as much as a call."""
 
@@ -68,7 +81,7 @@ class Migration(Protocol):
         """The records that remove members for good, or turn what is left into a classic group."""
 
 
-class ConsumerGroups:
+class ConsumerGroups(GroupKind):
     """Takes events about consumer groups, and the records that they led to.
 
     `assignors` are a user's own, by name; `config.group_consumer_assignors` says which ones are offered.
@@ -87,7 +100,13 @@ class ConsumerGroups:
         "migration",
         "replay",
         "soft",
+        "timers",
     )
+
+    name = CONSUMER_GROUP_TYPE
+    group_table = GROUP_TABLE
+    member_key = ConsumerGroupMemberMetadataKey
+    heartbeat_requests = (ConsumerGroupHeartbeatRequest,)
 
     def __init__(
         self, config: GroupCoordinatorConfig, assignors: Mapping[str, Assignor] | None = None
@@ -99,6 +118,7 @@ class ConsumerGroups:
         self.replay: Callable[[Any, Any], None] = partial(apply_to_groups, self._groups)
         """Makes a record of a journal true, or raises InconsistentRecord; `rebuild` ends a load."""
         self.soft = ConsumerSoftState(self._session_timeout_ms)
+        self.timers = self.soft.timers
         self.image = TopicsImage()
         """The cluster's topics, as of the last TopicsChanged."""
         self.migration: Migration
@@ -106,7 +126,27 @@ class ConsumerGroups:
         self._newest_topics = -1
         self._settings = SettingsByGroup(lambda own: own.settings(config))
 
+    def handlers(self) -> Mapping[type, RequestHandler]:
+        """Return the handlers of KIP-848's requests."""
+        return {
+            ConsumerGroupHeartbeatRequest: self.heartbeat,
+            ConsumerGroupDescribeRequest: self.describe,
+            RegularExpressionsResolved: self.regular_expressions_resolved,
+        }
+
     # Records
+
+    def appliers(self) -> Mapping[type, Applier]:
+        """Return what makes the records of consumer groups true."""
+        return dict.fromkeys(APPLY, self.apply)
+
+    def replayers(self) -> Mapping[type, Applier]:
+        """Return the same, without what runs in memory."""
+        return dict.fromkeys(APPLY, self.replay)
+
+    def begin(self, now_ms: int) -> None:
+        """Take the time of the event that is about to be handled."""
+        self.soft.now_ms = now_ms
 
     def apply(self, key: Any, value: Any) -> None:
         """Make a record true, at the time of the event that was handled last.
@@ -119,6 +159,14 @@ class ConsumerGroups:
     def rebuild(self, now_ms: int) -> None:
         """Start all timers with their full length."""
         self.soft.rebuild(self._groups, now_ms)
+
+    def discard(self, outcome: Outcome, code: ErrorCode) -> tuple[Effect, ...]:
+        """Forget what was prepared for records that were not written."""
+        for effect in outcome.effects:
+            if isinstance(effect, ResolveRegularExpressions):
+                self.resolution_ended(effect.group_id)
+        self.soft.discard(outcome.records)
+        return ()
 
     # Configuration
 
@@ -160,7 +208,7 @@ class ConsumerGroups:
             return Outcome(reply=reply)
 
     def _checked_heartbeat(self, request: ConsumerGroupHeartbeatRequest, now_ms: int) -> Outcome:
-        if _CONSUMER_PROTOCOL not in self.config.group_coordinator_rebalance_protocols:
+        if self.name not in self.config.group_coordinator_rebalance_protocols:
             raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION, "The consumer group protocol is disabled.")
         check_request(request, self.assignors)
         group_id = request.group_id
@@ -241,26 +289,24 @@ class ConsumerGroups:
 
     # What happens without a request
 
-    def heard(self, group_id: str, member_id: MemberId, now_ms: int) -> bool:
-        """A member is alive, as the shell knows. False if there is no such member here."""
+    def heard(self, group_id: str, member_id: MemberId, now_ms: int) -> None:
+        """A member is alive, as the shell knows."""
         soft = self.soft.groups.get(group_id)
-        if soft is None or member_id not in soft.contacts:
-            return False
-        soft.contacts[member_id].last_ms = now_ms
-        return True
+        if soft is not None and member_id in soft.contacts:
+            soft.contacts[member_id].last_ms = now_ms
 
-    def session_ended(self, group_id: str, member_id: MemberId, now_ms: int) -> Outcome | None:
-        """A member is gone, as the shell knows. None if there is no such member here."""
+    def session_ended(self, group_id: str, member_id: MemberId, now_ms: int) -> Outcome:
+        """A member is gone, as the shell knows."""
         group = self._groups.get(group_id)
         if group is None or member_id not in group.members:
-            return None
+            return NOTHING
         return self._fence(ConsumerTimerKey(ConsumerTimerKind.SESSION, group_id, member_id), now_ms)
 
-    def rebalance(self, group_id: str) -> Outcome | None:
-        """A new group epoch for its own sake. None if there is no such group with members here."""
+    def rebalance(self, group_id: str, now_ms: int) -> Outcome:
+        """Raise the epoch of a group with members for its own sake."""
         group = self._groups.get(group_id)
         if group is None or not group.members:
-            return None
+            return NOTHING
         nobody = ()
         return Outcome(
             records=leaving.removal_records(group, nobody, self.image, self.config.release_version)
@@ -312,6 +358,63 @@ class ConsumerGroups:
         records = self._removal(now_ms, group, (group.members[key.member_id],))
         fenced = MemberFenced(group_id=key.group_id, member_id=key.member_id, reason=key.kind.value)
         return Outcome(records=records, effects=(fenced,))
+
+    # Administration
+
+    def describe(self, request: ConsumerGroupDescribeRequest, now_ms: int) -> Outcome:
+        """ConsumerGroupDescribe: each group that was asked for, in that order."""
+
+        def described(group_id: str) -> DescribedGroup:
+            group = self._groups.get(group_id)
+            if group is not None:
+                return describe.describe(group, self.image, tuple(self.assignors))
+            return describe.missing(group_id, f"Group {group_id} not found.")
+
+        return Outcome(reply=ConsumerGroupDescribeResponse(groups=tuple(map(described, request.group_ids))))
+
+    def remove_members(self, request: LeaveGroupBatchRequest, now_ms: int) -> Outcome:
+        """LeaveGroup: removes those of several members that are there."""
+        return leaving.remove_members(self._groups[request.group_id], request, self.removal(now_ms))
+
+    def end_of_empty(self, group: ConsumerGroup) -> tuple[Record, ...] | None:
+        """Return the tombstones of a group without members; None if it has members."""
+        return None if group.members else leaving.group_tombstones(group)
+
+    # Offsets
+
+    def check_commit(
+        self, group: ConsumerGroup, image: TopicsImage, now_ms: int, request: OffsetCommitRequest
+    ) -> PartitionFence | None:
+        """Fence an OffsetCommit by the member's epoch."""
+        return offset_fencing.check_commit(group, request)
+
+    def check_fetch(self, group: ConsumerGroup, request: OffsetFetchRequest) -> None:
+        """Fence an OffsetFetch by the member's epoch."""
+        offset_fencing.check_fetch(group, request)
+
+    # What observers see
+
+    def members(
+        self, group: ConsumerGroup, owned: Mapping[MemberId, Partitions], image: TopicsImage
+    ) -> list[GroupMember]:
+        """Return the members, by member id; some may speak the classic protocol."""
+        return describe.members(group, owned, image)
+
+    def reported(
+        self, request: ConsumerGroupHeartbeatRequest, member_id: MemberId, image: TopicsImage
+    ) -> ReportedMember:
+        """Return what a heartbeat says of its member."""
+        group = self._groups.get(request.group_id)
+        member = None if group is None else group.members.get(member_id)
+        if member is None:
+            return ReportedMember(request.topic_partitions, None)
+        stable = member.state == ConsumerGroupMemberState.STABLE
+        return ReportedMember(request.topic_partitions, member.assigned, stable)
+
+    def knows_its_topics(self, group: ConsumerGroup, image: TopicsImage) -> bool:
+        """Return whether all that expressions match was found, and the target is of today's topics."""
+        found = all(each.regex in group.resolved for each in group.members.values() if each.regex)
+        return found and group.metadata_hash == metadata_hash(group.counts.topics(), image)
 
 
 def _moves_an_epoch(outcome: Outcome) -> bool:

@@ -14,8 +14,12 @@ from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    LeaveGroupBatchRequest,
+    LeaveGroupBatchResponse,
     LeaveGroupRequest,
+    LeaveGroupResponse,
 )
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, STATIC_LEAVE_EPOCH, MemberId
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.records import (
@@ -72,6 +76,24 @@ def member_to_remove(group: ConsumerGroup, request: LeaveGroupRequest) -> Consum
     if request.member_id:
         validation.check_instance_holder(member, request.member_id, request.instance_id)
     return member
+
+
+def remove_members(group: ConsumerGroup, request: LeaveGroupBatchRequest, removal: Removal) -> Outcome:
+    """LeaveGroup: removes those of several members that are there."""
+    found: dict[MemberId, ConsumerGroupMember] = {}
+    replies = []
+    for one in request.members:
+        code = ErrorCode.NONE
+        try:
+            member = member_to_remove(group, one)
+            found[member.member_id] = member
+        except ProtocolError as error:
+            code = error.code
+        replies.append(
+            LeaveGroupResponse(member_id=one.member_id, instance_id=one.instance_id, error_code=code)
+        )
+    records = removal(group, tuple(found.values())) if found else ()
+    return Outcome(records=records, reply=LeaveGroupBatchResponse(members=tuple(replies)))
 
 
 def removal_records(

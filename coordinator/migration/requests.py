@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.classic.groups import ClassicGroups
@@ -17,6 +17,7 @@ from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.records import apply_to_groups
 from fencepost.coordinator.consumer.soft import ConsumerGroupSoftState, ConsumerTimerKind
 from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
+from fencepost.coordinator.kinds import GroupKinds
 from fencepost.coordinator.migration import downgrade, members, upgrade
 from fencepost.coordinator.protocol.classic import (
     HeartbeatRequest,
@@ -32,8 +33,6 @@ from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.records import ConsumerGroupMetadataValue, GroupMetadataKey, Record
 from fencepost.coordinator.protocol.topics import TopicsImage
-from fencepost.coordinator.streams import leaving as streams_leaving
-from fencepost.coordinator.streams.group import StreamsGroup
 
 _IN_A_ROUND = (ClassicGroupState.PREPARING_REBALANCE, ClassicGroupState.COMPLETING_REBALANCE)
 
@@ -41,34 +40,27 @@ _IN_A_ROUND = (ClassicGroupState.PREPARING_REBALANCE, ClassicGroupState.COMPLETI
 class ClassicProtocolRequests:
     """Answers members that speak the classic protocol, wherever they are members."""
 
-    __slots__ = ("_classic", "_config", "_groups", "_soft", "_streams", "_surroundings")
+    __slots__ = ("_classic", "_config", "_groups", "_kinds", "_soft", "_surroundings")
 
     def __init__(
         self,
         config: GroupCoordinatorConfig,
         consumer: ConsumerGroups,
         classic: ClassicGroups,
-        streams: Mapping[str, StreamsGroup],
+        kinds: GroupKinds,
     ) -> None:
         self._config = config
         self._groups = consumer.groups
         self._classic = classic
-        self._streams = streams
+        self._kinds = kinds
         self._soft = consumer.soft
         self._surroundings = consumer.surroundings
 
     def join(self, request: JoinGroupRequest, now_ms: int) -> Outcome:
         """JoinGroup. An empty group of another kind gives way to a classic one."""
         group = self._groups.get(request.group_id)
-        if group is None:
-            streams = self._streams.get(request.group_id)
-            return (
-                self._classic.join(request, now_ms)
-                if streams is None
-                else self._join_streams_group(streams, request, now_ms)
-            )
-        if not group.members:
-            return self._classic.join(request, now_ms, leaving.group_tombstones(group))
+        if group is None or not group.members:
+            return self._join_any(request, now_ms)
         member_id = request.member_id
         try:
             check_request(request, self._config)
@@ -79,10 +71,14 @@ class ClassicProtocolRequests:
                 member_id = request.new_member_suffix
             return Outcome(reply=JoinGroupResponse(error_code=error.code, member_id=member_id))
 
-    def _join_streams_group(self, group: StreamsGroup, request: JoinGroupRequest, now_ms: int) -> Outcome:
-        """A member of the classic protocol can only follow its last member."""
-        if not group.members:
-            return self._classic.join(request, now_ms, streams_leaving.group_tombstones(group))
+    def _join_any(self, request: JoinGroupRequest, now_ms: int) -> Outcome:
+        """Join a classic group; a member of the classic protocol can only follow the last of another kind."""
+        found = self._kinds.find(request.group_id)
+        if found is None or found[0] is self._classic:
+            return self._classic.join(request, now_ms)
+        end = found[0].end_of_empty(found[1])
+        if end is not None:
+            return self._classic.join(request, now_ms, end)
         try:
             check_request(request, self._config)
         except ProtocolError as error:
@@ -175,7 +171,8 @@ class ClassicProtocolRequests:
 
         :raises ProtocolError: GROUP_ID_NOT_FOUND if the group stays a classic one, or is a streams group.
         """
-        if request.group_id in self._streams:
+        kind = self._kinds.of(request.group_id)
+        if kind is not None and kind is not self._classic:
             raise ProtocolError(
                 ErrorCode.GROUP_ID_NOT_FOUND, f"Group {request.group_id} is not a consumer group."
             )

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.codec.registry import REGISTRY, ApiKey
+from fencepost.coordinator.kinds import FURTHER_KINDS
 from fencepost.coordinator.server import (
     admin_apis,
     cluster_apis,
@@ -68,4 +69,5 @@ def handlers() -> Mapping[int, Handler]:
         ApiKey.DESCRIBE_TRANSACTIONS: inspection_apis.describe_transactions,
         ApiKey.LIST_TRANSACTIONS: inspection_apis.list_transactions,
         ApiKey.LIST_CONFIG_RESOURCES: inspection_apis.list_config_resources,
+        **{key: group_apis.ask for kind in FURTHER_KINDS for key in kind.api_keys if key in REGISTRY},
     }

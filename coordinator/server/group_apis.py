@@ -18,7 +18,6 @@ from fencepost.coordinator.protocol import classic, consumer, streams
 from fencepost.coordinator.protocol.cluster import GROUP_OPERATIONS
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import topic_id_from_uuid
-from fencepost.coordinator.protocol.outcome import Request
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.turns import WORK_PER_TURN, Work, in_turns
 
@@ -95,8 +94,8 @@ def _with_operations(reply: _Described) -> _Described:
     return msgspec.structs.replace(reply, authorized_operations=GROUP_OPERATIONS)
 
 
-def ask(services: Services, request: Request, asked: Asked) -> Any:
-    """The group coordinator's reply."""
+def ask(services: Services, request: Any, asked: Asked) -> Any:
+    """The group coordinator's reply: to ListGroups, Heartbeat, and all requests of further kinds."""
     return services.ask(request)
 
 

@@ -19,7 +19,6 @@ from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import CoordinatorHost, HostHooks, Journal, Work
 from fencepost.coordinator.journal.memory import MemoryJournal
-from fencepost.coordinator.protocol.classic import JoinGroupRequest, SyncGroupRequest
 from fencepost.coordinator.protocol.consumer import ListGroupsRequest, ListGroupsResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import (
@@ -95,15 +94,14 @@ class ServedHooks(HostHooks):
 
 MakeHooks: TypeAlias = Callable[["Shard", Callable[[], GroupCoordinator]], ServedHooks]
 """Makes the hooks of a shard's host; it receives a function that loads the shard's coordinator."""
-_MAY_WAIT = frozenset({JoinGroupRequest, SyncGroupRequest})
 
 
 def ask(host: CoordinatorHost[GroupCoordinator], request: Request) -> Any:
     """Return the reply, or a future of it if the request has to wait for other members."""
     reply = host.process(request).reply
-    if reply is None and type(request) in _MAY_WAIT:
+    if reply is None and hasattr(request, "token"):
         reply = asyncio.get_running_loop().create_future()
-        host.park(request.token, reply)  # type: ignore[union-attr]  # those that may wait have one
+        host.park(request.token, reply)
     return reply
 
 

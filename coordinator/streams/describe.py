@@ -1,20 +1,23 @@
-"""StreamsGroupDescribe and the rows of ListGroups, read off the hard state."""
+"""StreamsGroupDescribe and the members that tests see, read off the hard state."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
-from fencepost.coordinator.protocol.consumer import ListedGroup
+from fencepost.coordinator.kinds import GroupMember, named
 from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import MemberId, Partitions
 from fencepost.coordinator.protocol.streams import (
     DescribedStreamsGroup,
     DescribedStreamsMember,
     DescribedSubtopology,
     Subtopology,
+    TaskIds,
     Tasks,
     TopicInfo,
     Topology,
 )
+from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.coordinator.streams.topology import ConfiguredSubtopology, ConfiguredTopology
@@ -96,11 +99,38 @@ def _member(member: StreamsGroupMember, target: Tasks) -> DescribedStreamsMember
     )
 
 
-def listed(group: StreamsGroup) -> ListedGroup:
-    """The group's row in ListGroups."""
-    return ListedGroup(
-        group_id=group.group_id,
-        protocol_type=STREAMS_GROUP_TYPE,
-        group_state=group.state,
-        group_type=STREAMS_GROUP_TYPE,
-    )
+def members(
+    group: StreamsGroup, owned: Mapping[MemberId, Partitions], image: TopicsImage
+) -> list[GroupMember]:
+    """Return the members of a streams group, by member id."""
+    return [
+        GroupMember(
+            member_id=member_id,
+            instance_id=member.instance_id,
+            client_id=member.client_id,
+            client_host=member.client_host,
+            epoch=member.member_epoch,
+            protocol=STREAMS_GROUP_TYPE,
+            topics=tuple(sorted(group.source_subtopologies)),
+            assignment=named(partitions_read(group, member.assigned.active, image), image),
+            owned=named(owned.get(member_id, {}), image),
+            active_tasks=_task_names(member.assigned.active),
+            standby_tasks=_task_names(member.assigned.standby),
+            warmup_tasks=_task_names(member.assigned.warmup),
+        )
+        for member_id, member in sorted(group.members.items())
+    ]
+
+
+def partitions_read(group: StreamsGroup, tasks: TaskIds, image: TopicsImage) -> Partitions:
+    """Return the partitions that tasks read, of the topics that there are."""
+    found = {}
+    for name, subtopology_id in group.source_subtopologies.items():
+        topic = image.by_name.get(name)
+        if topic is not None and (numbers := tasks.get(subtopology_id)):
+            found[topic.topic_id] = tuple(number for number in numbers if number < topic.partitions)
+    return {topic_id: numbers for topic_id, numbers in found.items() if numbers}
+
+
+def _task_names(tasks: TaskIds) -> tuple[str, ...]:
+    return tuple(f"{subtopology}_{number}" for subtopology in sorted(tasks) for number in tasks[subtopology])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
 from fencepost.coordinator.assign.spec import may_assign_again
 from fencepost.coordinator.config import (
@@ -14,9 +14,18 @@ from fencepost.coordinator.config import (
     SettingsByGroup,
     StreamsGroupSettings,
 )
+from fencepost.coordinator.kinds import (
+    Applier,
+    GiveWay,
+    GroupKind,
+    GroupMember,
+    ReportedMember,
+    RequestHandler,
+)
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
-from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId
-from fencepost.coordinator.protocol.outcome import NOTHING, MemberFenced, Outcome
+from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId, Partitions
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetFetchRequest, PartitionFence
+from fencepost.coordinator.protocol.outcome import NOTHING, Effect, MemberFenced, Outcome
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.streams import (
     StreamsGroupDescribeRequest,
@@ -24,29 +33,43 @@ from fencepost.coordinator.protocol.streams import (
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
 )
-from fencepost.coordinator.protocol.topics import TopicsImage
-from fencepost.coordinator.streams import describe
+from fencepost.coordinator.protocol.streams_records import StreamsGroupMemberMetadataKey
+from fencepost.coordinator.protocol.topics import TopicsImage, metadata_hash
+from fencepost.coordinator.streams import describe, offset_fencing
 from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.streams.heartbeat import StreamsHeartbeatContext, heartbeat
-from fencepost.coordinator.streams.leaving import removal_records
-from fencepost.coordinator.streams.records import apply_to_groups
+from fencepost.coordinator.streams.leaving import group_tombstones, removal_records
+from fencepost.coordinator.streams.records import APPLY, apply_to_groups
 from fencepost.coordinator.streams.soft import StreamsSoftState, StreamsTimerKey, StreamsTimerKind
+from fencepost.coordinator.streams.states import STREAMS_GROUP_TABLE, StreamsGroupMemberState
 from fencepost.coordinator.streams.target import compute_target
+from fencepost.coordinator.streams.topology import required_topics
 from fencepost.coordinator.streams.validation import check_request
 
-_STREAMS_PROTOCOL = "streams"
 
-GiveWay: TypeAlias = Callable[[str], "tuple[Record, ...] | None"]
-"""The records that end a group of another kind: none if there is none, None if it stays."""
-
-
-class StreamsGroups:
+class StreamsGroups(GroupKind):
     """Takes events about streams groups, and the records that they led to.
 
     `give_way` knows the groups of other kinds, by id: an empty classic group gives way to a streams group.
     """
 
-    __slots__ = ("_config", "_give_way", "_groups", "_settings", "groups", "image", "replay", "soft")
+    __slots__ = (
+        "_config",
+        "_give_way",
+        "_groups",
+        "_settings",
+        "groups",
+        "image",
+        "replay",
+        "soft",
+        "timers",
+    )
+
+    name = describe.STREAMS_GROUP_TYPE
+    group_table = STREAMS_GROUP_TABLE
+    member_key = StreamsGroupMemberMetadataKey
+    heartbeat_requests = (StreamsGroupHeartbeatRequest,)
+    leaves_by_request = False
 
     def __init__(self, config: GroupCoordinatorConfig, give_way: GiveWay) -> None:
         self._config = config
@@ -56,11 +79,31 @@ class StreamsGroups:
         self.replay: Callable[[Any, Any], None] = partial(apply_to_groups, self._groups)
         """Makes a record of a journal true, or raises InconsistentRecord; `rebuild` ends a load."""
         self.soft = StreamsSoftState(self._session_timeout_ms)
+        self.timers = self.soft.timers
         self.image = TopicsImage()
         """The cluster's topics, as of the last TopicsChanged."""
         self._settings = SettingsByGroup(lambda own: own.streams_settings(config))
 
+    def handlers(self) -> Mapping[type, RequestHandler]:
+        """Return the handlers of KIP-1071's requests."""
+        return {
+            StreamsGroupHeartbeatRequest: self.heartbeat,
+            StreamsGroupDescribeRequest: self.describe,
+        }
+
     # Records
+
+    def appliers(self) -> Mapping[type, Applier]:
+        """Return what makes the records of streams groups true."""
+        return dict.fromkeys(APPLY, self.apply)
+
+    def replayers(self) -> Mapping[type, Applier]:
+        """Return the same, without what runs in memory."""
+        return dict.fromkeys(APPLY, self.replay)
+
+    def begin(self, now_ms: int) -> None:
+        """Take the time of the event that is about to be handled."""
+        self.soft.now_ms = now_ms
 
     def apply(self, key: Any, value: Any) -> None:
         """Make a record true, at the time of the event that was handled last.
@@ -74,12 +117,13 @@ class StreamsGroups:
         """Start all timers with their full length."""
         self.soft.rebuild(self._groups, now_ms)
 
-    def discard(self, records: Iterable[Record]) -> None:
-        """Tell that these records were not written: what was seen for them is to be looked at again."""
-        for group_id in {record.key.group_id: None for record in records}:
+    def discard(self, outcome: Outcome, code: ErrorCode) -> tuple[Effect, ...]:
+        """Look again at what was seen for records that were not written."""
+        for group_id in {record.key.group_id: None for record in outcome.records}:
             soft = self.soft.groups.get(group_id)
             if soft is not None:
                 soft.configured = None
+        return ()
 
     # Configuration
 
@@ -107,7 +151,7 @@ class StreamsGroups:
             return Outcome(reply=StreamsGroupHeartbeatResponse(error_code=error.code, error_message=message))
 
     def _checked_heartbeat(self, request: StreamsGroupHeartbeatRequest, now_ms: int) -> Outcome:
-        if _STREAMS_PROTOCOL not in self._config.group_coordinator_rebalance_protocols:
+        if self.name not in self._config.group_coordinator_rebalance_protocols:
             raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION, "The streams group protocol is disabled.")
         check_request(request)
         group_id = request.group_id
@@ -162,27 +206,27 @@ class StreamsGroups:
 
     # What happens without a request
 
-    def heard(self, group_id: str, member_id: MemberId, now_ms: int) -> bool:
-        """A member is alive, as the shell knows. False if there is no such member here."""
-        return self.soft.heard(group_id, member_id, now_ms)
+    def heard(self, group_id: str, member_id: MemberId, now_ms: int) -> None:
+        """A member is alive, as the shell knows."""
+        self.soft.heard(group_id, member_id, now_ms)
 
-    def session_ended(self, group_id: str, member_id: MemberId, now_ms: int) -> Outcome | None:
-        """A member is gone, as the shell knows. None if there is no such member here."""
+    def session_ended(self, group_id: str, member_id: MemberId, now_ms: int) -> Outcome:
+        """A member is gone, as the shell knows."""
         group = self._groups.get(group_id)
         if group is None or member_id not in group.members:
-            return None
+            return NOTHING
         return self._fence(StreamsTimerKey(StreamsTimerKind.SESSION, group_id, member_id))
 
-    def rebalance(self, group_id: str) -> Outcome | None:
-        """A new group epoch for its own sake. None if there is no such group with members here."""
+    def rebalance(self, group_id: str, now_ms: int) -> Outcome:
+        """Raise the epoch of a group with members for its own sake."""
         group = self._groups.get(group_id)
         if group is None or not group.members:
-            return None
+            return NOTHING
         return Outcome(records=removal_records(group, ()))
 
-    def topics_changed(self, image: TopicsImage, changed: Iterable[str]) -> None:
+    def topics_changed(self, before: TopicsImage, after: TopicsImage, changed: Iterable[str]) -> None:
         """The cluster's topics are others; `changed` are the names of those that differ."""
-        self.image = image
+        self.image = after
         names = tuple(changed)
         for group_id, group in self._groups.items():
             if any(group.needs(name) for name in names):
@@ -223,3 +267,51 @@ class StreamsGroups:
         group = self._groups[key.group_id]
         fenced = MemberFenced(group_id=key.group_id, member_id=key.member_id, reason=key.kind.value)
         return Outcome(records=removal_records(group, (key.member_id,)), effects=(fenced,))
+
+    def end_of_empty(self, group: StreamsGroup) -> tuple[Record, ...] | None:
+        """Return the tombstones of a group without members; None if it has members."""
+        return None if group.members else group_tombstones(group)
+
+    # Offsets
+
+    def check_commit(
+        self, group: StreamsGroup, image: TopicsImage, now_ms: int, request: OffsetCommitRequest
+    ) -> PartitionFence | None:
+        """Fence an OffsetCommit by the member's epoch and tasks."""
+        return offset_fencing.check_commit(group, image, request)
+
+    def check_fetch(self, group: StreamsGroup, request: OffsetFetchRequest) -> None:
+        """Fence an OffsetFetch by the member's epoch."""
+        offset_fencing.check_fetch(group, request)
+
+    # What observers see
+
+    def members(
+        self, group: StreamsGroup, owned: Mapping[MemberId, Partitions], image: TopicsImage
+    ) -> list[GroupMember]:
+        """Return the members, by member id."""
+        return describe.members(group, owned, image)
+
+    def reported(
+        self, request: StreamsGroupHeartbeatRequest, member_id: MemberId, image: TopicsImage
+    ) -> ReportedMember:
+        """Return what a heartbeat says of its member; partitions are those that active tasks read."""
+        group = self._groups.get(request.group_id)
+        if group is None:
+            return ReportedMember(None, None)
+        tasks, member = request.active_tasks, group.members.get(member_id)
+        owned = None if tasks is None else describe.partitions_read(group, tasks, image)
+        if member is None:
+            return ReportedMember(owned, None)
+        assigned = describe.partitions_read(group, member.assigned.active, image)
+        return ReportedMember(owned, assigned, member.state == StreamsGroupMemberState.STABLE)
+
+    def knows_its_topics(self, group: StreamsGroup, image: TopicsImage) -> bool:
+        """Return whether the target is of the topics that the topology has now."""
+        if group.topology is None:
+            return True
+        return group.metadata_hash == metadata_hash(sorted(required_topics(group.topology)), image)
+
+    def may_read(self, group: StreamsGroup, topic: str) -> bool:
+        """Return whether the topology reads the topic."""
+        return topic in group.source_subtopologies

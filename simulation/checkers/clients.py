@@ -143,10 +143,11 @@ def _by_role(tasks: Tasks) -> _Owned:
 
 
 def _member(live: GroupCoordinator, group_id: str, member_id: MemberId) -> _Member | None:
-    for group in (live.groups.get(group_id), live.streams.groups.get(group_id)):
-        if group is not None:
-            return group.members.get(member_id)
-    return None
+    found = live.kinds.find(group_id)
+    if found is None or not found[0].confirms_by_heartbeat:
+        return None
+    member: _Member | None = found[1].members.get(member_id)
+    return member
 
 
 class Clients(Checker):

@@ -156,7 +156,7 @@ class Coordination(Checker):
         if group_id is None:
             return self._offsets(live, outcome.records)
         reply, known = outcome.reply, self._tracker.groups.get(group_id)
-        if group_id in live.classic.groups or group_id in live.streams.groups:
+        if live.kinds.of(group_id) not in (None, live.consumer):
             # These have rules of their own; their offsets are kept like any other's.
             return self._commits[group_id].take_all(outcome.records, known, live.image)
         if isinstance(event, ConsumerGroupHeartbeatRequest) and isinstance(

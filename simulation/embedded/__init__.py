@@ -9,12 +9,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fencepost.coordinator.kinds import GroupMember as GroupMember
     from fencepost.simulation.embedded.groups import AsyncGroup as AsyncGroup
     from fencepost.simulation.embedded.groups import Group as Group
     from fencepost.simulation.embedded.kafka import AsyncEmbeddedKafka as AsyncEmbeddedKafka
     from fencepost.simulation.embedded.kafka import EmbeddedKafka as EmbeddedKafka
     from fencepost.simulation.embedded.logs import ReadRecord as ReadRecord
-    from fencepost.simulation.embedded.members import GroupMember as GroupMember
     from fencepost.simulation.embedded.rabbit import AsyncEmbeddedRabbitStream as AsyncEmbeddedRabbitStream
     from fencepost.simulation.embedded.rabbit import EmbeddedRabbitStream as EmbeddedRabbitStream
     from fencepost.simulation.embedded.rabbit_endpoint import StreamMessage as StreamMessage
@@ -30,7 +30,7 @@ _MODULES = {
     "EmbeddedKafka": "kafka",
     "EmbeddedRabbitStream": "rabbit",
     "Group": "groups",
-    "GroupMember": "members",
+    "GroupMember": "groups",
     "ReadRecord": "logs",
     "StreamConsumer": "rabbit_groups",
     "StreamGroup": "rabbit_groups",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
+from fencepost.coordinator.kinds import GroupMember
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.embedded.faults import FaultRule
 from fencepost.simulation.embedded.groups import GroupControls, Who
 from fencepost.simulation.embedded.lifecycle import Controls
 from fencepost.simulation.embedded.logs import Headers, ReadRecord, Text
-from fencepost.simulation.embedded.members import GroupMember
 from fencepost.simulation.embedded.settings import (
     Api,
     Error,

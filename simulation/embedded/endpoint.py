@@ -7,9 +7,9 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from fencepost.coordinator.classic.states import ClassicGroupState
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.kinds import GroupMember
 from fencepost.coordinator.protocol.errors import FencepostError, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.coordinator.protocol.outcome import MemberHeard
@@ -21,12 +21,6 @@ from fencepost.coordinator.server.services import Asked
 from fencepost.coordinator.server.topic_configs import read_topic_configs
 from fencepost.simulation.embedded.faults import FaultInjector, FaultRule
 from fencepost.simulation.embedded.logs import LogAccess
-from fencepost.simulation.embedded.members import (
-    GroupMember,
-    classic_members,
-    consumer_members,
-    streams_members,
-)
 from fencepost.simulation.embedded.observer import EmbeddedObserver
 from fencepost.simulation.trace.schema import RowKind
 
@@ -107,12 +101,9 @@ class EmbeddedEndpoint:
         for runner in self.brokers.groups.active():
             coordinator = runner.coordinator
             image = coordinator.image
-            for group in coordinator.groups.values():
-                yield from consumer_members(group, {}, image)
-            for streams in coordinator.streams.groups.values():
-                yield from streams_members(streams, {}, image)
-            for classic in coordinator.classic.groups.values():
-                yield from classic_members(classic)
+            for kind in coordinator.kinds:
+                for group in kind.groups.values():
+                    yield from kind.members(group, {}, image)
 
     def _note(self, api: ApiKey, request: Any, asked: Asked, rule: FaultRule) -> None:
         """Write that a rule has found its request."""
@@ -176,15 +167,11 @@ class EmbeddedEndpoint:
         for host in self.brokers.groups.active():
             coordinator = host.coordinator
             heard = [
-                (group_id, each, end_ms)
-                for group_id, group in coordinator.groups.items()
+                (group_id, each, end_ms if kind.member_state(group) == "STABLE" else now_ms)
+                for kind in coordinator.kinds
+                for group_id, group in kind.groups.items()
                 for each in group.members
             ]
-            for group_id, classic in coordinator.classic.groups.items():
-                at_ms = end_ms if classic.is_in(ClassicGroupState.STABLE) else now_ms
-                heard += [(group_id, each, at_ms) for each in classic.members]
-            for group_id, streams in coordinator.streams.groups.items():
-                heard += [(group_id, each, end_ms) for each in streams.members]
             for group_id, member_id, at_ms in heard:
                 if member_id in connected:
                     host.process(MemberHeard(group_id=group_id, member_id=member_id), at_ms)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.kinds import GroupMember
 from fencepost.coordinator.protocol import logs
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, TopicId, TopicPartition
@@ -24,7 +25,6 @@ from fencepost.coordinator.server.services import (
     Services,
     Unanswered,
 )
-from fencepost.simulation.embedded.members import GroupMember
 from fencepost.simulation.embedded.refusals import can_fail, refused
 
 if TYPE_CHECKING:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.consumer.states import GroupState
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.kinds import GroupKind, GroupMember
 from fencepost.coordinator.protocol.consumer import LeaveGroupBatchRequest, LeaveGroupRequest
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition, topic_partitions
@@ -15,13 +16,6 @@ from fencepost.coordinator.protocol.outcome import Event, RebalanceRequested, Se
 from fencepost.coordinator.server.groups import Shard
 from fencepost.simulation.embedded.faults import FaultRule
 from fencepost.simulation.embedded.lifecycle import Controls
-from fencepost.simulation.embedded.members import (
-    GroupMember,
-    classic_members,
-    consumer_members,
-    knows_its_topics,
-    streams_members,
-)
 from fencepost.simulation.embedded.settings import duration, whole
 from fencepost.simulation.embedded.thread import awaiting, on_loop, until_done
 from fencepost.simulation.trace.schema import RowKind
@@ -89,9 +83,11 @@ class GroupControls:
         self._endpoint.observer.note(
             "fence", RowKind.FAULT, group=self.group_id, state_to="begin", detail=found.member_id
         )
-        api, error = _FENCED[found.protocol]
-        self._endpoint.faults.add(FaultRule(api=api, who=found.member_id, error=error))
-        if found.protocol == "streams":  # nobody can remove one by request
+        if found.protocol in _FENCED:
+            api, error = _FENCED[found.protocol]
+            self._endpoint.faults.add(FaultRule(api=api, who=found.member_id, error=error))
+        kind = self._kind()
+        if kind is not None and not kind.leaves_by_request:
             self._process(SessionEnded(group_id=self.group_id, member_id=found.member_id))
             return
         if found.protocol == "consumer" and found.instance_id is not None:
@@ -144,9 +140,8 @@ class GroupControls:
         coordinator = self._coordinator()
         if coordinator is None:
             return DEAD
-        for groups in (coordinator.groups, coordinator.classic.groups, coordinator.streams.groups):
-            if (group := groups.get(self.group_id)) is not None:
-                return str(group.state)
+        if (found := coordinator.kinds.find(self.group_id)) is not None:
+            return str(found[1].state)
         return str(GroupState.EMPTY) if self.group_id in coordinator.offsets else DEAD
 
     def _members(self) -> list[GroupMember]:
@@ -154,13 +149,12 @@ class GroupControls:
         coordinator = shard.coordinator
         if coordinator is None:
             return []
-        if (classic := coordinator.classic.groups.get(self.group_id)) is not None:
-            return classic_members(classic)
         owned = self._endpoint.observer.owned(shard, self.group_id)
-        if (streams := coordinator.streams.groups.get(self.group_id)) is not None:
-            return streams_members(streams, owned, coordinator.image)
-        group = coordinator.groups.get(self.group_id)
-        return [] if group is None else consumer_members(group, owned, coordinator.image)
+        return coordinator.kinds.members(self.group_id, owned, coordinator.image)
+
+    def _kind(self) -> GroupKind | None:
+        coordinator = self._coordinator()
+        return None if coordinator is None else coordinator.kinds.of(self.group_id)
 
     def _find(self, member: Who) -> GroupMember:
         members = self._members()
@@ -199,7 +193,10 @@ class GroupControls:
     def _is_covered(self, members: list[GroupMember]) -> bool:
         """Whether all is given that is subscribed to: a cooperative rebalance takes two generations."""
         coordinator = self._coordinator()
-        if coordinator is None or not knows_its_topics(coordinator, self.group_id):
+        if coordinator is None:
+            return False
+        found = coordinator.kinds.find(self.group_id)
+        if found is not None and not found[0].knows_its_topics(found[1], coordinator.image):
             return False
         known = self._endpoint.brokers.cluster.image.by_name
         topics = {

@@ -4,37 +4,38 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Set
 from functools import partial
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
-from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import JoinGroupRequest
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Event, Outcome
-from fencepost.coordinator.protocol.streams_records import StreamsGroupMemberMetadataKey
 from fencepost.simulation.checkers.claims import OneClaimant
 from fencepost.simulation.checkers.classic import ClassicGroupsChecker
 from fencepost.simulation.checkers.clients import Clients
 from fencepost.simulation.checkers.coordination import Coordination
 from fencepost.simulation.checkers.journal import compare_coordinators
 from fencepost.simulation.checkers.liveness import uncovered
-from fencepost.simulation.embedded.classic import ClassicTraceWriter
 from fencepost.simulation.embedded.kept_trace import KeptGroupRows, KeptTrace
-from fencepost.simulation.embedded.members import knows_its_topics
 from fencepost.simulation.embedded.replayed import ReplayedGroup, ReplayedShard, host_of
-from fencepost.simulation.embedded.reported_members import Heartbeat, HeartbeatAnswer, ReportedMembers
-from fencepost.simulation.embedded.streams import StreamsTraceWriter
+from fencepost.simulation.embedded.reported_members import ReportedMembers, RoundMembers
 from fencepost.simulation.kernel.observers import hook_lists
+from fencepost.simulation.trace.groups import GroupTraceWriter
 from fencepost.simulation.trace.writer import TraceWriter
 
 Guarded = Callable[..., None]
 """Calls its first argument with the others. An observer that fails must not fail the others."""
-_MEMBERS: Final = (r.ConsumerGroupMemberMetadataKey, StreamsGroupMemberMetadataKey)
-"""Record keys whose tombstone removes a member."""
+
+
+class EmbeddedTraceWriter(GroupTraceWriter):
+    """Writes the rows of one group; members have no hosts, but are called by their ids."""
+
+    def _actor(self, event: Any, reply: Any) -> str:
+        return str(event.member_id or getattr(reply, "member_id", "") or getattr(event, "client_id", ""))
 
 
 class GroupObservers:
@@ -44,12 +45,13 @@ class GroupObservers:
         self.replayed = ReplayedGroup(shard, group_id)
         self._trace = trace
         rows = KeptGroupRows(group_id, trace)
-        trace_writers = (TraceWriter(rows), ClassicTraceWriter(rows), StreamsTraceWriter(rows))
-        observers = (*trace_writers, OneClaimant())
+        self.trace_writer = EmbeddedTraceWriter(rows)
+        observers = (self.trace_writer, OneClaimant())
         for observer in observers:
             observer.attach(self.replayed, partial(trace.report, group_id))
         self.hooks = hook_lists(observers)
         self.members = ReportedMembers(self.replayed, self.notify)
+        self._round_members = RoundMembers(self.replayed, self._write)
         self.confirmed: set[MemberId] = set()
         """Members of whom a request was accepted since the coordinator was loaded.
 
@@ -62,6 +64,10 @@ class GroupObservers:
         for method in self.hooks[hook]:
             method(*arguments, self._trace.now_us)
 
+    def _write(self, hook: str, *arguments: object) -> None:
+        """Write what checkers do not look at."""
+        getattr(self.trace_writer, hook)(*arguments, self._trace.now_us)
+
     def note_members(self, event: Event, outcome: Outcome) -> None:
         """Note whose request was accepted, what members are called, and who was removed."""
         self._trace.names.note(event, outcome)
@@ -71,21 +77,27 @@ class GroupObservers:
                 self.confirmed.discard(member_id)
             else:
                 self.confirmed.add(member_id)
-        for member_id in removed_members(outcome):
+        for member_id in removed_members(outcome, self.replayed.member_keys):
             self.confirmed.discard(member_id)
 
     def step(self, host: str, event: Event, outcome: Outcome, steady: bool) -> None:
         """Notify all observers of a step that is about this group."""
         reply = outcome.reply
-        if isinstance(event, Heartbeat) and isinstance(reply, HeartbeatAnswer):
+        reports = reply is not None and isinstance(event, self.replayed.heartbeat_requests)
+        if reports:
             self.members.before(event, reply)
         self.notify("on_steady_step" if steady else "on_coordinator_step", host, event, outcome)
         if isinstance(event, OffsetCommitRequest):
             self.notify("on_commit", event.member_id, event, reply)
-        if isinstance(event, Heartbeat) and isinstance(reply, HeartbeatAnswer):
+        if reports:
             self.members.after(event, reply, self.replayed.active)
-        for member_id in removed_members(outcome):
+        for member_id in removed_members(outcome, self.replayed.member_keys):
             self.members.removed(member_id)
+        active = self.replayed.active
+        found = None if steady or active is None else active.kinds.find(self.replayed.group_id)
+        if active is not None and found is not None and not found[0].confirms_by_heartbeat:
+            kind, group = found
+            self._round_members.compare(kind.members(group, {}, active.image), kind.member_state(group))
 
     def topic(self, name: str, what: str, partitions: int, guarded: Guarded) -> None:
         """Notify checkers of a topic: the trace has one row of it for all groups."""
@@ -106,8 +118,8 @@ class ShardObservers:
             observer.attach(replayed, partial(trace.report, ""))
         self._hooks = hook_lists(observers)
         self.groups: dict[str, GroupObservers] = {}
-        self.classic_members: dict[str, Set[MemberId]] = {}
-        """The members of each classic group after its last step."""
+        self.compared: dict[str, Set[MemberId]] = {}
+        """The members of each group whose members leave no tombstones, such as a classic one, after its step."""
 
     @property
     def host(self) -> str:
@@ -151,8 +163,10 @@ class ShardObservers:
         if coordinator is None:
             return
         default = self.replayed.config.group_consumer_assignors[0]
-        for group_id, group in coordinator.groups.items():
-            if group.members and group.state == "Stable" and knows_its_topics(coordinator, group_id):
+        consumer = coordinator.consumer
+        for group_id, group in consumer.groups.items():
+            stable = group.members and group.state == "Stable"
+            if stable and consumer.knows_its_topics(group, coordinator.image):
                 for invariant, message in uncovered(group, coordinator.image, default):
                     self._trace.report(group_id, invariant, message)
 
@@ -168,11 +182,11 @@ def is_steady(outcome: Outcome) -> bool:
     )
 
 
-def removed_members(outcome: Outcome) -> Iterator[MemberId]:
+def removed_members(outcome: Outcome, member_keys: tuple[type, ...]) -> Iterator[MemberId]:
     """Yield the members that a step removed; one may have come back in it under the same id."""
     for record in outcome.records:
-        if record.value is None and isinstance(record.key, _MEMBERS):
-            yield record.key.member_id
+        if record.value is None and isinstance(record.key, member_keys):
+            yield record.key.member_id  # type: ignore[union-attr]  # those that are looked for have one
 
 
 def by_group(event: Event, outcome: Outcome) -> Iterable[tuple[str, Outcome]]:

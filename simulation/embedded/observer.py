@@ -17,7 +17,6 @@ from fencepost.coordinator.protocol.outcome import NOTHING
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.coordinator.server.groups import ServedHooks, Shard
 from fencepost.simulation.embedded.kept_trace import KeptTrace
-from fencepost.simulation.embedded.members import classic_member_ids, is_member
 from fencepost.simulation.embedded.observed import (
     GroupObservers,
     ShardObservers,
@@ -68,7 +67,8 @@ class EmbeddedObserver:
     def make_hooks(self, shard: Shard, load: Callable[[], GroupCoordinator]) -> ServedHooks:
         """Return the hooks for a shard's host, and make the coordinator that shadows it."""
         assert self._brokers is not None
-        shadow = self._shards[shard.number].replayed.shadow = ShadowCoordinator(load())
+        shadow = ShadowCoordinator(load())
+        self._shards[shard.number].replayed.shadowed_by(shadow)
         return ObservedHooks(self._brokers.groups.internal_topics, shard, shadow, self._step, self.catch_up)
 
     def _step(self, step: ObservedStep) -> None:
@@ -88,18 +88,22 @@ class EmbeddedObserver:
             self._timer = asyncio.get_running_loop().call_later(_LAG_S, self._due)
 
     def _note_removed(self, step: ObservedStep) -> None:
-        """Find removed members by tombstones. Members of classic groups leave none: compare these groups."""
+        """Find removed members by tombstones. Groups whose members leave none are compared."""
         coordinator = step.shard.coordinator
         if coordinator is None:
             return
-        classic_members = self._shards[step.shard.number].classic_members
+        shard = self._shards[step.shard.number]
+        member_keys = shard.replayed.member_keys
         for group_id, part in by_group(step.event, step.outcome):
-            now = classic_member_ids(coordinator, group_id)
-            gone = (classic_members.pop(group_id, frozenset()) - now) | set(removed_members(part))
+            found = coordinator.kinds.find(group_id)
+            now: Set[MemberId] = frozenset()
+            if found is not None and found[0].member_key is None:
+                now = frozenset(found[0].member_ids(found[1]))
+            gone = (shard.compared.pop(group_id, frozenset()) - now) | set(removed_members(part, member_keys))
             if now:
-                classic_members[group_id] = now
+                shard.compared[group_id] = now
             for member_id in gone:
-                if not is_member(coordinator, group_id, member_id):
+                if not coordinator.kinds.is_member(group_id, member_id):
                     self.on_member_gone(member_id)
 
     def catch_up(self) -> None:
@@ -141,6 +145,7 @@ class EmbeddedObserver:
         observers = self._shards[shard.number]
         for group in observers.groups.values():
             group.confirmed.clear()
+            group.trace_writer.drop_waiting(host_of(shard.node_id))
         self.note(host_of(shard.node_id), RowKind.COORDINATOR, detail=what)
         observers.notify("on_coordinator_state", host_of(shard.node_id), what)
         self.waiting.wake()

@@ -96,6 +96,17 @@ class ReplayedShard:
         self.shadow: ShadowCoordinator | None = None
         self.seen: dict[MemberId, EmbeddedMember] = {}
         self.members: Mapping[MemberId, EmbeddedMember] = MappingProxyType(self.seen)
+        self.heartbeat_requests: tuple[type, ...] = ()
+        """Requests by which members say what they own."""
+        self.member_keys: tuple[type, ...] = ()
+        """Record keys whose tombstone removes a member."""
+
+    def shadowed_by(self, shadow: ShadowCoordinator) -> None:
+        """Read this coordinator from now on."""
+        self.shadow = shadow
+        kinds = tuple(shadow.coordinator.kinds)
+        self.heartbeat_requests = tuple(each for kind in kinds for each in kind.heartbeat_requests)
+        self.member_keys = tuple(kind.member_key for kind in kinds if kind.member_key is not None)
 
     @property
     def config(self) -> GroupCoordinatorConfig:
@@ -163,6 +174,8 @@ class ReplayedGroup(ReplayedShard):
         self.group_id = group_id
         self.seen = shard.seen
         self.members = shard.members
+        self.heartbeat_requests = shard.heartbeat_requests
+        self.member_keys = shard.member_keys
 
     @property
     def active(self) -> GroupCoordinator | None:

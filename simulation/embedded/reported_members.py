@@ -2,29 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any, Final, TypeAlias
+from collections.abc import Callable, Iterable
+from typing import Any
 
-from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.coordinator import GroupCoordinator
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
+from fencepost.coordinator.kinds import GroupMember, named
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import JOIN_EPOCH, NO_PARTITIONS, MemberId, Partitions
-from fencepost.coordinator.protocol.streams import (
-    StreamsGroupHeartbeatRequest,
-    StreamsGroupHeartbeatResponse,
-)
-from fencepost.coordinator.streams.states import StreamsGroupMemberState as StreamsMemberState
-from fencepost.simulation.embedded.members import named, partitions_read
+from fencepost.coordinator.protocol.ids import JOIN_EPOCH, NO_PARTITIONS, MemberId, Partitions, TopicPartition
 from fencepost.simulation.embedded.replayed import EmbeddedMember, ReplayedGroup
 
-Heartbeat: TypeAlias = ConsumerGroupHeartbeatRequest | StreamsGroupHeartbeatRequest
-HeartbeatAnswer: TypeAlias = ConsumerGroupHeartbeatResponse | StreamsGroupHeartbeatResponse
-
-_STABLE: Final = (ConsumerGroupMemberState.STABLE, StreamsMemberState.STABLE)
 _FENCED = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID)
 
 
@@ -38,7 +24,7 @@ class ReportedMembers:
         self.owned: dict[MemberId, Partitions] = {}
         """What each said last that it owns."""
 
-    def before(self, request: Heartbeat, reply: HeartbeatAnswer) -> None:
+    def before(self, request: Any, reply: Any) -> None:
         """A heartbeat was answered; nobody has been told of the step yet."""
         member_id = reply.member_id or request.member_id
         if reply.error_code is not ErrorCode.NONE or request.member_epoch < JOIN_EPOCH:
@@ -51,7 +37,7 @@ class ReportedMembers:
         if request.member_epoch == JOIN_EPOCH:
             self._enter(member_id, "JOINING")
 
-    def after(self, request: Heartbeat, reply: HeartbeatAnswer, coordinator: GroupCoordinator | None) -> None:
+    def after(self, request: Any, reply: Any, coordinator: GroupCoordinator | None) -> None:
         """The same, once everybody has been told of the step."""
         member_id = reply.member_id or request.member_id
         if member_id not in self._world.seen:
@@ -60,12 +46,14 @@ class ReportedMembers:
             if reply.error_code in _FENCED:
                 self._enter(member_id, "FENCED")
             return
-        said, placed = _standing(request, member_id, coordinator)
-        if said is not None:
-            self._owns(member_id, said)
-        if placed is not None:
-            state, assigned = placed
-            settled = state in _STABLE and self.confirmed(member_id, assigned)
+        kind = None if coordinator is None else coordinator.kinds.of(request.group_id)
+        if coordinator is None or kind is None:
+            return
+        reported = kind.reported(request, member_id, coordinator.image)
+        if reported.owned is not None:
+            self._owns(member_id, reported.owned)
+        if reported.assigned is not None:
+            settled = reported.is_stable and self.confirmed(member_id, reported.assigned)
             self._enter(member_id, "STABLE" if settled else "RECONCILING")
 
     def removed(self, member_id: MemberId) -> None:
@@ -104,26 +92,37 @@ class ReportedMembers:
             self._tell("on_member_state", member_id, "heartbeat", before, state)
 
 
-def _standing(
-    request: Heartbeat, member_id: MemberId, coordinator: GroupCoordinator | None
-) -> tuple[Partitions | None, tuple[str, Partitions] | None]:
-    """What the member says that it owns, if it says so; its state and what it has by the coordinator."""
-    if isinstance(request, ConsumerGroupHeartbeatRequest):
-        group = None if coordinator is None else coordinator.groups.get(request.group_id)
-        member = None if group is None else group.members.get(member_id)
-        return request.topic_partitions, None if member is None else (member.state, member.assigned)
-    streams = None if coordinator is None else coordinator.streams.groups.get(request.group_id)
-    if coordinator is None or streams is None:
-        return None, None
-    image = coordinator.image
-    tasks, thread = request.active_tasks, streams.members.get(member_id)
-    return (
-        None if tasks is None else partitions_read(streams, tasks, image),
-        None if thread is None else (thread.state, partitions_read(streams, thread.assigned.active, image)),
-    )
-
-
 def _same(one: Partitions, other: Partitions) -> bool:
     return one.keys() == other.keys() and all(
         sorted(numbers) == sorted(other[topic_id]) for topic_id, numbers in one.items()
     )
+
+
+class RoundMembers:
+    """The members of one group that never say what they own: after each step they own what they were given.
+
+    `tell` takes what becomes of them as a world tells of its members.
+    """
+
+    def __init__(self, world: ReplayedGroup, tell: Callable[..., None]) -> None:
+        self._world = world
+        self._tell = tell
+        self._known: dict[MemberId, tuple[str, tuple[TopicPartition, ...]]] = {}
+
+    def compare(self, members: Iterable[GroupMember], state: str) -> None:
+        """Tell what is new of the members of a group, who have come as far as `state`."""
+        now = {member.member_id: (state, member.assignment) for member in members}
+        for member_id in [each for each in self._known if each not in now]:
+            self._tell("on_member_host", member_id, "stopped")
+            self._world.seen.pop(member_id, None)
+        for member_id, (_, given) in now.items():
+            if member_id not in self._known:
+                self._world.seen[member_id] = EmbeddedMember(member_id)
+                self._tell("on_member_host", member_id, "start")
+            before, had = self._known.get(member_id, ("", ()))
+            if state != before:
+                self._tell("on_member_state", member_id, "round", before, state)
+            for kind, partitions in (("revoked", {*had} - {*given}), ("assigned", {*given} - {*had})):
+                for phase in ("begin", "end") if partitions else ():
+                    self._tell("on_callback", member_id, kind, phase, partitions)
+        self._known = now

@@ -8,7 +8,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-from fencepost.coordinator.protocol.consumer_protocol import MalformedConsumerProtocol, read_subscription
 from fencepost.coordinator.server.brokers import Brokers
 from fencepost.simulation.brokers.address import kafka_addresses
 from fencepost.simulation.brokers.security import OPEN, ClientSecurity
@@ -19,7 +18,6 @@ from fencepost.simulation.trace.schema import Row
 from fencepost.simulation.trace.topic import OPTION, TopicWriter, TraceTopic
 
 _OWN_MECHANISM: Final = "SCRAM-SHA-256"
-_NOBODY: Final[frozenset[str]] = frozenset()
 
 
 class TopicTracing:
@@ -82,20 +80,8 @@ class TopicTracing:
         coordinator = self._endpoint.brokers.groups.shard_of(group_id).coordinator
         if coordinator is None:
             return False
-        group = coordinator.groups.get(group_id)
-        if group is not None:
-            return group.is_subscribed_to(self._topic)
-        streams = coordinator.streams.groups.get(group_id)
-        if streams is not None:
-            return self._topic in streams.source_subtopologies
-        classic = coordinator.classic.groups.get(group_id)
-        if classic is None or not classic.uses_consumer_protocol:
-            return False
-        return any(
-            self._topic in _subscribed(protocol.metadata)
-            for member in classic.members.values()
-            for protocol in member.protocols
-        )
+        found = coordinator.kinds.find(group_id)
+        return found is not None and found[0].may_read(found[1], self._topic)
 
 
 def _own_security(endpoint: EmbeddedEndpoint) -> ClientSecurity:
@@ -110,13 +96,6 @@ def _own_security(endpoint: EmbeddedEndpoint) -> ClientSecurity:
         username=name,
         password=password,
     )
-
-
-def _subscribed(metadata: bytes) -> frozenset[str]:
-    try:
-        return frozenset(read_subscription(metadata).topics)
-    except MalformedConsumerProtocol:
-        return _NOBODY
 
 
 async def serve_traced(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import cached_property
 
-from fencepost.coordinator.classic.states import ClassicGroupState
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.consumer.states import GroupState
 from fencepost.coordinator.coordinator import GroupCoordinator
@@ -98,28 +97,22 @@ class KafkaWorld(World):
         coordinator = self.active
         if coordinator is None:
             return False
-        classic = coordinator.classic.groups.get(self.group_id)
-        if classic is not None and classic.members:
-            return (
-                classic.state is ClassicGroupState.STABLE
-                and len(classic.members) == len(running)
-                and all(
-                    isinstance(host.driver, ClassicDriver)
-                    and host.driver.is_settled
-                    and host.driver.member_epoch == classic.generation
-                    for host in running
-                )
-            )
-        group = coordinator.groups.get(self.group_id)
-        if group is None or not group.members:
+        found = coordinator.kinds.find(self.group_id)
+        if found is None or not found[1].members:
             return not running
+        kind, group = found
+        epoch = kind.epoch(group)
         return (
-            group.state is GroupState.STABLE
+            group.state == GroupState.STABLE
             and len(group.members) == len(running)
             and all(
                 host.driver is not None
-                and host.driver.state == ConsumerMemberState.STABLE
-                and host.driver.member_epoch == group.group_epoch
+                and host.driver.member_epoch == epoch
+                and (
+                    isinstance(host.driver, ClassicDriver) and host.driver.is_settled
+                    if kind is coordinator.classic
+                    else host.driver.state == ConsumerMemberState.STABLE
+                )
                 for host in running
             )
         )

@@ -1,7 +1,10 @@
-"""The trace of groups of both protocols: a classic group tells the same as a consumer group does.
+"""The trace of groups of every kind, in all worlds: each kind has one dialect.
 
-Its epoch is the generation. A rebalance begins when the group begins to prepare it, so that is when the
-generation to come counts as raised.
+A consumer group's is in `trace.writer`, a streams group's in `trace.streams`. A group of a further kind shows
+its state, its epoch, its members and their requests.
+
+A classic group tells the same as a consumer group does. Its epoch is the generation. A rebalance begins when
+the group begins to prepare it, so that is when the generation to come counts as raised.
 """
 
 from __future__ import annotations
@@ -18,18 +21,23 @@ from fencepost.coordinator.protocol.classic import (
     SyncGroupResponse,
     Token,
 )
-from fencepost.coordinator.protocol.consumer import LeaveGroupRequest
+from fencepost.coordinator.protocol.consumer import CLASSIC_GROUP_TYPE, CONSUMER_GROUP_TYPE, LeaveGroupRequest
 from fencepost.coordinator.protocol.consumer_protocol import MalformedConsumerProtocol, read_assignment
 from fencepost.coordinator.protocol.ids import TopicPartition, topic_partitions
 from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse
+from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatRequest
+from fencepost.coordinator.streams.describe import STREAMS_GROUP_TYPE
 from fencepost.simulation.trace.rows import TraceRows
 from fencepost.simulation.trace.schema import RowKind
 from fencepost.simulation.trace.sizes import message_sizes
+from fencepost.simulation.trace.streams import StreamsSteps
 from fencepost.simulation.trace.writer import NONE, TraceWriter, cause_of
 
 if TYPE_CHECKING:
     from fencepost.coordinator.classic.group import ClassicGroup
+    from fencepost.coordinator.kinds import GroupKind
     from fencepost.coordinator.protocol.ids import MemberId
+    from fencepost.coordinator.streams.group import StreamsGroup
     from fencepost.simulation.kernel.observers import StepEvent
 
 _ASKS: Final[dict[type, str]] = {
@@ -45,36 +53,90 @@ class GroupTraceWriter(TraceWriter):
 
     def __init__(self, recorder: TraceRows) -> None:
         super().__init__(recorder)
-        self._waiting: dict[tuple[str, Token], tuple[str, StepEvent]] = {}
-        """The client and its request, by broker and token, of requests that are not answered yet."""
+        self._waiting: dict[tuple[str, Token], StepEvent] = {}
+        """By broker and token, the requests that are not answered yet."""
         self._members: tuple[MemberId, ...] = ()
-        """Of the classic group."""
+        """Of a group that is compared with what it was."""
+        self._streams = StreamsSteps(self._add)
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """A step of a group of either kind, and the answers to classic members."""
         active, group_id = self.world.active, self.world.group_id
-        group = None if active is None else active.classic.groups.get(group_id)
-        if group is None:
+        found = None if active is None else active.kinds.find(group_id)
+        name = CONSUMER_GROUP_TYPE if found is None else found[0].name
+        group: Any = None if found is None else found[1]
+        if name == STREAMS_GROUP_TYPE or isinstance(event, StreamsGroupHeartbeatRequest):
+            self._of_streams(host, group if name == STREAMS_GROUP_TYPE else None, event, outcome, now_us)
+            return
+        if name == CONSUMER_GROUP_TYPE:
             self._members = ()
-            consumers = None if active is None else active.groups.get(group_id)
-            self._step(host, consumers, event, outcome, now_us)
+            self._step(host, group, event, outcome, now_us)
             self._answers(host, event, outcome, now_us)
+            return
+        if found is not None and name != CLASSIC_GROUP_TYPE:
+            self._further(host, found, event, outcome, now_us)
             return
         self._held.clear()  # of a consumer group that became this one
         self._raised(host, group, event, now_us)
         if type(event) is not HeartbeatRequest:
             self._gone(host, group, event, outcome, now_us)
         self._answers(host, event, outcome, now_us)
+        self._moved(host, group, now_us)
+
+    def _moved(self, host: str, group: Any, now_us: int) -> None:
+        """Tell the group's state, if it is another one."""
         state = str(group.state)
         if state != self._group_state:
             before, self._group_state = self._group_state, state
             self._settle(state)
             self._add(now_us, host, RowKind.GROUP_STATE, state_from=before, state_to=state)
 
+    def _of_streams(
+        self, host: str, group: StreamsGroup | None, event: StepEvent, outcome: Outcome, now_us: int
+    ) -> None:
+        self.heartbeats += isinstance(event, StreamsGroupHeartbeatRequest)
+        if group is not None:
+            self._rebalancing |= group.group_epoch > self._group_epoch
+            self._group_epoch = group.group_epoch
+        self._streams.know(self.world.topics)
+        self._streams.step(host, group, event, outcome, now_us)
+        if group is not None:
+            self._moved(host, group, now_us)
+
+    def _further(
+        self, host: str, found: tuple[GroupKind, Any], event: StepEvent, outcome: Outcome, now_us: int
+    ) -> None:
+        """Tell of a group of a kind without a dialect of its own what every kind has."""
+        kind, group = found
+        epoch = kind.epoch(group)
+        if epoch != self._group_epoch:
+            self._group_epoch = epoch
+            self._add(now_us, host, RowKind.GROUP_EPOCH, state_to=str(group.state), detail=cause_of(event))
+        for member_id in [one for one in self._members if one not in group.members]:
+            self._removed(member_id, event, outcome, now_us)
+        self._members = tuple(group.members)
+        if isinstance(event, kind.heartbeat_requests) and outcome.reply is not None:
+            self._asked_and_answered(event, outcome.reply, type(event).__name__, now_us)
+        self._moved(host, group, now_us)
+
+    def _asked_and_answered(self, event: Any, reply: Any, detail: str, now_us: int) -> None:
+        self.heartbeats += 1
+        error = "" if reply.error_code is NONE else reply.error_code.name
+        actor, epoch = self._actor(event, reply), getattr(reply, "member_epoch", -1)
+        self._add(now_us, actor, RowKind.HEARTBEAT, member_epoch=epoch, error=error, detail=detail)
+
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
         """Drop what waits for a response of this broker: none will come."""
-        self._waiting = {key: asked for key, asked in self._waiting.items() if key[0] != host}
+        self.drop_waiting(host)
         super().on_coordinator_state(host, what, now_us)
+
+    def drop_waiting(self, host: str) -> None:
+        """Forget the requests that wait at a broker."""
+        self._waiting = {key: asked for key, asked in self._waiting.items() if key[0] != host}
+
+    def _actor(self, event: Any, reply: Any) -> str:
+        """The host of the member that sent a request; a client that is no member yet goes by its own id."""
+        return self._hosts.get(event.member_id) or getattr(event, "client_id", "") or event.member_id
 
     def _raised(self, host: str, group: ClassicGroup, event: StepEvent, now_us: int) -> None:
         """The generation, or the one to come; a round that another coordinator forgot gives it back."""
@@ -105,18 +167,17 @@ class GroupTraceWriter(TraceWriter):
     def _answers(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """Rows of the classic protocol's requests that were answered in this step."""
         if type(event) in _ASKS:
-            member_id: MemberId = event.member_id  # type: ignore[union-attr,assignment]  # they all have one
-            actor = self._hosts.get(member_id) or getattr(event, "client_id", "") or member_id
             if outcome.reply is not None:
-                self._answered(actor, event, outcome.reply, now_us)
+                self._answered(event, outcome.reply, now_us)
             elif isinstance(event, JoinGroupRequest | SyncGroupRequest):
-                self._waiting[host, event.token] = actor, event
+                self._waiting[host, event.token] = event
         for effect in outcome.effects:
             if isinstance(effect, ParkedResponse) and (host, effect.token) in self._waiting:
-                self._answered(*self._waiting.pop((host, effect.token)), effect.response, now_us)
+                self._answered(self._waiting.pop((host, effect.token)), effect.response, now_us)
 
-    def _answered(self, actor: str, event: StepEvent, reply: Any, now_us: int) -> None:
+    def _answered(self, event: Any, reply: Any, now_us: int) -> None:
         self.heartbeats += 1
+        actor = self._actor(event, reply)
         error = "" if reply.error_code is NONE else reply.error_code.name
         partitions: tuple[TopicPartition, ...] = ()
         epoch = getattr(event, "generation", -1)

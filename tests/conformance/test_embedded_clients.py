@@ -290,7 +290,7 @@ def test_time_expires_a_client_that_died_and_no_other(brokers):
 
 
 def connected(kafka: EmbeddedKafka, member_id: str) -> bool:
-    return member_id in kafka.endpoint.interference.connected
+    return member_id in kafka.endpoint.faults.connected
 
 
 def test_kafka_python_joins_and_is_fenced(kafka):

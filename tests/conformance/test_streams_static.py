@@ -12,8 +12,7 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.member import StreamClientState as S
 from fencepost.member import StreamsApp
 from fencepost.member import StreamThreadExceptionResponse as Response
-from fencepost.simulation.embedded import EmbeddedKafka
-from fencepost.simulation.embedded.members import GroupMember
+from fencepost.simulation.embedded import EmbeddedKafka, GroupMember
 from fencepost.simulation.trace.schema import RowKind
 
 PROTOCOLS = ("consumer", "classic")

@@ -65,11 +65,11 @@ class ConformGroupView(msgspec.Struct, frozen=True, kw_only=True):
     @classmethod
     def of(cls, coordinator: GroupCoordinator, group_id: str) -> ConformGroupView:
         """The group as it is now."""
-        group: ConsumerGroup | None = coordinator.groups.get(group_id)
+        found = coordinator.kinds.find(group_id)
         has_offsets = group_id in coordinator.offsets
-        if group is None:
-            streams = coordinator.streams.groups.get(group_id)
-            view = None if streams is None else StreamsView.of(streams)
+        group = None if found is None else found[1]
+        if not isinstance(group, ConsumerGroup):
+            view = StreamsView.of(group) if isinstance(group, StreamsGroup) else None
             return cls(
                 exists=view is not None, has_offsets=has_offsets, streams=view, image=coordinator.image
             )

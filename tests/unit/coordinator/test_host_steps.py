@@ -73,7 +73,7 @@ class _Nowhere:
 
 
 def test_a_move_along_no_arrow_is_told(scene: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("fencepost.coordinator.coordinator.GROUP_TABLE", _Nowhere())
+    monkeypatch.setattr("fencepost.coordinator.consumer.groups.ConsumerGroups.group_table", _Nowhere())
     with pytest.raises(IllegalTransition, match="nowhere: g moved from Empty to Stable"):
         scene.join("A")
     scene.beat("A", 1)  # which moves nothing

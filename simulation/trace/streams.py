@@ -5,8 +5,10 @@ Partitions are those that active tasks read.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fencepost.coordinator.kinds import named
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId, TopicPartition
 from fencepost.coordinator.protocol.outcome import MemberFenced, Outcome
@@ -23,11 +25,10 @@ from fencepost.coordinator.protocol.streams_records import (
     StreamsGroupMetadataValue,
     StreamsGroupTargetAssignmentMetadataValue,
 )
+from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.streams.describe import partitions_read
 from fencepost.coordinator.streams.states import StreamsGroupMemberState
-from fencepost.simulation.embedded.group_rows import GroupRows
-from fencepost.simulation.embedded.members import named, partitions_read
 from fencepost.simulation.kernel.observers import StepEvent
-from fencepost.simulation.trace.rows import TraceRows
 from fencepost.simulation.trace.schema import RowKind
 from fencepost.simulation.trace.writer import cause_of
 
@@ -35,26 +36,27 @@ if TYPE_CHECKING:
     from fencepost.coordinator.streams.group import StreamsGroup
 
 
-class StreamsTraceWriter(GroupRows):
-    """Writes the rows of one streams group."""
+class StreamsSteps:
+    """The rows of one streams group; `add` takes them."""
 
-    def __init__(self, recorder: TraceRows) -> None:
-        super().__init__(recorder)
-        self._epoch = -1
+    def __init__(self, add: Callable[..., None]) -> None:
+        self._add = add
+        self._image = TopicsImage()
 
-    def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """Tells what was written, what was answered, and what the group is now."""
-        active = self.world.active
-        group = None if active is None else active.streams.groups.get(self.world.group_id)
+    def know(self, image: TopicsImage) -> None:
+        """Take the topics whose names the partitions have from now on."""
+        self._image = image
+
+    def step(
+        self, host: str, group: StreamsGroup | None, event: StepEvent, outcome: Outcome, now_us: int
+    ) -> None:
+        """Tell what was written and answered."""
         if group is not None:
-            self._epoch = group.group_epoch
             self._written(host, group, event, outcome, now_us)
         if isinstance(event, StreamsGroupHeartbeatRequest) and isinstance(
             outcome.reply, StreamsGroupHeartbeatResponse
         ):
             self._heartbeat(group, event, outcome.reply, now_us)
-        if group is not None:
-            self._tell_state(host, str(group.state), self._epoch, now_us)
 
     def _written(
         self, host: str, group: StreamsGroup, event: StepEvent, outcome: Outcome, now_us: int
@@ -65,7 +67,7 @@ class StreamsTraceWriter(GroupRows):
                 self._add(
                     now_us,
                     host,
-                    RowKind.GROUP_EPOCH.value,
+                    RowKind.GROUP_EPOCH,
                     state_to=str(group.state),
                     group_epoch=value.epoch,
                     detail=_asks(event)
@@ -73,7 +75,7 @@ class StreamsTraceWriter(GroupRows):
                     else cause_of(event),
                 )
             elif isinstance(value, StreamsGroupTargetAssignmentMetadataValue):
-                self._add(now_us, host, RowKind.TARGET.value, group_epoch=value.assignment_epoch)
+                self._add(now_us, host, RowKind.TARGET, group_epoch=value.assignment_epoch)
             elif isinstance(key, StreamsGroupCurrentMemberAssignmentKey):
                 placed = value if isinstance(value, StreamsGroupCurrentMemberAssignmentValue) else None
                 self._assignment(group, key.member_id, placed, now_us)
@@ -89,16 +91,14 @@ class StreamsTraceWriter(GroupRows):
     ) -> None:
         held: tuple[TopicPartition, ...] = ()
         if value is not None:
-            held = self._read(group, value.assigned.active) + self._read(
-                group, value.pending_revocation.active
-            )
+            held = self._read(group, value.assigned.active)
+            held += self._read(group, value.pending_revocation.active)
         self._add(
             now_us,
             member_id,
-            RowKind.ASSIGNMENT.value,
+            RowKind.ASSIGNMENT,
             state_to="" if value is None else str(StreamsGroupMemberState.of_code(value.state)),
             member_epoch=-1 if value is None else value.member_epoch,
-            group_epoch=self._epoch,
             partitions=held,
             detail=member_id,
         )
@@ -108,8 +108,7 @@ class StreamsTraceWriter(GroupRows):
         self._add(
             now_us,
             member_id,
-            RowKind.MEMBER_REMOVED.value,
-            group_epoch=self._epoch,
+            RowKind.MEMBER_REMOVED,
             detail=reasons.get(member_id, "left"),
         )
 
@@ -125,17 +124,15 @@ class StreamsTraceWriter(GroupRows):
         self._add(
             now_us,
             event.member_id,
-            RowKind.HEARTBEAT.value,
+            RowKind.HEARTBEAT,
             member_epoch=event.member_epoch if error else reply.member_epoch,
-            group_epoch=self._epoch,
             partitions=() if group is None else self._read(group, given),
             error=error,
             detail=_asks(event),
         )
 
     def _read(self, group: StreamsGroup, tasks: TaskIds) -> tuple[TopicPartition, ...]:
-        image = self.world.topics
-        return named(partitions_read(group, tasks, image), image)
+        return named(partitions_read(group, tasks, self._image), self._image)
 
 
 def _asks(request: StreamsGroupHeartbeatRequest) -> str:
