@@ -119,7 +119,7 @@ class ShardObservers:
         self._hooks = hook_lists(observers)
         self.groups: dict[str, GroupObservers] = {}
         self.compared: dict[str, Set[MemberId]] = {}
-        """The members of each group whose members leave no tombstones, such as a classic one, after its step."""
+        """The members, after its last step, of each group whose members leave no tombstones: classic ones."""
 
     @property
     def host(self) -> str:

@@ -306,7 +306,7 @@ class TestEmbedded:
         self.ask(kafka, *(ShareHeartbeat("s", member_id) for member_id in "AAB"))
         kafka.group("s").expire("A")
         kafka.check()
-        rows = [row for row in kafka.endpoint.observer.trace.rows if row.group == "s"]
+        rows = [row for row in kafka.endpoint.observer.rows if row.group == "s"]
         told: Collection[Any] = [(row.actor, row.detail) for row in rows if row.kind == RowKind.HEARTBEAT]
         assert told == [(member_id, "ShareHeartbeat") for member_id in "AAB"]
         assert [row.group_epoch for row in rows if row.kind == RowKind.GROUP_EPOCH] == [1, 2, 3]
