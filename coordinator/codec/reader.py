@@ -161,7 +161,15 @@ def _records(flexible: bool) -> Reader:
     return read
 
 
-def _array(element: Reader, cost: int, flexible: bool, nullable: bool, allowance: Allowance | None) -> Reader:
+def _array(
+    element: Reader,
+    cost: int,
+    *,
+    flexible: bool,
+    nullable: bool,
+    allowance: Allowance | None,
+    collect: Callable[[list[Any]], Any] | None,
+) -> Reader:
     read_length = _compact_length if flexible else _int32
 
     def read(data: bytes, at: int) -> tuple[Any, int]:
@@ -178,7 +186,7 @@ def _array(element: Reader, cost: int, flexible: bool, nullable: bool, allowance
         for _ in range(length):
             value, at = element(data, at)
             values.append(value)
-        return values, at
+        return (values if collect is None else collect(values)), at
 
     return read
 
@@ -209,10 +217,20 @@ _FIXED: dict[str, Reader] = {
 }
 
 
-def field_reader(field: WireField, *, flexible: bool, allowance: Allowance | None = None) -> Reader:
-    """A reader of one field of a schema's class."""
+def field_reader(
+    field: WireField,
+    *,
+    flexible: bool,
+    allowance: Allowance | None = None,
+    element: Reader | None = None,
+    collect: Callable[[list[Any]], Any] | None = None,
+) -> Reader:
+    """A reader of one field of a schema's class.
+
+    `element` reads a struct, a dict by default; `collect` makes something else of the list of an array.
+    """
     if field.kafka_type is None:
-        element = entity_reader(field.struct, allowance)
+        element = element or entity_reader(field.struct, allowance)
         if field.is_nullable and not field.is_array:
             return _nullable_entity(element, null_struct(field))
     elif field.kafka_type in _FIXED:
@@ -226,7 +244,14 @@ def field_reader(field: WireField, *, flexible: bool, allowance: Allowance | Non
     cost = NUMBER_COST if field.kafka_type in _FIXED else STRING_COST
     if field.kafka_type is None:
         cost = STRUCT_COST
-    return _array(element, cost, flexible, field.is_nullable, allowance)
+    return _array(
+        element,
+        cost,
+        flexible=flexible,
+        nullable=field.is_nullable,
+        allowance=allowance,
+        collect=collect,
+    )
 
 
 def _tagged_count(data: bytes, at: int, allowance: Allowance | None) -> tuple[int, int]:
@@ -269,6 +294,17 @@ def entity_reader(entity: Any, allowance: Allowance | None = None) -> Reader:
             plain.append((field.name, reader))
         else:
             tagged[field.tag] = (field.name, reader)
+    return fields_reader(plain, tagged, flexible=flexible, allowance=allowance)
+
+
+def fields_reader(
+    plain: list[tuple[str, Reader]],
+    tagged: dict[int, tuple[str, Reader]],
+    *,
+    flexible: bool,
+    allowance: Allowance | None,
+) -> Callable[[bytes, int], tuple[dict[str, Any], int]]:
+    """A reader of the fields of a struct in their order, and of those with a tag behind them, by name."""
 
     def read(data: bytes, at: int) -> tuple[dict[str, Any], int]:
         values: dict[str, Any] = {}

@@ -1,6 +1,8 @@
-"""Answers that are given again as bytes: clients that connect ask for versions and brokers in the same words.
+"""Requests that come again and again: read once, and their responses written once.
 
-Neither a message nor a handler is needed then. One that joins a group asks five such questions.
+Clients that connect ask for versions and brokers in the same words: `RepeatedAnswers` needs neither a message
+nor a handler for them. A client that joins a group asks five such questions. In steady state each heartbeat
+of a connection is, except for its number, the one before: `SteadyHeartbeat` asks the coordinator only.
 """
 
 from __future__ import annotations
@@ -8,14 +10,25 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
-from fencepost.coordinator.codec.registry import ASKED_AGAIN
+from fencepost.coordinator.codec.consumer import pack_heartbeat
+from fencepost.coordinator.codec.framing import response_header
+from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 
 if TYPE_CHECKING:
     from fencepost.coordinator.server.cluster import KafkaCluster
     from fencepost.coordinator.server.services import Handler
 
+ASKED_AGAIN: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.METADATA})
+"""Every client that connects asks these, mostly in the same words.
+
+Their responses follow from the request, the address that was asked, and the state of the cluster.
+"""
 _LONGEST: Final = 1024
-"""Requests of more bytes are no client's first ones."""
+"""Requests of more bytes are no client's first ones, and heartbeats are full requests: neither is kept."""
 _MOST: Final = 256
 _ROOM: Final = 8 << 20
 """So many answers, and bytes of them. When they are full, all go."""
@@ -90,3 +103,30 @@ class RepeatedAnswers:
     def _forget(self) -> None:
         self._answers.clear()
         self._bytes = 0
+
+
+class SteadyHeartbeat:
+    """The last heartbeat of a connection."""
+
+    __slots__ = ("_body", "_head", "_reply", "_tail", "request")
+
+    def __init__(self) -> None:
+        self._head = self._tail = self._body = b""
+        self._reply: ConsumerGroupHeartbeatResponse | None = None
+        self.request: ConsumerGroupHeartbeatRequest
+
+    def is_again(self, frame: bytes) -> bool:
+        """Whether this is the same request."""
+        return len(frame) <= _LONGEST and frame[:4] == self._head and frame[8:] == self._tail
+
+    def remember(self, frame: bytes, request: Any) -> None:
+        """Keep a request and what it was read as."""
+        if len(frame) <= _LONGEST:
+            self._head, self._tail, self.request = frame[:4], frame[8:], request
+
+    def answer(self, frame: bytes, reply: ConsumerGroupHeartbeatResponse) -> bytes:
+        """The coordinator gives the same object while nothing changes: its bytes are kept."""
+        if reply is not self._reply:
+            self._reply, self._body = reply, pack_heartbeat(reply)
+        number = int.from_bytes(frame[4:8], "big", signed=True)
+        return response_header(number, len(self._body), flexible=True) + self._body
