@@ -16,7 +16,14 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, TypeAlias
 
 from fencepost.coordinator.codec.fields import WireField, wire_fields
-from fencepost.coordinator.codec.reader import Allowance, Reader, field_reader, fields_reader
+from fencepost.coordinator.codec.reader import (
+    Allowance,
+    Reader,
+    field_reader,
+    fields_reader,
+    is_number_reader,
+    row_reader,
+)
 from fencepost.coordinator.codec.writer import (
     LayoutField,
     Write,
@@ -92,24 +99,28 @@ class Layout:
         self._write = write or {}
         self._read = read
         self._within = f"{within}." if within else ""
+        self._row: tuple[str, ...] = ()
+        """All fields of Kafka's in their order, if objects are plain tuples of them."""
         self.ours = frozenset(getattr(make, "__struct_fields__", getattr(make, "_fields", ())))
 
     def values_reader(
         self, entity: Any, version: int, allowance: Allowance | None = None
     ) -> Callable[[bytes, int], tuple[dict[str, Any], int]]:
         """A reader of the values by our names, with those that are absent."""
-        plain: list[tuple[str, Reader]] = []
+        plain: list[tuple[str | None, Reader]] = []
         tagged: dict[int, tuple[str, Reader]] = {}
         skipped: list[str] = []
         certain: set[str] = set()
         for field in wire_fields(entity):
             name = self._names.get(field.name, field.name)
-            if name not in self.ours and self._read is None:
-                skipped.append(name)
             reader = self._field_reader(field, name, entity, version, allowance)
+            is_skipped = name not in self.ours and self._read is None
+            is_number = is_skipped and field.tag is None and is_number_reader(reader)
+            if is_skipped and not is_number:
+                skipped.append(name)
             if field.tag is None:
                 certain.add(name)
-                plain.append((name, reader))
+                plain.append((None if is_number else name, reader))
             else:
                 tagged[field.tag] = (name, reader)
         absent = {name: value for name, value in self._absent.items() if name not in certain}
@@ -129,6 +140,10 @@ class Layout:
         """A reader of whole objects."""
         read_values = self.values_reader(entity, version, allowance)
         make, read = self.make, self._read
+        if self._row == tuple(field.name for field in wire_fields(entity)):
+            fields = wire_fields(entity)
+            readers = [self._field_reader(field, field.name, entity, version, allowance) for field in fields]
+            return row_reader(readers, flexible=entity.__flexible__, allowance=allowance)
 
         if read is not None:
 
@@ -230,12 +245,14 @@ def _getter(given: Any, version: int) -> Convert:
 def row(*names: str, fields: Mapping[str, Layout | Via] | None = None) -> Layout:
     """A struct as the tuple of these fields of Kafka's."""
     pick = operator.itemgetter(*names)
-    return Layout(
+    layout = Layout(
         tuple,
         fields=fields,
         write={name: operator.itemgetter(place) for place, name in enumerate(names)},
         read=lambda values, _: pick(values),
     )
+    layout._row = names
+    return layout
 
 
 def only(name: str, kind: Layout | Via | None = None) -> Layout:

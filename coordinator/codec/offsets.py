@@ -117,20 +117,19 @@ _POSITION = {
 }
 
 
-def _offset(values: dict[str, Any]) -> OffsetAndMetadata:
-    return OffsetAndMetadata(
-        offset=values["offset.offset"],
-        leader_epoch=values.get("offset.leader_epoch", NO_EPOCH),
-        metadata=values["offset.metadata"],
-    )
-
-
 COMMITTED = of_topic(
     Layout(
         CommittedPartition,
         _POSITION | {"offset.metadata": "committed_metadata"},
         fields={"offset.metadata": EMPTY_FOR_NULL},
-        read=lambda values, _: CommittedPartition(values["partition"], _offset(values)),
+        read=lambda values, _: CommittedPartition(
+            values["partition"],
+            OffsetAndMetadata(
+                offset=values["offset.offset"],
+                leader_epoch=values.get("offset.leader_epoch", NO_EPOCH),
+                metadata=values["offset.metadata"],
+            ),
+        ),
     )
 )
 """Positions to commit, of an OffsetCommit or a TxnOffsetCommit."""
@@ -142,7 +141,13 @@ _FETCHED = of_topic(
         _POSITION | {"offset.metadata": "metadata"},
         fields={"offset.metadata": EMPTY_FOR_NULL},
         read=lambda values, _: FetchedOffset(
-            partition=values["partition"], offset=_offset(values), error_code=values["error_code"]
+            partition=values["partition"],
+            offset=OffsetAndMetadata(
+                offset=values["offset.offset"],
+                leader_epoch=values.get("offset.leader_epoch", NO_EPOCH),
+                metadata=values["offset.metadata"],
+            ),
+            error_code=values["error_code"],
         ),
     )
 )

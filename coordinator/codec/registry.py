@@ -277,8 +277,10 @@ class VersionCodec:
         self.flexible_answer = self.flexible and api.key != ApiKey.API_VERSIONS
         self._read = schema.request_values_reader(api.request, api.key, version)
         self._write = api.pack or schema.response_writer(api.response, api.key, version)
-        self._given = tuple(name for name in RequestContext._fields if name in api.request.ours)
-        """The fields of the message that are not in the body."""
+        self._given = tuple(
+            (place, name) for place, name in enumerate(RequestContext._fields) if name in api.request.ours
+        )
+        """The fields of the message that are in the context and not in the body."""
 
     def body_of(self, frame: bytes, header: RequestHeader) -> int:
         """Where the request's body starts.
@@ -303,8 +305,8 @@ class VersionCodec:
             if len(frame) > schema.UNCOUNTED_BYTES:
                 read = schema.counting_values_reader(api.request, api.key, self.version)
             values, _ = read(frame, body_offset)
-            for name in self._given:
-                values[name] = getattr(context, name)
+            for place, name in self._given:
+                values[name] = context[place]
             return api.request.made(values, context)
         except _MALFORMED as error:
             name = ApiKey(api.key).name

@@ -28,7 +28,6 @@ from fencepost.coordinator.codec.registry import (
 )
 from fencepost.coordinator.codec.security import bare_token
 from fencepost.coordinator.codec.writer import LARGE_BYTES
-from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.server.accepting import socket_number
 from fencepost.coordinator.server.group_apis import consumer_group_heartbeat
 from fencepost.coordinator.server.login import LOGIN_S, MAX_LOGIN_FRAME_BYTES, Login
@@ -313,7 +312,7 @@ class KafkaServerConnection(asyncio.Protocol):
         heartbeat = self._heartbeat
         if self._shortcut and frame[:2] == _HEARTBEAT_KEY and heartbeat.is_again(frame):
             reply = self._services.ask(heartbeat.request)
-            self._out.append(heartbeat.answer(frame, cast("ConsumerGroupHeartbeatResponse", reply)))
+            self._out.append(heartbeat.answer(frame, reply))
             return
         if self._login is not None and self._login.tokens_are_bare:
             self._take_token(self._login, frame)
