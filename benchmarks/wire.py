@@ -31,10 +31,12 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
 from fencepost.coordinator.codec.framing import FrameBuffer
-from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.config import GroupCoordinatorConfig, NewTopicConfig
 from fencepost.coordinator.server.broker import Broker
+from fencepost.coordinator.server.broker_config import BrokerConfig
 from fencepost.coordinator.server.loop import new_event_loop
 from fencepost.coordinator.server.serve import serve
+from fencepost.coordinator.server.topic_configs import TopicDefaults
 
 HERE = Path(__file__).resolve()
 KFAKE = HERE.parent / "kfake"
@@ -341,7 +343,7 @@ async def serve_forever() -> None:
         print(f"ready {broker.bootstrap_servers}", flush=True)
 
     config = GroupCoordinatorConfig(group_consumer_assignment_interval_ms=0)
-    await serve("127.0.0.1", 0, TOPICS, config, ready)
+    await serve("127.0.0.1", 0, TOPICS, BrokerConfig(config, NewTopicConfig(), TopicDefaults()), ready)
 
 
 def main() -> None:
