@@ -19,6 +19,7 @@ import argparse
 import contextlib
 import itertools
 import json
+import operator
 import re
 import signal
 import socket
@@ -39,7 +40,7 @@ from fencepost.coordinator.codec.fields import WireField, wire_fields
 from fencepost.coordinator.codec.reader import LIST_COST, NUMBER_COST, STRING_COST, STRUCT_COST
 from fencepost.coordinator.codec.registry import SPOKEN, ApiKey
 from fencepost.coordinator.codec.schema import MAX_REQUEST_ELEMENTS
-from fencepost.coordinator.codec.writer import struct_writer, unsigned_varint
+from fencepost.coordinator.codec.writer import LayoutField, field_writer, fields_writer, unsigned_varint
 from fencepost.coordinator.protocol.ids import topic_id_from_uuid
 
 WAIT_S = 1.0
@@ -145,11 +146,15 @@ def body(entity: Any, path: tuple[WireField, ...], count: int, name: Name) -> by
 
 def _struct(entity: Any, path: tuple[WireField, ...], count: int, name: Name, number: int) -> Any:
     values = {
-        field.name: _value(field, path, count, name, number)
+        field: _value(field, path, count, name, number)
         for field in wire_fields(entity)
         if field.tag is None or (path and path[0] is field)
     }
-    return struct_writer(entity)(**values)
+    writers = (
+        LayoutField(field, operator.itemgetter(field), field_writer(field, flexible=entity.__flexible__))
+        for field in values
+    )
+    return fields_writer(entity, writers)(values)
 
 
 def _frame(api_key: int, version: int, body: bytes, tags: bytes | None = None) -> bytes:

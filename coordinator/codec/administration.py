@@ -1,236 +1,210 @@
-"""CreateTopics (19), DeleteTopics (20), DescribeConfigs (32), AlterConfigs (33), CreatePartitions (37),
-IncrementalAlterConfigs (44).
+"""Topics, partitions, settings and replicas.
 
-CreateTopics: 5 brings partition counts to the answer, 7 topic ids. DeleteTopics: 6 takes ids.
+CreateTopics (19), DeleteTopics (20), DescribeConfigs (32), AlterConfigs (33), CreatePartitions (37),
+IncrementalAlterConfigs (44). CreateTopics: 5 brings partition counts to the response, 7 topic ids.
+DeleteTopics: 6 takes ids. Only clients use ElectLeaders (43) and AlterPartitionReassignments (45).
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
-from fencepost.coordinator.codec.context import RequestContext
-from fencepost.coordinator.codec.schema import Shape
+import msgspec
+
+from fencepost.coordinator.codec.layout import Layout, Via, mapping, only, row
 from fencepost.coordinator.protocol import administration
 from fencepost.coordinator.protocol.cluster import TopicReference
+from fencepost.coordinator.protocol.errors import ErrorCode
 
-_CONFIGS_FROM = 5
-"""The first version of CreateTopics that answers with settings."""
-
-
-def decode_create_topics(
-    values: dict[str, Any], context: RequestContext
-) -> administration.CreateTopicsRequest:
-    """CreateTopics, versions 2 to 7."""
-    return administration.CreateTopicsRequest(
-        topics=tuple(
-            administration.NewTopic(
-                name=topic["name"],
-                partitions=topic["num_partitions"],
-                replication_factor=topic["replication_factor"],
-                assignments=tuple(
-                    (one["partition_index"], tuple(one["broker_ids"])) for one in topic["assignments"]
-                ),
-                configs={one["name"]: one["value"] for one in topic["configs"]},
-            )
-            for topic in values["topics"]
-        ),
-        validate_only=values["validate_only"],
-    )
+_TIMEOUT = {"timeout": 30_000}
+"""How long a broker may take to make a change known."""
+_REPLICAS_TIMEOUT = {"timeout": 10_000}
+_PREFERRED = 0
 
 
-def encode_create_topics(reply: administration.CreateTopicsResponse, shape: Shape) -> Any:
-    """CreateTopics, versions 2 to 7."""
-    return shape.CreateTopicsResponse(
-        throttle_time=0,
-        topics=tuple(
-            shape.CreatableTopicResult(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                error_code=topic.error_code,
-                error_message=topic.error_message,
-                num_partitions=topic.partitions,
-                replication_factor=topic.replication_factor,
-                configs=()
-                if shape.version < _CONFIGS_FROM
-                else tuple(
-                    shape.CreatableTopicConfigs(
-                        name=entry.name,
-                        value=entry.value,
-                        read_only=entry.read_only,
-                        config_source=int(entry.source),
-                        is_sensitive=False,
-                    )
-                    for entry in topic.configs
-                ),
-            )
-            for topic in reply.topics
-        ),
-    )
+class AlterConfigsCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A client's change of settings of one resource; the others stay as they are."""
+
+    resource_type: int
+    name: str
+    values: Mapping[str, str | None]
+    """None deletes a setting: the default holds again."""
 
 
-def decode_delete_topics(
-    values: dict[str, Any], context: RequestContext
-) -> administration.DeleteTopicsRequest:
-    """DeleteTopics, versions 1 to 6."""
-    if context.api_version >= 6:
-        topics = tuple(TopicReference(name=one["name"], topic_id=one["topic_id"]) for one in values["topics"])
-    else:
+class AlterConfigsReply(msgspec.Struct, frozen=True, kw_only=True):
+    """Whether the settings were set."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+class ReassignCall(msgspec.Struct, frozen=True, kw_only=True):
+    """The brokers that are to hold one partition, the preferred leader first."""
+
+    topic: str
+    partition: int
+    replicas: tuple[int, ...]
+
+
+class ElectCall(msgspec.Struct, frozen=True, kw_only=True):
+    """Let the preferred leader of one partition lead it."""
+
+    topic: str
+    partition: int
+
+
+class ReplicaReply(msgspec.Struct, frozen=True, kw_only=True):
+    """The result of either: the request's error, or its one partition's."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    error_message: str | None = None
+
+
+CREATE_TOPICS_REQUEST = Layout(
+    administration.CreateTopicsRequest,
+    fields={
+        "topics": Layout(
+            administration.NewTopic,
+            {"partitions": "num_partitions"},
+            fields={
+                "assignments": row("partition_index", "broker_ids"),
+                "configs": mapping("name", "value"),
+            },
+        )
+    },
+    write=_TIMEOUT,
+)
+_ENTRY = Layout(
+    administration.ConfigEntry,
+    {"source": "config_source"},
+    fields={"synonyms": row("name", "value", "source")},
+    # Clients do not need to know where a value comes from, and a broker may name unknown sources and types.
+    read=lambda values, _: administration.ConfigEntry(
+        name=values["name"], value=values["value"], read_only=values["read_only"]
+    ),
+)
+CREATE_TOPICS_RESPONSE = Layout(
+    administration.CreateTopicsResponse,
+    fields={
+        "topics": Layout(
+            administration.CreatedTopic,
+            {"partitions": "num_partitions"},
+            fields={"configs": Via(of=_ENTRY, read=lambda _: (), null=())},
+        )
+    },
+)
+
+
+def _delete_topics(values: dict[str, Any], _: Any) -> administration.DeleteTopicsRequest:
+    topics = values.get("topics")
+    if topics is None:
         topics = tuple(TopicReference(name=name) for name in values["topic_names"])
     return administration.DeleteTopicsRequest(topics=topics)
 
 
-def encode_delete_topics(reply: administration.DeleteTopicsResponse, shape: Shape) -> Any:
-    """DeleteTopics, versions 1 to 6."""
-    return shape.DeleteTopicsResponse(
-        throttle_time=0,
-        responses=tuple(
-            shape.DeletableTopicResult(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                error_code=topic.error_code,
-                error_message=topic.error_message,
-            )
-            for topic in reply.topics
-        ),
-    )
-
-
-def decode_create_partitions(
-    values: dict[str, Any], context: RequestContext
-) -> administration.CreatePartitionsRequest:
-    """CreatePartitions, versions 0 to 3."""
-    return administration.CreatePartitionsRequest(
-        topics=tuple(
-            administration.GrownTopic(
-                name=topic["name"],
-                count=topic["count"],
-                assignments=(
-                    None
-                    if topic["assignments"] is None
-                    else tuple(tuple(one["broker_ids"]) for one in topic["assignments"])
-                ),
-            )
-            for topic in values["topics"]
-        ),
-        validate_only=values["validate_only"],
-    )
-
-
-def encode_create_partitions(reply: administration.CreatePartitionsResponse, shape: Shape) -> Any:
-    """CreatePartitions, versions 0 to 3."""
-    return shape.CreatePartitionsResponse(
-        throttle_time=0,
-        results=tuple(
-            shape.CreatePartitionsTopicResult(
-                name=topic.name, error_code=topic.error_code, error_message=topic.error_message
-            )
-            for topic in reply.topics
-        ),
-    )
-
-
-def decode_describe_configs(
-    values: dict[str, Any], context: RequestContext
-) -> administration.DescribeConfigsRequest:
-    """DescribeConfigs, versions 1 to 4."""
-    return administration.DescribeConfigsRequest(
-        resources=tuple(
-            administration.ConfigResource(
-                resource_type=one["resource_type"],
-                name=one["resource_name"],
-                keys=None if one["configuration_keys"] is None else tuple(one["configuration_keys"]),
-            )
-            for one in values["resources"]
-        ),
-        include_synonyms=values["include_synonyms"],
-    )
-
-
-def encode_describe_configs(reply: administration.DescribeConfigsResponse, shape: Shape) -> Any:
-    """DescribeConfigs, versions 1 to 4."""
-    return shape.DescribeConfigsResponse(
-        throttle_time=0,
-        results=tuple(
-            shape.DescribeConfigsResult(
-                error_code=one.error_code,
-                error_message=one.error_message,
-                resource_type=one.resource_type,
-                resource_name=one.name,
-                configs=tuple(
-                    shape.DescribeConfigsResourceResult(
-                        name=entry.name,
-                        value=entry.value,
-                        read_only=entry.read_only,
-                        config_source=int(entry.source),
-                        is_sensitive=False,
-                        synonyms=tuple(
-                            shape.DescribeConfigsSynonym(name=name, value=value, source=int(source))
-                            for name, value, source in entry.synonyms
-                        ),
-                        config_type=int(entry.config_type),
-                        documentation=None,
-                    )
-                    for entry in one.entries
-                ),
-            )
-            for one in reply.resources
-        ),
-    )
-
-
-def decode_alter_configs(
-    values: dict[str, Any], context: RequestContext
-) -> administration.AlterConfigsRequest:
-    """AlterConfigs, versions 0 to 2."""
-    return _changes(values, incremental=False)
-
-
-def decode_incremental_alter_configs(
-    values: dict[str, Any], context: RequestContext
-) -> administration.AlterConfigsRequest:
-    """IncrementalAlterConfigs, versions 0 and 1."""
-    return _changes(values, incremental=True)
-
-
-def _changes(values: dict[str, Any], *, incremental: bool) -> administration.AlterConfigsRequest:
-    return administration.AlterConfigsRequest(
-        resources=tuple(
-            administration.ChangedResource(
-                resource_type=one["resource_type"],
-                name=one["resource_name"],
-                changes=tuple(
-                    administration.ConfigChange(
-                        change["name"],
-                        change["value"],
-                        change.get("config_operation", administration.ConfigOperation.SET),
-                    )
-                    for change in one["configs"]
-                ),
-            )
-            for one in values["resources"]
-        ),
-        validate_only=values["validate_only"],
-        incremental=incremental,
-    )
-
-
-def encode_alter_configs(reply: administration.AlterConfigsResponse, shape: Shape) -> Any:
-    """AlterConfigs, versions 0 to 2."""
-    return shape.AlterConfigsResponse(throttle_time=0, responses=_altered(reply, shape))
-
-
-def encode_incremental_alter_configs(reply: administration.AlterConfigsResponse, shape: Shape) -> Any:
-    """IncrementalAlterConfigs, versions 0 and 1."""
-    return shape.IncrementalAlterConfigsResponse(throttle_time=0, responses=_altered(reply, shape))
-
-
-def _altered(reply: administration.AlterConfigsResponse, shape: Shape) -> tuple[Any, ...]:
-    return tuple(
-        shape.AlterConfigsResourceResponse(
-            error_code=one.error_code,
-            error_message=one.error_message,
-            resource_type=one.resource_type,
-            resource_name=one.name,
+DELETE_TOPICS_REQUEST = Layout(
+    administration.DeleteTopicsRequest,
+    fields={"topics": Layout(TopicReference)},
+    write=_TIMEOUT | {"topic_names": lambda request, _: tuple(topic.name for topic in request.topics)},
+    read=_delete_topics,
+)
+DELETE_TOPICS_RESPONSE = Layout(
+    administration.DeleteTopicsResponse,
+    {"topics": "responses"},
+    fields={"topics": Layout(administration.DeletedTopic)},
+)
+CREATE_PARTITIONS_REQUEST = Layout(
+    administration.CreatePartitionsRequest,
+    fields={"topics": Layout(administration.GrownTopic, fields={"assignments": only("broker_ids")})},
+    write=_TIMEOUT,
+)
+CREATE_PARTITIONS_RESPONSE = Layout(
+    administration.CreatePartitionsResponse,
+    {"topics": "results"},
+    fields={"topics": Layout(administration.CreatedPartitions)},
+)
+_NAME = {"name": "resource_name"}
+DESCRIBE_CONFIGS_REQUEST = Layout(
+    administration.DescribeConfigsRequest,
+    fields={"resources": Layout(administration.ConfigResource, _NAME | {"keys": "configuration_keys"})},
+)
+DESCRIBE_CONFIGS_RESPONSE = Layout(
+    administration.DescribeConfigsResponse,
+    {"resources": "results"},
+    fields={
+        "resources": Layout(
+            administration.DescribedConfigs, _NAME | {"entries": "configs"}, fields={"entries": _ENTRY}
         )
-        for one in reply.resources
+    },
+)
+_CHANGED = Layout(
+    administration.ChangedResource,
+    _NAME | {"changes": "configs"},
+    fields={"changes": Layout(administration.ConfigChange, {"operation": "config_operation"})},
+)
+ALTER_CONFIGS_REQUEST = Layout(
+    administration.AlterConfigsRequest,
+    fields={"resources": _CHANGED},
+    read=lambda values, _: administration.AlterConfigsRequest(**values, incremental=False),
+)
+INCREMENTAL_ALTER_CONFIGS_REQUEST = Layout(administration.AlterConfigsRequest, fields={"resources": _CHANGED})
+_ALTERED = Layout(administration.AlteredConfigs, _NAME)
+ALTER_CONFIGS_RESPONSE = Layout(
+    administration.AlterConfigsResponse, {"resources": "responses"}, fields={"resources": _ALTERED}
+)
+
+
+def _changes(call: AlterConfigsCall, _: int) -> tuple[administration.ChangedResource, ...]:
+    operation = administration.ConfigOperation
+    changes = (
+        administration.ConfigChange(name, value, operation.DELETE if value is None else operation.SET)
+        for name, value in call.values.items()
     )
+    changed = administration.ChangedResource(
+        resource_type=call.resource_type, name=call.name, changes=tuple(changes)
+    )
+    return (changed,)
+
+
+def _altered(values: dict[str, Any], _: int) -> AlterConfigsReply:
+    (only_one,) = values["responses"]
+    return AlterConfigsReply(error_code=only_one.error_code, error_message=only_one.error_message)
+
+
+ALTER_CONFIGS_CALL = Layout(AlterConfigsCall, fields={"resources": _CHANGED}, write={"resources": _changes})
+ALTER_CONFIGS_REPLY = Layout(AlterConfigsReply, fields={"responses": _ALTERED}, read=_altered)
+
+
+def _replica_reply(values: dict[str, Any], topics: str) -> ReplicaReply:
+    whole = values.get("error_code", ErrorCode.NONE)
+    results: list[ReplicaReply] = [one for topic in values[topics] for one in topic]
+    if whole is not ErrorCode.NONE or not results:
+        return ReplicaReply(error_code=whole, error_message=values.get("error_message"))
+    return results[0]
+
+
+REASSIGN_CALL = Layout(
+    ReassignCall,
+    fields={"topics": row("name", "partitions", fields={"partitions": row("partition_index", "replicas")})},
+    write=_REPLICAS_TIMEOUT | {"topics": lambda call, _: ((call.topic, ((call.partition, call.replicas),)),)},
+)
+REASSIGN_REPLY = Layout(
+    ReplicaReply,
+    fields={"responses": only("partitions", Layout(ReplicaReply))},
+    read=lambda values, _: _replica_reply(values, "responses"),
+)
+ELECT_CALL = Layout(
+    ElectCall,
+    fields={"topic_partitions": row("topic", "partitions")},
+    write=_REPLICAS_TIMEOUT
+    | {
+        "election_type": _PREFERRED,
+        "topic_partitions": lambda call, _: ((call.topic, (call.partition,)),),
+    },
+)
+ELECT_REPLY = Layout(
+    ReplicaReply,
+    fields={"replica_election_results": only("partition_result", Layout(ReplicaReply))},
+    read=lambda values, _: _replica_reply(values, "replica_election_results"),
+)

@@ -12,7 +12,7 @@ from collections.abc import Generator, Mapping
 from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from fencepost.coordinator.codec.client import read_response, request_frame
-from fencepost.coordinator.codec.client_cluster import BrokerVersions
+from fencepost.coordinator.codec.cluster import BrokerVersions
 from fencepost.coordinator.codec.framing import KAFKA_MAX_FRAME_BYTES, MalformedFrame
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.codec.schema import response_reader

@@ -31,6 +31,14 @@ class WireField(NamedTuple):
     """As kio has it; REQUIRED if there is none."""
 
 
+class RecordForm:
+    """A struct of a record in one version; readers and writers take it as they take kio's classes."""
+
+    def __init__(self, fields: tuple[WireField, ...], *, is_flexible: bool) -> None:
+        self.fields = fields
+        self.__flexible__ = is_flexible
+
+
 def null_struct(field: WireField) -> bytes:
     """What stands for a struct that is null; one that is not has a mark, the byte 1, before it."""
     return b"\xff" if field.tag is None else b"\x00"
@@ -39,6 +47,8 @@ def null_struct(field: WireField) -> bytes:
 @functools.cache
 def wire_fields(entity: Any) -> tuple[WireField, ...]:
     """The fields of a schema's class in their order."""
+    if isinstance(entity, RecordForm):
+        return entity.fields
     hints = typing.get_type_hints(entity)
     return tuple(_wire_field(field, hints[field.name]) for field in dataclasses.fields(entity))
 

@@ -1,280 +1,199 @@
-"""What records of `__consumer_offsets` look like, in the form from which readers and writers are made.
+"""The schemas of records of `__consumer_offsets` (KIP-848, KIP-1071), which layouts are compiled with.
 
-Field by field and in their order as in Kafka 4.3.1's group coordinator. Keys are never flexible; values of
-consumer groups always are, those of offsets from version 4 on. A tag is a field that may be left out, then
-it has its default (KIP-482); without a default it is always written.
+Field by field and in their order as in Kafka 4.3.1's group coordinator, but under our names. Keys are never
+flexible. Values of consumer and streams groups always are, those of classic groups and of offsets from
+version 4 on. A tagged field may be left out, then it has its default (KIP-482); a tagged field without a
+default is always written.
 """
 
-from dataclasses import dataclass, field
-from typing import Any, ClassVar
-
-from fencepost.coordinator.protocol.ids import TopicId
-
-_STRING = {"kafka_type": "string"}
-_UUID = {"kafka_type": "uuid"}
-_BYTES = {"kafka_type": "bytes"}
-_INT8 = {"kafka_type": "int8"}
-_INT32 = {"kafka_type": "int32"}
-_INT64 = {"kafka_type": "int64"}
-_TAG_0: dict[str, Any] = {"tag": 0}
-
-
-class _Plain:
-    __flexible__: ClassVar[bool] = False
-
-
-class Flexible:
-    """A value with compact lengths, and tags at its end."""
-
-    __flexible__: ClassVar[bool] = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class OffsetCommitKeySchema(_Plain):
-    """Keys 0 and 1."""
-
-    group: str = field(metadata=_STRING)
-    topic: str = field(metadata=_STRING)
-    partition: int = field(metadata=_INT32)
-
-
-@dataclass(frozen=True, kw_only=True)
-class GroupKey(_Plain):
-    """Keys 2, 3, 4 and 6."""
-
-    group: str = field(metadata=_STRING)
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemberKey(_Plain):
-    """Keys 5, 7 and 8."""
-
-    group: str = field(metadata=_STRING)
-    member: str = field(metadata=_STRING)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RegularExpressionKey(_Plain):
-    """Key 16."""
-
-    group: str = field(metadata=_STRING)
-    regular_expression: str = field(metadata=_STRING)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OffsetCommitValue0(_Plain):
-    """Value 1, versions 0 and 2."""
-
-    offset: int = field(metadata=_INT64)
-    metadata: str = field(metadata=_STRING)
-    commit_timestamp: int = field(metadata=_INT64)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OffsetCommitValue1(OffsetCommitValue0):
-    """Value 1, version 1: with a time at which it expires."""
-
-    expire_timestamp: int = field(metadata=_INT64)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OffsetCommitValue3(_Plain):
-    """Value 1, version 3: with the leader epoch."""
-
-    offset: int = field(metadata=_INT64)
-    leader_epoch: int = field(metadata=_INT32)
-    metadata: str = field(metadata=_STRING)
-    commit_timestamp: int = field(metadata=_INT64)
-
-
-@dataclass(frozen=True, kw_only=True)
-class OffsetCommitValue4(Flexible):
-    """Value 1, version 4: with the topic's id."""
-
-    offset: int = field(metadata=_INT64)
-    leader_epoch: int = field(metadata=_INT32)
-    metadata: str = field(metadata=_STRING)
-    commit_timestamp: int = field(metadata=_INT64)
-    topic_id: TopicId | None = field(default=None, metadata=_UUID | _TAG_0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassicMember0(_Plain):
-    """A member in value 2, version 0."""
-
-    member_id: str = field(metadata=_STRING)
-    client_id: str = field(metadata=_STRING)
-    client_host: str = field(metadata=_STRING)
-    session_timeout: int = field(metadata=_INT32)
-    subscription: bytes = field(metadata=_BYTES)
-    assignment: bytes = field(metadata=_BYTES)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassicMember1(_Plain):
-    """A member in value 2, versions 1 and 2: with a rebalance time-out of its own."""
-
-    member_id: str = field(metadata=_STRING)
-    client_id: str = field(metadata=_STRING)
-    client_host: str = field(metadata=_STRING)
-    rebalance_timeout: int = field(metadata=_INT32)
-    session_timeout: int = field(metadata=_INT32)
-    subscription: bytes = field(metadata=_BYTES)
-    assignment: bytes = field(metadata=_BYTES)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassicMember3(_Plain):
-    """A member in value 2, version 3: static, if it wants."""
-
-    member_id: str = field(metadata=_STRING)
-    group_instance_id: str | None = field(metadata=_STRING)
-    client_id: str = field(metadata=_STRING)
-    client_host: str = field(metadata=_STRING)
-    rebalance_timeout: int = field(metadata=_INT32)
-    session_timeout: int = field(metadata=_INT32)
-    subscription: bytes = field(metadata=_BYTES)
-    assignment: bytes = field(metadata=_BYTES)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassicMember4(ClassicMember3):
-    """A member in value 2, version 4."""
-
-    __flexible__: ClassVar[bool] = True
-
-
-@dataclass(frozen=True, kw_only=True)
-class _ClassicGroup(_Plain):
-    protocol_type: str = field(metadata=_STRING)
-    generation: int = field(metadata=_INT32)
-    protocol: str | None = field(metadata=_STRING)
-    leader: str | None = field(metadata=_STRING)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassicGroupValue0(_ClassicGroup):
-    """Value 2, version 0."""
-
-    members: tuple[ClassicMember0, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassicGroupValue1(_ClassicGroup):
-    """Value 2, version 1."""
-
-    members: tuple[ClassicMember1, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassicGroupValue2(_ClassicGroup):
-    """Value 2, version 2: with the time of the last change of state."""
-
-    current_state_timestamp: int = field(metadata=_INT64)
-    members: tuple[ClassicMember1, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassicGroupValue3(_ClassicGroup):
-    """Value 2, version 3: the one that Kafka writes."""
-
-    current_state_timestamp: int = field(metadata=_INT64)
-    members: tuple[ClassicMember3, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassicGroupValue4(_ClassicGroup):
-    """Value 2, version 4."""
-
-    __flexible__: ClassVar[bool] = True
-    current_state_timestamp: int = field(metadata=_INT64)
-    members: tuple[ClassicMember4, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class GroupMetadataValueSchema(Flexible):
-    """Value 3."""
-
-    epoch: int = field(metadata=_INT32)
-    metadata_hash: int = field(default=0, metadata=_INT64 | _TAG_0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassicProtocolSchema(Flexible):
-    """A protocol that a member supports."""
-
-    name: str = field(metadata=_STRING)
-    metadata: bytes = field(metadata=_BYTES)
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClassicMemberMetadataSchema(Flexible):
-    """The tag of value 5: a member that speaks the classic protocol."""
-
-    session_timeout_ms: int = field(metadata=_INT32)
-    supported_protocols: tuple[ClassicProtocolSchema, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class MemberMetadataValue(Flexible):
-    """Value 5. Kafka writes its tag for every member, for most of them with null in it."""
-
-    instance_id: str | None = field(metadata=_STRING)
-    rack_id: str | None = field(metadata=_STRING)
-    client_id: str = field(metadata=_STRING)
-    client_host: str = field(metadata=_STRING)
-    subscribed_topic_names: tuple[str, ...] = field(metadata=_STRING)
-    subscribed_topic_regex: str | None = field(metadata=_STRING)
-    rebalance_timeout_ms: int = field(metadata=_INT32)
-    server_assignor: str | None = field(metadata=_STRING)
-    classic: ClassicMemberMetadataSchema | None = field(metadata=_TAG_0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TargetMetadataValue(Flexible):
-    """Value 6."""
-
-    assignment_epoch: int = field(metadata=_INT32)
-    assignment_timestamp: int = field(default=0, metadata=_INT64 | _TAG_0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TopicPartitionsSchema(Flexible):
-    """Partitions of one topic."""
-
-    topic_id: TopicId | None = field(metadata=_UUID)
-    partitions: tuple[int, ...] = field(metadata=_INT32)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TopicPartitionsSince(TopicPartitionsSchema):
-    """Partitions of one topic, and beside each the member epoch at which it was assigned (KIP-1251)."""
-
-    assignment_epochs: tuple[int, ...] | None = field(default=None, metadata=_INT32 | _TAG_0)
-
-
-@dataclass(frozen=True, kw_only=True)
-class TargetMemberValue(Flexible):
-    """Value 7."""
-
-    topic_partitions: tuple[TopicPartitionsSchema, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class CurrentAssignmentValue(Flexible):
-    """Value 8."""
-
-    member_epoch: int = field(metadata=_INT32)
-    previous_member_epoch: int = field(metadata=_INT32)
-    state: int = field(metadata=_INT8)
-    assigned_partitions: tuple[TopicPartitionsSince, ...]
-    partitions_pending_revocation: tuple[TopicPartitionsSince, ...]
-
-
-@dataclass(frozen=True, kw_only=True)
-class RegularExpressionValue(Flexible):
-    """Value 16."""
-
-    topics: tuple[str, ...] = field(metadata=_STRING)
-    version: int = field(metadata=_INT64)
-    timestamp: int = field(metadata=_INT64)
+from __future__ import annotations
+
+from typing import Any, Final, NamedTuple
+
+from fencepost.coordinator.codec.fields import REQUIRED, RecordForm, WireField
+
+NEVER: Final = 1 << 15
+
+
+class SchemaField(NamedTuple):
+    """One field, and the versions that have it."""
+
+    name: str
+    kind: str | RecordSchema
+    is_array: bool = False
+    null: bool = False
+    since: int = 0
+    until: int = NEVER
+    tag: int | None = None
+    default: Any = REQUIRED
+
+
+class RecordSchema:
+    """A key, a value, or a struct in one, in all its versions."""
+
+    def __init__(self, *fields: SchemaField, flexible_from: int = 0) -> None:
+        self._fields = fields
+        self._flexible_from = flexible_from
+
+    def at(self, version: int) -> RecordForm:
+        """The form of one version."""
+        fields = (field for field in self._fields if field.since <= version < field.until)
+        return RecordForm(
+            tuple(
+                WireField(
+                    name=field.name,
+                    kafka_type=field.kind if isinstance(field.kind, str) else None,
+                    struct=None if isinstance(field.kind, str) else field.kind.at(version),
+                    is_array=field.is_array,
+                    is_nullable=field.null,
+                    tag=field.tag,
+                    default=field.default,
+                )
+                for field in fields
+            ),
+            is_flexible=version >= self._flexible_from,
+        )
+
+
+def _strings(*names: str) -> tuple[SchemaField, ...]:
+    return tuple(SchemaField(name, "string") for name in names)
+
+
+def _list(name: str, kind: str | RecordSchema, **more: Any) -> SchemaField:
+    return SchemaField(name, kind, is_array=True, **more)
+
+
+def _nullable(name: str, **more: Any) -> SchemaField:
+    return SchemaField(name, "string", null=True, **more)
+
+
+F: Final = SchemaField
+
+# -- keys ------------------------------------------------------------------------------------------------
+
+GROUP_KEY: Final = RecordSchema(*_strings("group_id"), flexible_from=NEVER)
+MEMBER_KEY: Final = RecordSchema(*_strings("group_id", "member_id"), flexible_from=NEVER)
+EXPRESSION_KEY: Final = RecordSchema(*_strings("group_id", "regular_expression"), flexible_from=NEVER)
+OFFSET_KEY: Final = RecordSchema(*_strings("group_id", "topic"), F("partition", "int32"), flexible_from=NEVER)
+
+# -- values of offsets and classic groups ------------------------------------------------------------------
+
+OFFSET: Final = RecordSchema(
+    F("offset", "int64"),
+    F("leader_epoch", "int32", since=3),
+    F("metadata", "string"),
+    F("commit_timestamp_ms", "int64"),
+    F("expire_timestamp_ms", "int64", since=1, until=2),
+    F("topic_id", "uuid", since=4, tag=0, default=None),
+    flexible_from=4,
+)
+_CLASSIC_MEMBER: Final = RecordSchema(
+    F("member_id", "string"),
+    _nullable("instance_id", since=3),
+    *_strings("client_id", "client_host"),
+    F("rebalance_timeout_ms", "int32", since=1),
+    F("session_timeout_ms", "int32"),
+    F("subscription", "bytes"),
+    F("assignment", "bytes"),
+    flexible_from=4,
+)
+CLASSIC_GROUP: Final = RecordSchema(
+    F("protocol_type", "string"),
+    F("generation", "int32"),
+    _nullable("protocol"),
+    _nullable("leader"),
+    F("current_state_timestamp_ms", "int64", since=2),
+    _list("members", _CLASSIC_MEMBER),
+    flexible_from=4,
+)
+
+# -- values of consumer groups -----------------------------------------------------------------------------
+
+GROUP: Final = RecordSchema(F("epoch", "int32"), F("metadata_hash", "int64", tag=0, default=0))
+_CLASSIC_PROTOCOL: Final = RecordSchema(F("name", "string"), F("metadata", "bytes"))
+_CLASSIC_METADATA: Final = RecordSchema(
+    F("session_timeout_ms", "int32"), _list("supported_protocols", _CLASSIC_PROTOCOL)
+)
+MEMBER: Final = RecordSchema(
+    _nullable("instance_id"),
+    _nullable("rack_id"),
+    *_strings("client_id", "client_host"),
+    _list("subscribed_topic_names", "string"),
+    _nullable("subscribed_topic_regex"),
+    F("rebalance_timeout_ms", "int32"),
+    _nullable("server_assignor"),
+    F("classic", _CLASSIC_METADATA, null=True, tag=0),
+)
+"""Kafka writes the tag for every member, for most of them with null in it."""
+TARGET: Final = RecordSchema(
+    F("assignment_epoch", "int32"), F("assignment_timestamp_ms", "int64", tag=0, default=0)
+)
+_TOPIC: Final = (F("topic_id", "uuid"), _list("partitions", "int32"))
+_EPOCHS: Final = _list("assignment_epochs", "int32", tag=0, default=None)
+_TOPIC_SINCE: Final = RecordSchema(*_TOPIC, _EPOCHS)
+"""Partitions of one topic, with the member epoch at which each was assigned (KIP-1251)."""
+TARGET_OF_MEMBER: Final = RecordSchema(_list("topic_partitions", RecordSchema(*_TOPIC)))
+CURRENT: Final = RecordSchema(
+    F("member_epoch", "int32"),
+    F("previous_member_epoch", "int32"),
+    F("state", "int8"),
+    _list("assigned", _TOPIC_SINCE),
+    _list("pending_revocation", _TOPIC_SINCE),
+)
+EXPRESSION: Final = RecordSchema(
+    _list("topics", "string"), F("image_version", "int64"), F("timestamp_ms", "int64")
+)
+
+# -- values of streams groups ------------------------------------------------------------------------------
+
+_PAIR: Final = RecordSchema(*_strings("key", "value"))
+STREAMS_GROUP: Final = RecordSchema(
+    F("epoch", "int32"),
+    F("metadata_hash", "int64"),
+    F("validated_topology_epoch", "int32", tag=0, default=-1),
+    _list("last_assignment_configs", _PAIR, tag=1, default=None),
+)
+STREAMS_MEMBER: Final = RecordSchema(
+    _nullable("instance_id"),
+    _nullable("rack_id"),
+    *_strings("client_id", "client_host"),
+    F("rebalance_timeout_ms", "int32"),
+    F("topology_epoch", "int32"),
+    F("process_id", "string"),
+    F("user_endpoint", RecordSchema(F("host", "string"), F("port", "uint16")), null=True),
+    _list("client_tags", _PAIR),
+)
+_TASKS: Final = (F("subtopology_id", "string"), _list("partitions", "int32"))
+_ROLES: Final = ("active_tasks", "standby_tasks", "warmup_tasks")
+STREAMS_TARGET_OF_MEMBER: Final = RecordSchema(*(_list(role, RecordSchema(*_TASKS)) for role in _ROLES))
+STREAMS_CURRENT: Final = RecordSchema(
+    F("member_epoch", "int32"),
+    F("previous_member_epoch", "int32"),
+    F("state", "int8"),
+    *(_list(role, RecordSchema(*_TASKS, _EPOCHS)) for role in _ROLES),
+    *(_list(f"{role}_pending_revocation", RecordSchema(*_TASKS, _EPOCHS)) for role in _ROLES),
+)
+_TOPIC_INFO: Final = RecordSchema(
+    F("name", "string"),
+    F("partitions", "int32"),
+    F("replication_factor", "int16"),
+    _list("topic_configs", _PAIR),
+)
+_COPARTITION_GROUP: Final = RecordSchema(
+    *(_list(name, "int16") for name in ("source_topics", "source_topic_regex", "repartition_source_topics"))
+)
+STREAMS_TOPOLOGY: Final = RecordSchema(
+    F("epoch", "int32"),
+    _list(
+        "subtopologies",
+        RecordSchema(
+            F("subtopology_id", "string"),
+            _list("source_topics", "string"),
+            _list("source_topic_regex", "string"),
+            _list("state_changelog_topics", _TOPIC_INFO),
+            _list("repartition_sink_topics", "string"),
+            _list("repartition_source_topics", _TOPIC_INFO),
+            _list("copartition_groups", _COPARTITION_GROUP),
+        ),
+    ),
+)

@@ -1,8 +1,8 @@
-"""Records of `__consumer_offsets` from Kafka's bytes (KIP-848, Records; Kafka 4.3.1's schemas).
+"""Records of `__consumer_offsets` as Kafka's bytes, and back (KIP-848, KIP-1071; as in Kafka 4.3.1).
 
 A key is its record type as int16 and the key's fields, a value its version as int16 and the value's fields;
-no value is a tombstone. What this version does not know, and records of other kinds of groups, come back as
-they are: a log may be newer than its reader.
+no value is a tombstone. Unknown types and versions, and records of other kinds of groups, are kept as bytes:
+a log may be newer than its reader. Records are written in the versions that Kafka 4.3.1 writes.
 """
 
 from __future__ import annotations
@@ -10,22 +10,35 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
-from typing import Any, Final, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
 from fencepost.coordinator.codec import group_record_schemas as s
+from fencepost.coordinator.codec.consumer import PARTITIONS
 from fencepost.coordinator.codec.framing import MalformedFrame
-from fencepost.coordinator.codec.group_record_encoder import MalformedRecord
-from fencepost.coordinator.codec.reader import Reader, entity_reader
-from fencepost.coordinator.codec.streams_records import STREAMS_TYPES
+from fencepost.coordinator.codec.layout import Layout, Via, row
+from fencepost.coordinator.codec.reader import Reader
+from fencepost.coordinator.codec.streams import ENDPOINT, PAIRS, SUBTOPOLOGY, TAGS, TASK_IDS, sorted_pairs
+from fencepost.coordinator.codec.writer import Write
 from fencepost.coordinator.protocol import records as r
-from fencepost.coordinator.protocol.ids import NO_TOPIC_ID, Partitions, TopicId, partitions_of
+from fencepost.coordinator.protocol import streams_records as sr
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.protocol.ids import NO_TOPIC_ID
 from fencepost.coordinator.protocol.records import Record
+from fencepost.coordinator.protocol.streams import Tasks
 
 _INT16: Final = struct.Struct(">h")
+_INT16_MAX: Final = 2**15 - 1
 _NEWEST_TYPE: Final = 23
-"""The last of the streams groups' types, in Kafka 4.3: StreamsGroupTopology and its like."""
+"""The last of the streams groups' types, in Kafka 4.3: StreamsGroupTopology."""
+_UNREADABLE: Final = (MalformedFrame, struct.error, IndexError, UnicodeDecodeError)
+"""What readers raise where bytes are not what they were announced as."""
+K = TypeVar("K")
+
+
+class MalformedRecord(FencepostError):
+    """Bytes that announce a known record and do not hold one; or a record that Kafka has no bytes for."""
 
 
 class OpaqueRecord(msgspec.Struct, frozen=True, gc=False):
@@ -42,21 +55,301 @@ class OpaqueRecord(msgspec.Struct, frozen=True, gc=False):
 
 Decoded: TypeAlias = Record | OpaqueRecord
 
-_UNREADABLE: Final = (MalformedFrame, struct.error, IndexError, UnicodeDecodeError)
-"""What readers raise where bytes are not what they were announced as."""
-
 
 class _Type(NamedTuple):
-    """One record type: the forms of its key and of its value's versions, and the way from each to ours."""
+    """One record type: how its key and its value lie in their structs."""
 
-    key_form: type
-    value_forms: Mapping[int, type]
-    read_key: Callable[[dict[str, Any]], r.RecordKey]
-    read_value: Callable[[dict[str, Any]], r.RecordValue]
+    key: Layout
+    key_schema: s.RecordSchema
+    value: Layout
+    value_schema: s.RecordSchema
+    newest: int = 0
+    """The newest version of the value that can be read."""
+    written: Callable[[Any], int] = lambda value: 0
+    """The version in which a value is written."""
+
+
+# -- values that are not as they look ------------------------------------------------------------------------
+
+
+def _classic_member(values: dict[str, Any], _: int) -> r.GroupMetadataMember:
+    """Before a member had a rebalance time-out, its session time-out was used."""
+    values.setdefault("rebalance_timeout_ms", values["session_timeout_ms"])
+    values.setdefault("instance_id", None)
+    return r.GroupMetadataMember(**values)
+
+
+class _Since(NamedTuple):
+    """Partitions of one topic, or tasks of one subtopology, and the epoch at which each was assigned."""
+
+    key: Any
+    partitions: tuple[int, ...]
+    assignment_epochs: tuple[int, ...] | None = None
+
+
+def _since(held: Mapping[K, tuple[int, ...]], epochs: Mapping[K, Mapping[int, int]]) -> tuple[_Since, ...]:
+    """Epochs are written with a topic if each of its partitions has one, and left out otherwise."""
+    found = []
+    for key, numbers in held.items():
+        known = epochs.get(key, {})
+        since = tuple(known[number] for number in numbers) if known.keys() >= {*numbers} else None
+        found.append(_Since(key, numbers, since))
+    return tuple(found)
+
+
+def _epochs(entries: Iterable[_Since]) -> dict[Any, dict[int, int]]:
+    epochs: dict[Any, dict[int, int]] = {}
+    for key, numbers, since in entries:
+        if since is not None:
+            epochs.setdefault(key, {}).update(sorted(zip(numbers, since, strict=True)))
+    return {key: known for key, known in sorted(epochs.items()) if known}
+
+
+def _pairs(entries: Iterable[_Since]) -> Iterable[tuple[Any, tuple[int, ...]]]:
+    return ((each.key, each.partitions) for each in entries)
+
+
+_TOPICS = Layout(_Since, {"key": "topic_id"})
+
+
+def _current(values: dict[str, Any], _: int) -> r.ConsumerGroupCurrentMemberAssignmentValue:
+    assigned, pending = values["assigned"], values["pending_revocation"]
+    for _key, numbers, since in (*assigned, *pending):
+        if since is not None and len(since) != len(numbers):
+            raise ValueError(f"{len(numbers)} partitions with {len(since)} assignment epochs")
+    canonical = PARTITIONS.read
+    assert canonical is not None
+    return r.ConsumerGroupCurrentMemberAssignmentValue(
+        member_epoch=values["member_epoch"],
+        previous_member_epoch=values["previous_member_epoch"],
+        state=values["state"],
+        assigned=canonical(_pairs(assigned)),
+        pending_revocation=canonical(_pairs(pending)),
+        assignment_epochs=_epochs(
+            each._replace(key=each.key or NO_TOPIC_ID) for each in (*assigned, *pending)
+        ),
+    )
+
+
+_PENDING: Final = "_pending_revocation"
+_ROLES: Final = ("active", "standby", "warmup")
+_ROLE_TASKS = Layout(_Since, {"key": "subtopology_id"})
+
+
+def _tasks(values: dict[str, Any], suffix: str) -> Tasks:
+    canonical = TASK_IDS.read
+    assert canonical is not None
+    return Tasks(*(canonical(_pairs(values[f"{role}_tasks{suffix}"])) for role in _ROLES))
+
+
+def _streams_current(values: dict[str, Any], _: int) -> sr.StreamsGroupCurrentMemberAssignmentValue:
+    """Epochs that are not as many as their tasks are left out: the member's stands for them, as in Kafka."""
+    active = (*values["active_tasks"], *values[f"active_tasks{_PENDING}"])
+    return sr.StreamsGroupCurrentMemberAssignmentValue(
+        member_epoch=values["member_epoch"],
+        previous_member_epoch=values["previous_member_epoch"],
+        state=values["state"],
+        assigned=_tasks(values, ""),
+        pending_revocation=_tasks(values, _PENDING),
+        assignment_epochs=_epochs(each for each in active if each[2] is None or len(each[1]) == len(each[2])),
+    )
+
+
+def _held(role: str, attribute: str) -> Callable[[Any, int], tuple[_Since, ...]]:
+    """Only active tasks have epochs."""
+
+    def held(value: sr.StreamsGroupCurrentMemberAssignmentValue, _: int) -> tuple[_Since, ...]:
+        tasks = getattr(getattr(value, attribute), role)
+        return _since(tasks, value.assignment_epochs if role == "active" else {})
+
+    return held
+
+
+_HELD: Final = {
+    f"{role}_tasks{suffix}": _held(role, attribute)
+    for suffix, attribute in (("", "assigned"), (_PENDING, "pending_revocation"))
+    for role in _ROLES
+}
+
+# -- all types -----------------------------------------------------------------------------------------------
+
+_OFFSETS: Final = _Type(
+    Layout(r.OffsetCommitKey),
+    s.OFFSET_KEY,
+    Layout(r.OffsetCommitValue, absent={"leader_epoch": -1}),
+    s.OFFSET,
+    newest=4,
+    # As in Kafka: a version with a time of expiry has neither leader epoch nor topic id.
+    written=lambda value: 4 if value.expire_timestamp_ms == -1 else 1,
+)
+_TYPES: Final[Mapping[int, _Type]] = {
+    0: _OFFSETS,
+    1: _OFFSETS,
+    2: _Type(
+        Layout(r.GroupMetadataKey),
+        s.GROUP_KEY,
+        Layout(r.GroupMetadataValue, fields={"members": Layout(r.GroupMetadataMember, read=_classic_member)}),
+        s.CLASSIC_GROUP,
+        newest=4,
+        written=lambda value: 3,
+    ),
+    3: _Type(Layout(r.ConsumerGroupMetadataKey), s.GROUP_KEY, Layout(r.ConsumerGroupMetadataValue), s.GROUP),
+    5: _Type(
+        Layout(r.ConsumerGroupMemberMetadataKey),
+        s.MEMBER_KEY,
+        Layout(
+            r.ConsumerGroupMemberMetadataValue,
+            fields={
+                "subscribed_topic_names": Via(read=lambda names: tuple(sorted(set(names)))),
+                "classic": Layout(
+                    r.ClassicMemberMetadata, fields={"supported_protocols": row("name", "metadata")}
+                ),
+            },
+        ),
+        s.MEMBER,
+    ),
+    6: _Type(
+        Layout(r.ConsumerGroupTargetAssignmentMetadataKey),
+        s.GROUP_KEY,
+        Layout(r.ConsumerGroupTargetAssignmentMetadataValue),
+        s.TARGET,
+    ),
+    7: _Type(
+        Layout(r.ConsumerGroupTargetAssignmentMemberKey),
+        s.MEMBER_KEY,
+        Layout(
+            r.ConsumerGroupTargetAssignmentMemberValue,
+            {"partitions": "topic_partitions"},
+            fields={"partitions": PARTITIONS},
+        ),
+        s.TARGET_OF_MEMBER,
+    ),
+    8: _Type(
+        Layout(r.ConsumerGroupCurrentMemberAssignmentKey),
+        s.MEMBER_KEY,
+        Layout(
+            r.ConsumerGroupCurrentMemberAssignmentValue,
+            fields={"assigned": _TOPICS, "pending_revocation": _TOPICS},
+            write={
+                "assigned": lambda value, _: _since(value.assigned, value.assignment_epochs),
+                "pending_revocation": lambda value, _: _since(
+                    value.pending_revocation, value.assignment_epochs
+                ),
+            },
+            read=_current,
+        ),
+        s.CURRENT,
+    ),
+    16: _Type(
+        Layout(r.ConsumerGroupRegularExpressionKey),
+        s.EXPRESSION_KEY,
+        Layout(r.ConsumerGroupRegularExpressionValue),
+        s.EXPRESSION,
+    ),
+    17: _Type(
+        Layout(sr.StreamsGroupMetadataKey),
+        s.GROUP_KEY,
+        Layout(
+            sr.StreamsGroupMetadataValue,
+            fields={"last_assignment_configs": TAGS},
+            write={"last_assignment_configs": lambda value, _: value.last_assignment_configs or None},
+        ),
+        s.STREAMS_GROUP,
+    ),
+    19: _Type(
+        Layout(sr.StreamsGroupMemberMetadataKey),
+        s.MEMBER_KEY,
+        Layout(
+            sr.StreamsGroupMemberMetadataValue,
+            fields={
+                "user_endpoint": ENDPOINT,
+                "client_tags": Via(
+                    of=PAIRS, read=sorted_pairs, write=lambda tags: sorted_pairs(tags.items()).items()
+                ),
+            },
+        ),
+        s.STREAMS_MEMBER,
+    ),
+    20: _Type(
+        Layout(sr.StreamsGroupTargetAssignmentMetadataKey),
+        s.GROUP_KEY,
+        Layout(sr.StreamsGroupTargetAssignmentMetadataValue),
+        s.TARGET,
+    ),
+    21: _Type(
+        Layout(sr.StreamsGroupTargetAssignmentMemberKey),
+        s.MEMBER_KEY,
+        Layout(
+            sr.StreamsGroupTargetAssignmentMemberValue,
+            {f"tasks.{role}": f"{role}_tasks" for role in _ROLES},
+            fields={f"tasks.{role}": TASK_IDS for role in _ROLES},
+            read=lambda values, _: sr.StreamsGroupTargetAssignmentMemberValue(Tasks(*values.values())),
+        ),
+        s.STREAMS_TARGET_OF_MEMBER,
+    ),
+    22: _Type(
+        Layout(sr.StreamsGroupCurrentMemberAssignmentKey),
+        s.MEMBER_KEY,
+        Layout(
+            sr.StreamsGroupCurrentMemberAssignmentValue,
+            fields={name: _ROLE_TASKS for name in _HELD},
+            write=_HELD,
+            read=_streams_current,
+        ),
+        s.STREAMS_CURRENT,
+    ),
+    23: _Type(
+        Layout(sr.StreamsGroupTopologyKey),
+        s.GROUP_KEY,
+        Layout(sr.StreamsGroupTopologyValue, fields={"subtopologies": SUBTOPOLOGY}),
+        s.STREAMS_TOPOLOGY,
+    ),
+}
+
+
+@cache
+def _reader(layout: Layout, schema: s.RecordSchema, version: int) -> Reader:
+    return layout.reader(schema.at(version), version)
+
+
+@cache
+def _writer(layout: Layout, schema: s.RecordSchema, version: int) -> Write:
+    return layout.writer(schema.at(version), version)
+
+
+# -- writing -------------------------------------------------------------------------------------------------
+
+
+def encode_record(record: Record) -> tuple[bytes, bytes | None]:
+    """Return the record's key and value; the value is None for a tombstone.
+
+    :raises MalformedRecord: if a text of the key is longer than 32,767 bytes.
+    """
+    key, value = record.key, record.value
+    if isinstance(key, r.PendingOffsetCommitKey):
+        raise MalformedRecord(f"{key}: Kafka writes it as an offset, in a batch of its transaction")
+    texts = (text for text in msgspec.structs.astuple(key) if isinstance(text, str))
+    if any(len(text.encode()) > _INT16_MAX for text in texts):
+        raise MalformedRecord(f"a text of {key} is longer than a key can hold")
+    number = _number(key)
+    of_key = _TYPES[number]
+    written = _INT16.pack(number) + _writer(of_key.key, of_key.key_schema, 0)(key)
+    if value is None:
+        return written, None
+    of_value = _TYPES[_number(value)]
+    version = of_value.written(value)
+    return written, _INT16.pack(version) + _writer(of_value.value, of_value.value_schema, version)(value)
+
+
+def _number(part: r.RecordKey | r.RecordValue) -> int:
+    return int(type(part).__struct_config__.tag)  # type: ignore[arg-type]  # ours are numbers
+
+
+# -- reading -------------------------------------------------------------------------------------------------
 
 
 def decode_record(key: bytes | None, value: bytes | None) -> Decoded:
-    """The record behind a key and a value.
+    """Return the record of a key and a value.
 
     :raises MalformedRecord: if they are cut short, too long, or not what their type and version announce.
     """
@@ -67,34 +360,25 @@ def decode_record(key: bytes | None, value: bytes | None) -> Decoded:
     known = _TYPES.get(record_type)
     if known is None:
         return OpaqueRecord(record_type, version, _group_of(record_type, key), key, value)
-    parts = _body(known.key_form, key, what=f"key of type {record_type}")
+    found = _body(_reader(known.key, known.key_schema, 0), key, what=f"key of type {record_type}")
     if version is None or value is None:
-        return Record(known.read_key(parts), None)
-    form = known.value_forms.get(version)
-    if form is None:
-        return OpaqueRecord(record_type, version, parts["group"], key, value)
+        return Record(found, None)
+    if not 0 <= version <= known.newest:
+        return OpaqueRecord(record_type, version, found.group_id, key, value)
     what = f"value of type {record_type}, version {version}"
-    values = _body(form, value, what=what)
+    return Record(found, _body(_reader(known.value, known.value_schema, version), value, what=what))
+
+
+def _body(read: Reader, data: bytes, *, what: str) -> Any:
     try:
-        return Record(known.read_key(parts), known.read_value(values))
-    except ValueError as error:
-        raise MalformedRecord(f"{what}: {error}") from error
-
-
-@cache
-def _reader(form: type) -> Reader:
-    return entity_reader(form)
-
-
-def _body(form: type, data: bytes, *, what: str) -> dict[str, Any]:
-    values: dict[str, Any]
-    try:
-        values, end = _reader(form)(data, _INT16.size)
+        found, end = read(data, _INT16.size)
     except _UNREADABLE as error:
         raise MalformedRecord(f"{what} can't be read from {len(data)} bytes: {error}") from error
+    except ValueError as error:
+        raise MalformedRecord(f"{what}: {error}") from error
     if end != len(data):
         raise MalformedRecord(f"{what} has {end} bytes, {len(data)} are there")
-    return values
+    return found
 
 
 def _version(value: bytes | None) -> int | None:
@@ -110,161 +394,9 @@ def _group_of(record_type: int, key: bytes) -> str | None:
     """Each key that exists so far begins with the group's id."""
     if not 0 <= record_type <= _NEWEST_TYPE:
         return None
+    read = _reader(_TYPES[3].key, s.GROUP_KEY, 0)
     try:
-        values, _ = _reader(s.GroupKey)(key, _INT16.size)
+        found, _ = read(key, _INT16.size)
     except _UNREADABLE as error:
         raise MalformedRecord(f"key of type {record_type} can't be read: {error}") from error
-    return str(values["group"])
-
-
-# -- reading -------------------------------------------------------------------------------------------------
-
-
-def _offset(values: dict[str, Any]) -> r.OffsetCommitValue:
-    return r.OffsetCommitValue(
-        offset=values["offset"],
-        leader_epoch=values.get("leader_epoch", -1),
-        metadata=values["metadata"],
-        commit_timestamp_ms=values["commit_timestamp"],
-        expire_timestamp_ms=values.get("expire_timestamp", -1),
-        topic_id=values.get("topic_id"),
-    )
-
-
-def _classic_group(values: dict[str, Any]) -> r.GroupMetadataValue:
-    return r.GroupMetadataValue(
-        protocol_type=values["protocol_type"],
-        generation=values["generation"],
-        protocol=values["protocol"],
-        leader=values["leader"],
-        current_state_timestamp_ms=values.get("current_state_timestamp", -1),
-        members=tuple(
-            r.GroupMetadataMember(
-                member_id=member["member_id"],
-                instance_id=member.get("group_instance_id"),
-                client_id=member["client_id"],
-                client_host=member["client_host"],
-                # Before there was one the session time-out stood for it.
-                rebalance_timeout_ms=member.get("rebalance_timeout", member["session_timeout"]),
-                session_timeout_ms=member["session_timeout"],
-                subscription=member["subscription"],
-                assignment=member["assignment"],
-            )
-            for member in values["members"]
-        ),
-    )
-
-
-def _member(values: dict[str, Any]) -> r.ConsumerGroupMemberMetadataValue:
-    names = tuple(sorted(set(values.pop("subscribed_topic_names"))))
-    classic = values.pop("classic", None)
-    return r.ConsumerGroupMemberMetadataValue(
-        subscribed_topic_names=names,
-        classic=classic
-        and r.ClassicMemberMetadata(
-            classic["session_timeout_ms"],
-            tuple((one["name"], one["metadata"]) for one in classic["supported_protocols"]),
-        ),
-        **values,
-    )
-
-
-def _partitions(topics: Iterable[dict[str, Any]]) -> Partitions:
-    return partitions_of(
-        (topic["topic_id"] or NO_TOPIC_ID, number) for topic in topics for number in topic["partitions"]
-    )
-
-
-def _current(values: dict[str, Any]) -> r.ConsumerGroupCurrentMemberAssignmentValue:
-    assigned, pending = values["assigned_partitions"], values["partitions_pending_revocation"]
-    epochs: dict[TopicId, dict[int, int]] = {}
-    for topic in (*assigned, *pending):
-        since = topic.get("assignment_epochs")
-        if since is None:
-            continue
-        if len(since) != len(topic["partitions"]):
-            raise ValueError(f"{len(topic['partitions'])} partitions with {len(since)} assignment epochs")
-        of_topic = epochs.setdefault(topic["topic_id"] or NO_TOPIC_ID, {})
-        of_topic.update(sorted(zip(topic["partitions"], since, strict=True)))
-    return r.ConsumerGroupCurrentMemberAssignmentValue(
-        member_epoch=values["member_epoch"],
-        previous_member_epoch=values["previous_member_epoch"],
-        state=values["state"],
-        assigned=_partitions(assigned),
-        pending_revocation=_partitions(pending),
-        assignment_epochs={topic_id: of_topic for topic_id, of_topic in sorted(epochs.items()) if of_topic},
-    )
-
-
-_OFFSETS: Final = _Type(
-    s.OffsetCommitKeySchema,
-    {
-        0: s.OffsetCommitValue0,
-        1: s.OffsetCommitValue1,
-        2: s.OffsetCommitValue0,
-        3: s.OffsetCommitValue3,
-        4: s.OffsetCommitValue4,
-    },
-    lambda key: r.OffsetCommitKey(key["group"], key["topic"], key["partition"]),
-    _offset,
-)
-_TYPES: Final[Mapping[int, _Type]] = {
-    0: _OFFSETS,
-    1: _OFFSETS,
-    2: _Type(
-        s.GroupKey,
-        {
-            0: s.ClassicGroupValue0,
-            1: s.ClassicGroupValue1,
-            2: s.ClassicGroupValue2,
-            3: s.ClassicGroupValue3,
-            4: s.ClassicGroupValue4,
-        },
-        lambda key: r.GroupMetadataKey(key["group"]),
-        _classic_group,
-    ),
-    3: _Type(
-        s.GroupKey,
-        {0: s.GroupMetadataValueSchema},
-        lambda key: r.ConsumerGroupMetadataKey(key["group"]),
-        lambda value: r.ConsumerGroupMetadataValue(value["epoch"], value.get("metadata_hash", 0)),
-    ),
-    5: _Type(
-        s.MemberKey,
-        {0: s.MemberMetadataValue},
-        lambda key: r.ConsumerGroupMemberMetadataKey(key["group"], key["member"]),
-        _member,
-    ),
-    6: _Type(
-        s.GroupKey,
-        {0: s.TargetMetadataValue},
-        lambda key: r.ConsumerGroupTargetAssignmentMetadataKey(key["group"]),
-        lambda value: r.ConsumerGroupTargetAssignmentMetadataValue(
-            value["assignment_epoch"], value.get("assignment_timestamp", 0)
-        ),
-    ),
-    7: _Type(
-        s.MemberKey,
-        {0: s.TargetMemberValue},
-        lambda key: r.ConsumerGroupTargetAssignmentMemberKey(key["group"], key["member"]),
-        lambda value: r.ConsumerGroupTargetAssignmentMemberValue(_partitions(value["topic_partitions"])),
-    ),
-    8: _Type(
-        s.MemberKey,
-        {0: s.CurrentAssignmentValue},
-        lambda key: r.ConsumerGroupCurrentMemberAssignmentKey(key["group"], key["member"]),
-        _current,
-    ),
-    16: _Type(
-        s.RegularExpressionKey,
-        {0: s.RegularExpressionValue},
-        lambda key: r.ConsumerGroupRegularExpressionKey(key["group"], key["regular_expression"]),
-        lambda value: r.ConsumerGroupRegularExpressionValue(
-            tuple(value["topics"]), value["version"], value["timestamp"]
-        ),
-    ),
-    **{
-        number: _Type(one.key_form, {0: one.value_form}, one.read_key, one.read_value)
-        for number, one in STREAMS_TYPES.items()
-    },
-}
+    return str(found.group_id)

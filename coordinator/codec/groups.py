@@ -1,26 +1,37 @@
 """Group administration: LeaveGroup (13), ListGroups (16), DeleteGroups (42).
 
-The core takes one group or member a request; the wire has several, so each call is a tuple of the core's
-requests and each reply a tuple of its answers. LeaveGroup: 3 brings several members. ListGroups: 4 filters
-by state, 5 by type.
+The core takes one group or member a request. A request on the wire has several, so each call is a tuple of
+the core's requests, and each reply a tuple of its responses. LeaveGroup: 3 brings several members.
+ListGroups: 4 filters by state, 5 by type.
 """
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from fencepost.coordinator.codec.context import RequestContext
-from fencepost.coordinator.codec.schema import Shape
+from fencepost.coordinator.codec.layout import Layout, Via
 from fencepost.coordinator.protocol import consumer
 from fencepost.coordinator.protocol.cluster import UNKNOWN_OPERATIONS
 from fencepost.coordinator.protocol.errors import ErrorCode
 
 
-def operations_of(code: ErrorCode, operations: int) -> int:
-    """What may be done with a group; nothing is told of one that has an error."""
-    return operations if code is ErrorCode.NONE else UNKNOWN_OPERATIONS
+class DescribedWithOperations(NamedTuple):
+    """A description of a group, and the operations that the response allows on each group."""
+
+    group: Any
+    operations: int
+
+
+def with_operations(reply: Any, _: int) -> list[DescribedWithOperations]:
+    """Return the groups of a response, each with the operations."""
+    return [DescribedWithOperations(group, reply.authorized_operations) for group in reply.groups]
+
+
+def operations_of(described: DescribedWithOperations, _: int) -> int:
+    """Return the operations of one group; they are unknown for a group with an error."""
+    return described.operations if described.group.error_code is ErrorCode.NONE else UNKNOWN_OPERATIONS
 
 
 class LeaveGroupCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -38,63 +49,6 @@ class LeaveGroupReply(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[consumer.LeaveGroupResponse, ...] = ()
 
 
-def decode_leave(values: dict[str, Any], context: RequestContext) -> LeaveGroupCall:
-    """LeaveGroup, versions 0 to 5."""
-    group_id = values["group_id"]
-    if context.api_version < 3:
-        only = consumer.LeaveGroupRequest(group_id=group_id, member_id=values["member_id"])
-        return LeaveGroupCall(group_id=group_id, members=(only,), single=True)
-    return LeaveGroupCall(
-        group_id=group_id,
-        members=tuple(
-            consumer.LeaveGroupRequest(
-                group_id=group_id, member_id=member["member_id"], instance_id=member["group_instance_id"]
-            )
-            for member in values["members"]
-        ),
-    )
-
-
-def encode_leave(reply: LeaveGroupReply, shape: Shape) -> Any:
-    """LeaveGroup, versions 0 to 5."""
-    members: tuple[Any, ...] = ()
-    if shape.version >= 3:
-        members = tuple(
-            shape.MemberResponse(
-                member_id=member.member_id,
-                group_instance_id=member.instance_id,
-                error_code=member.error_code,
-            )
-            for member in reply.members
-        )
-    return shape.LeaveGroupResponse(throttle_time=0, error_code=reply.error_code, members=members)
-
-
-def decode_list(values: dict[str, Any], context: RequestContext) -> consumer.ListGroupsRequest:
-    """ListGroups, versions 0 to 5."""
-    return consumer.ListGroupsRequest(
-        states_filter=tuple(values.get("states_filter", ())),
-        types_filter=tuple(values.get("types_filter", ())),
-    )
-
-
-def encode_list(reply: consumer.ListGroupsResponse, shape: Shape) -> Any:
-    """ListGroups, versions 0 to 5."""
-    return shape.ListGroupsResponse(
-        throttle_time=0,
-        error_code=reply.error_code,
-        groups=tuple(
-            shape.ListedGroup(
-                group_id=group.group_id,
-                protocol_type=group.protocol_type,
-                group_state=group.group_state,
-                group_type=group.group_type,
-            )
-            for group in reply.groups
-        ),
-    )
-
-
 class DeleteGroupsCall(msgspec.Struct, frozen=True, kw_only=True):
     """Groups to delete."""
 
@@ -107,19 +61,39 @@ class DeleteGroupsReply(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[consumer.DeleteGroupsResponse, ...]
 
 
-def decode_delete_groups(values: dict[str, Any], context: RequestContext) -> DeleteGroupsCall:
-    """DeleteGroups, versions 0 to 2."""
-    return DeleteGroupsCall(
-        groups=tuple(consumer.DeleteGroupsRequest(group_id=group_id) for group_id in values["groups_names"])
-    )
+def _leave(values: dict[str, Any], context: Any) -> LeaveGroupCall:
+    group_id = values["group_id"]
+    if "members" not in values:
+        only = consumer.LeaveGroupRequest(group_id=group_id, member_id=values["member_id"])
+        return LeaveGroupCall(group_id=group_id, members=(only,), single=True)
+    members = (msgspec.structs.replace(member, group_id=group_id) for member in values["members"])
+    return LeaveGroupCall(group_id=group_id, members=tuple(members))
 
 
-def encode_delete_groups(reply: DeleteGroupsReply, shape: Shape) -> Any:
-    """DeleteGroups, versions 0 to 2."""
-    return shape.DeleteGroupsResponse(
-        throttle_time=0,
-        results=tuple(
-            shape.DeletableGroupResult(group_id=group.group_id, error_code=group.error_code)
-            for group in reply.groups
-        ),
-    )
+_STATIC = {"instance_id": "group_instance_id"}
+
+LEAVE_REQUEST = Layout(
+    LeaveGroupCall,
+    fields={"members": Layout(consumer.LeaveGroupRequest, _STATIC, absent={"group_id": ""})},
+    write={"member_id": lambda call, _: call.members[0].member_id},
+    read=_leave,
+)
+LEAVE_RESPONSE = Layout(LeaveGroupReply, fields={"members": Layout(consumer.LeaveGroupResponse, _STATIC)})
+LIST_REQUEST = Layout(consumer.ListGroupsRequest)
+LIST_RESPONSE = Layout(
+    consumer.ListGroupsResponse,
+    fields={"groups": Layout(consumer.ListedGroup, absent={"group_state": "", "group_type": ""})},
+)
+DELETE_REQUEST = Layout(
+    DeleteGroupsCall,
+    {"groups": "groups_names"},
+    fields={
+        "groups": Via(
+            read=lambda ids: tuple(consumer.DeleteGroupsRequest(group_id=group_id) for group_id in ids),
+            write=lambda groups: tuple(group.group_id for group in groups),
+        )
+    },
+)
+DELETE_RESPONSE = Layout(
+    DeleteGroupsReply, {"groups": "results"}, fields={"groups": Layout(consumer.DeleteGroupsResponse)}
+)

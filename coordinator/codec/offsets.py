@@ -13,8 +13,7 @@ from typing import Any
 
 import msgspec
 
-from fencepost.coordinator.codec.context import RequestContext
-from fencepost.coordinator.codec.schema import Shape
+from fencepost.coordinator.codec.layout import EMPTY_FOR_NULL, Layout, only
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import NO_EPOCH
 from fencepost.coordinator.protocol.logs import OfTopic
@@ -51,56 +50,6 @@ class OffsetCommitReply(msgspec.Struct, frozen=True, kw_only=True):
     """A code for each partition of the request, in its order."""
 
     topics: tuple[OfTopic[PartitionError], ...]
-
-
-def decode_commit(values: dict[str, Any], context: RequestContext) -> OffsetCommitCall:
-    """OffsetCommit, versions 2 to 10."""
-    return OffsetCommitCall(
-        group_id=values["group_id"],
-        member_id=values["member_id"],
-        member_epoch=values["generation_id_or_member_epoch"],
-        instance_id=values.get("group_instance_id"),
-        retention_time_ms=values.get("retention_time", -1),
-        api_version=context.api_version,
-        topics=tuple(
-            OfTopic(
-                name=topic.get("name"),
-                topic_id=topic.get("topic_id"),
-                partitions=tuple(map(committed_partition, topic["partitions"])),
-            )
-            for topic in values["topics"]
-        ),
-    )
-
-
-def committed_partition(values: dict[str, Any]) -> CommittedPartition:
-    """One partition of an OffsetCommit or a TxnOffsetCommit."""
-    position = OffsetAndMetadata(
-        offset=values["committed_offset"],
-        leader_epoch=values.get("committed_leader_epoch", NO_EPOCH),
-        metadata=values["committed_metadata"] or "",
-    )
-    return CommittedPartition(values["partition_index"], position)
-
-
-def encode_commit(reply: OffsetCommitReply, shape: Shape) -> Any:
-    """OffsetCommit, versions 2 to 10."""
-    return shape.OffsetCommitResponse(
-        throttle_time=0,
-        topics=tuple(
-            shape.OffsetCommitResponseTopic(
-                name=topic.name,
-                topic_id=topic.topic_id,
-                partitions=tuple(
-                    shape.OffsetCommitResponsePartition(
-                        partition_index=one.partition, error_code=one.error_code
-                    )
-                    for one in topic.partitions
-                ),
-            )
-            for topic in reply.topics
-        ),
-    )
 
 
 class OffsetFetchGroup(msgspec.Struct, frozen=True, kw_only=True):
@@ -142,78 +91,6 @@ class OffsetFetchReply(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[FetchedGroup, ...]
 
 
-def decode_fetch(values: dict[str, Any], context: RequestContext) -> OffsetFetchCall:
-    """OffsetFetch, versions 1 to 10."""
-    groups = values["groups"] if context.api_version >= 8 else [values]
-    return OffsetFetchCall(
-        groups=tuple(
-            OffsetFetchGroup(
-                group_id=group["group_id"],
-                member_id=group.get("member_id"),
-                member_epoch=group.get("member_epoch", NO_EPOCH),
-                topics=None if group["topics"] is None else tuple(map(_asked_topic, group["topics"])),
-            )
-            for group in groups
-        ),
-        require_stable=values.get("require_stable", False),
-        api_version=context.api_version,
-    )
-
-
-def _asked_topic(values: dict[str, Any]) -> OfTopic[int]:
-    return OfTopic(
-        name=values.get("name"),
-        topic_id=values.get("topic_id"),
-        partitions=tuple(values["partition_indexes"]),
-    )
-
-
-def encode_fetch(reply: OffsetFetchReply, shape: Shape) -> Any:
-    """Version 1 has no place for the group's error but each partition."""
-    if shape.version >= 8:
-        groups = tuple(
-            shape.OffsetFetchResponseGroup(
-                group_id=group.group_id,
-                topics=_fetched_topics(group, shape, "Topics", "Partitions"),
-                error_code=group.error_code,
-            )
-            for group in reply.groups
-        )
-        return shape.OffsetFetchResponse(throttle_time=0, groups=groups)
-    (group,) = reply.groups
-    return shape.OffsetFetchResponse(
-        throttle_time=0,
-        topics=_fetched_topics(group, shape, "Topic", "Partition"),
-        error_code=group.error_code,
-    )
-
-
-def _fetched_topics(
-    group: FetchedGroup, shape: Shape, topic_kind: str, partition_kind: str
-) -> tuple[Any, ...]:
-    if group.error_code is not ErrorCode.NONE and shape.version >= 2:
-        return ()
-    make_topic = getattr(shape, "OffsetFetchResponse" + topic_kind)
-    make_partition = getattr(shape, "OffsetFetchResponse" + partition_kind)
-    return tuple(
-        make_topic(
-            name=topic.name,
-            topic_id=topic.topic_id,
-            partitions=tuple(
-                make_partition(
-                    partition_index=one.partition,
-                    committed_offset=one.offset.offset,
-                    committed_leader_epoch=one.offset.leader_epoch,
-                    metadata=one.offset.metadata,
-                    error_code=one.error_code if group.error_code is ErrorCode.NONE else group.error_code,
-                )
-                for one in topic.partitions
-            ),
-        )
-        for topic in group.topics
-    )
-
-
 class OffsetDeleteCall(msgspec.Struct, frozen=True, kw_only=True):
     """An OffsetDelete request before its topics are looked up."""
 
@@ -228,34 +105,117 @@ class OffsetDeleteReply(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[OfTopic[PartitionError], ...] = ()
 
 
-def decode_delete(values: dict[str, Any], context: RequestContext) -> OffsetDeleteCall:
-    """OffsetDelete, version 0."""
-    return OffsetDeleteCall(
-        group_id=values["group_id"],
-        topics=tuple(
-            OfTopic(
-                name=topic["name"], partitions=tuple(one["partition_index"] for one in topic["partitions"])
-            )
-            for topic in values["topics"]
+def of_topic(partitions: Layout | None = None, *, names: dict[str, str] | None = None) -> Layout:
+    """Something about partitions of topics, which have names or ids."""
+    return Layout(OfTopic, names, fields={} if partitions is None else {"partitions": partitions})
+
+
+_POSITION = {
+    "partition": "partition_index",
+    "offset.offset": "committed_offset",
+    "offset.leader_epoch": "committed_leader_epoch",
+}
+
+
+COMMITTED = of_topic(
+    Layout(
+        CommittedPartition,
+        _POSITION | {"offset.metadata": "committed_metadata"},
+        fields={"offset.metadata": EMPTY_FOR_NULL},
+        read=lambda values, _: CommittedPartition(
+            values["partition"],
+            OffsetAndMetadata(
+                offset=values["offset.offset"],
+                leader_epoch=values.get("offset.leader_epoch", NO_EPOCH),
+                metadata=values["offset.metadata"],
+            ),
         ),
+    )
+)
+"""Positions to commit, of an OffsetCommit or a TxnOffsetCommit."""
+ERRORS = of_topic(Layout(PartitionError, {"partition": "partition_index"}))
+_ASKED = of_topic(names={"partitions": "partition_indexes"})
+_FETCHED = of_topic(
+    Layout(
+        FetchedOffset,
+        _POSITION | {"offset.metadata": "metadata"},
+        fields={"offset.metadata": EMPTY_FOR_NULL},
+        read=lambda values, _: FetchedOffset(
+            partition=values["partition"],
+            offset=OffsetAndMetadata(
+                offset=values["offset.offset"],
+                leader_epoch=values.get("offset.leader_epoch", NO_EPOCH),
+                metadata=values["offset.metadata"],
+            ),
+            error_code=values["error_code"],
+        ),
+    )
+)
+
+
+def _fetch_call(values: dict[str, Any], context: Any) -> OffsetFetchCall:
+    groups = values.get("groups")
+    if groups is None:
+        groups = (OffsetFetchGroup(group_id=values["group_id"], topics=values["topics"]),)
+    return OffsetFetchCall(
+        groups=groups, require_stable=values.get("require_stable", False), api_version=context.api_version
     )
 
 
-def encode_delete(reply: OffsetDeleteReply, shape: Shape) -> Any:
-    """OffsetDelete, version 0."""
-    return shape.OffsetDeleteResponse(
-        error_code=reply.error_code,
-        throttle_time=0,
-        topics=tuple(
-            shape.OffsetDeleteResponseTopic(
-                name=topic.name,
-                partitions=tuple(
-                    shape.OffsetDeleteResponsePartition(
-                        partition_index=one.partition, error_code=one.error_code
-                    )
-                    for one in topic.partitions
-                ),
-            )
-            for topic in reply.topics
-        ),
-    )
+def _fetch_reply(values: dict[str, Any], _: int) -> OffsetFetchReply:
+    """Before version 8 the response does not name its group."""
+    groups = values.get("groups")
+    if groups is None:
+        code = values.get("error_code", ErrorCode.NONE)
+        groups = (FetchedGroup(group_id="", error_code=code, topics=values["topics"]),)
+    return OffsetFetchReply(groups=groups)
+
+
+def _topics(group: FetchedGroup, version: int) -> tuple[OfTopic[FetchedOffset], ...]:
+    """Version 1 has no place for the group's error but each partition."""
+    if group.error_code is ErrorCode.NONE:
+        return group.topics
+    if version >= 2:
+        return ()
+
+    def failed(topic: OfTopic[FetchedOffset]) -> OfTopic[FetchedOffset]:
+        found = (msgspec.structs.replace(one, error_code=group.error_code) for one in topic.partitions)
+        return msgspec.structs.replace(topic, partitions=tuple(found))
+
+    return tuple(map(failed, group.topics))
+
+
+COMMIT_REQUEST = Layout(
+    OffsetCommitCall,
+    {
+        "member_epoch": "generation_id_or_member_epoch",
+        "instance_id": "group_instance_id",
+        "retention_time_ms": "retention_time",
+    },
+    fields={"topics": COMMITTED},
+    absent={"instance_id": None, "retention_time_ms": -1},
+)
+COMMIT_RESPONSE = Layout(OffsetCommitReply, fields={"topics": ERRORS})
+FETCH_REQUEST = Layout(
+    OffsetFetchCall,
+    fields={"groups": Layout(OffsetFetchGroup, fields={"topics": _ASKED}), "topics": _ASKED},
+    write={
+        "group_id": lambda call, _: call.groups[0].group_id,
+        "topics": lambda call, _: call.groups[0].topics,
+    },
+    read=_fetch_call,
+)
+FETCH_RESPONSE = Layout(
+    OffsetFetchReply,
+    fields={
+        "groups": Layout(FetchedGroup, fields={"topics": _FETCHED}, write={"topics": _topics}),
+        "topics": _FETCHED,
+    },
+    write={
+        "error_code": lambda reply, _: reply.groups[0].error_code,
+        "topics": lambda reply, version: _topics(reply.groups[0], version),
+    },
+    read=_fetch_reply,
+)
+DELETE_REQUEST = Layout(OffsetDeleteCall, fields={"topics": of_topic(only("partition_index"))})
+DELETE_RESPONSE = Layout(OffsetDeleteReply, fields={"topics": ERRORS})

@@ -8,7 +8,6 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from fencepost.coordinator.codec import (
-    acls,
     administration,
     classic,
     cluster,
@@ -17,13 +16,14 @@ from fencepost.coordinator.codec import (
     inspection,
     logs,
     offsets,
-    sasl,
     schema,
+    security,
     streams,
     transactions,
 )
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.framing import MalformedFrame, RequestHeader, response_header
+from fencepost.coordinator.codec.layout import Layout
 from fencepost.coordinator.codec.reader import skip_tagged_fields
 from fencepost.coordinator.codec.writer import joined
 from fencepost.coordinator.protocol.cluster import ApiVersion, ApiVersionsResponse
@@ -89,180 +89,171 @@ def api_name(api_key: int) -> str:
 
 
 class Api(NamedTuple):
-    """One API: its versions, the first flexible one among them, and its two translators."""
+    """One API: the versions that are spoken, and how its two messages lie in Kafka's structs."""
 
-    key: ApiKey
+    key: int
     min_version: int
     max_version: int
-    flexible_from: int
-    decode: Callable[[dict[str, Any], RequestContext], Any]
-    encode: Callable[[Any, schema.Shape], Any]
-    """Gives the bytes of an answer, or, if there are records in it, their pieces."""
+    request: Layout
+    response: Layout
+    pack: Callable[[Any], bytes] | None = None
+    """Writes responses of all versions in place of the layout, where that takes too long."""
 
 
 _APIS: tuple[Api, ...] = (
-    Api(ApiKey.PRODUCE, 3, 13, 9, logs.decode_produce, logs.encode_produce),
-    Api(ApiKey.FETCH, 4, 18, 12, logs.decode_fetch, logs.encode_fetch),
-    Api(ApiKey.LIST_OFFSETS, 1, 11, 6, logs.decode_list_offsets, logs.encode_list_offsets),
-    Api(ApiKey.METADATA, 0, 13, 9, cluster.decode_metadata, cluster.encode_metadata),
-    Api(ApiKey.OFFSET_COMMIT, 2, 10, 8, offsets.decode_commit, offsets.encode_commit),
-    Api(ApiKey.OFFSET_FETCH, 1, 10, 6, offsets.decode_fetch, offsets.encode_fetch),
-    Api(ApiKey.FIND_COORDINATOR, 0, 6, 3, cluster.decode_find_coordinator, cluster.encode_find_coordinator),
-    Api(ApiKey.JOIN_GROUP, 0, 9, 6, classic.decode_join, classic.encode_join),
-    Api(ApiKey.HEARTBEAT, 0, 4, 4, classic.decode_heartbeat, classic.encode_heartbeat),
-    Api(ApiKey.LEAVE_GROUP, 0, 5, 4, groups.decode_leave, groups.encode_leave),
-    Api(ApiKey.SYNC_GROUP, 0, 5, 4, classic.decode_sync, classic.encode_sync),
-    Api(ApiKey.DESCRIBE_GROUPS, 0, 6, 5, classic.decode_describe_groups, classic.encode_describe_groups),
-    Api(ApiKey.LIST_GROUPS, 0, 5, 3, groups.decode_list, groups.encode_list),
-    Api(ApiKey.SASL_HANDSHAKE, 0, 1, 2, sasl.decode_handshake, sasl.encode_handshake),
-    Api(ApiKey.API_VERSIONS, 0, 4, 3, cluster.decode_api_versions, cluster.encode_api_versions),
+    Api(ApiKey.PRODUCE, 3, 13, logs.PRODUCE_REQUEST, logs.PRODUCE_RESPONSE),
+    Api(ApiKey.FETCH, 4, 18, logs.FETCH_REQUEST, logs.FETCH_RESPONSE),
+    Api(ApiKey.LIST_OFFSETS, 1, 11, logs.LIST_OFFSETS_REQUEST, logs.LIST_OFFSETS_RESPONSE),
+    Api(ApiKey.METADATA, 0, 13, cluster.METADATA_REQUEST, cluster.METADATA_RESPONSE),
+    Api(ApiKey.OFFSET_COMMIT, 2, 10, offsets.COMMIT_REQUEST, offsets.COMMIT_RESPONSE),
+    Api(ApiKey.OFFSET_FETCH, 1, 10, offsets.FETCH_REQUEST, offsets.FETCH_RESPONSE),
+    Api(ApiKey.FIND_COORDINATOR, 0, 6, cluster.FIND_COORDINATOR_REQUEST, cluster.FIND_COORDINATOR_RESPONSE),
+    Api(ApiKey.JOIN_GROUP, 0, 9, classic.JOIN_REQUEST, classic.JOIN_RESPONSE),
+    Api(ApiKey.HEARTBEAT, 0, 4, classic.HEARTBEAT_REQUEST, classic.HEARTBEAT_RESPONSE),
+    Api(ApiKey.LEAVE_GROUP, 0, 5, groups.LEAVE_REQUEST, groups.LEAVE_RESPONSE),
+    Api(ApiKey.SYNC_GROUP, 0, 5, classic.SYNC_REQUEST, classic.SYNC_RESPONSE),
+    Api(ApiKey.DESCRIBE_GROUPS, 0, 6, classic.DESCRIBE_REQUEST, classic.DESCRIBE_RESPONSE),
+    Api(ApiKey.LIST_GROUPS, 0, 5, groups.LIST_REQUEST, groups.LIST_RESPONSE),
+    Api(ApiKey.SASL_HANDSHAKE, 0, 1, security.HANDSHAKE_REQUEST, security.HANDSHAKE_RESPONSE),
+    Api(ApiKey.API_VERSIONS, 0, 4, cluster.API_VERSIONS_REQUEST, cluster.API_VERSIONS_RESPONSE),
     Api(
         ApiKey.CREATE_TOPICS,
         2,
         7,
-        5,
-        administration.decode_create_topics,
-        administration.encode_create_topics,
+        administration.CREATE_TOPICS_REQUEST,
+        administration.CREATE_TOPICS_RESPONSE,
     ),
     Api(
         ApiKey.DELETE_TOPICS,
         1,
         6,
-        4,
-        administration.decode_delete_topics,
-        administration.encode_delete_topics,
+        administration.DELETE_TOPICS_REQUEST,
+        administration.DELETE_TOPICS_RESPONSE,
     ),
-    Api(ApiKey.DELETE_RECORDS, 0, 2, 2, logs.decode_delete_records, logs.encode_delete_records),
+    Api(ApiKey.DELETE_RECORDS, 0, 2, logs.DELETE_RECORDS_REQUEST, logs.DELETE_RECORDS_RESPONSE),
     Api(
         ApiKey.INIT_PRODUCER_ID,
         0,
         5,
-        2,
-        transactions.decode_init_producer_id,
-        transactions.encode_init_producer_id,
+        transactions.INIT_PRODUCER_ID_REQUEST,
+        transactions.INIT_PRODUCER_ID_RESPONSE,
     ),
     Api(
         ApiKey.OFFSET_FOR_LEADER_EPOCH,
         2,
         4,
-        4,
-        logs.decode_offset_for_leader_epoch,
-        logs.encode_offset_for_leader_epoch,
+        logs.OFFSET_FOR_LEADER_EPOCH_REQUEST,
+        logs.OFFSET_FOR_LEADER_EPOCH_RESPONSE,
     ),
     Api(
         ApiKey.ADD_PARTITIONS_TO_TXN,
         0,
         5,
-        3,
-        transactions.decode_add_partitions,
-        transactions.encode_add_partitions,
+        transactions.ADD_PARTITIONS_REQUEST,
+        transactions.ADD_PARTITIONS_RESPONSE,
     ),
-    Api(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, 3, transactions.decode_add_offsets, transactions.encode_add_offsets),
-    Api(ApiKey.END_TXN, 0, 5, 3, transactions.decode_end, transactions.encode_end),
+    Api(ApiKey.ADD_OFFSETS_TO_TXN, 0, 4, transactions.ADD_OFFSETS_REQUEST, transactions.ADD_OFFSETS_RESPONSE),
+    Api(ApiKey.END_TXN, 0, 5, transactions.END_REQUEST, transactions.END_RESPONSE),
     Api(
         ApiKey.TXN_OFFSET_COMMIT,
         0,
         5,
-        3,
-        transactions.decode_offset_commit,
-        transactions.encode_offset_commit,
+        transactions.OFFSET_COMMIT_REQUEST,
+        transactions.OFFSET_COMMIT_RESPONSE,
     ),
-    Api(ApiKey.DESCRIBE_ACLS, 1, 3, 2, acls.decode_describe, acls.encode_describe),
-    Api(ApiKey.CREATE_ACLS, 1, 3, 2, acls.decode_create, acls.encode_create),
-    Api(ApiKey.DELETE_ACLS, 1, 3, 2, acls.decode_delete, acls.encode_delete),
+    Api(ApiKey.DESCRIBE_ACLS, 1, 3, security.DESCRIBE_ACLS_REQUEST, security.DESCRIBE_ACLS_RESPONSE),
+    Api(ApiKey.CREATE_ACLS, 1, 3, security.CREATE_ACLS_REQUEST, security.CREATE_ACLS_RESPONSE),
+    Api(ApiKey.DELETE_ACLS, 1, 3, security.DELETE_ACLS_REQUEST, security.DELETE_ACLS_RESPONSE),
     Api(
         ApiKey.DESCRIBE_CONFIGS,
         1,
         4,
-        4,
-        administration.decode_describe_configs,
-        administration.encode_describe_configs,
+        administration.DESCRIBE_CONFIGS_REQUEST,
+        administration.DESCRIBE_CONFIGS_RESPONSE,
     ),
     Api(
         ApiKey.ALTER_CONFIGS,
         0,
         2,
-        2,
-        administration.decode_alter_configs,
-        administration.encode_alter_configs,
+        administration.ALTER_CONFIGS_REQUEST,
+        administration.ALTER_CONFIGS_RESPONSE,
     ),
     Api(
         ApiKey.DESCRIBE_LOG_DIRS,
         1,
         5,
-        2,
-        inspection.decode_describe_log_dirs,
-        inspection.encode_describe_log_dirs,
+        inspection.DESCRIBE_LOG_DIRS_REQUEST,
+        inspection.DESCRIBE_LOG_DIRS_RESPONSE,
     ),
-    Api(ApiKey.SASL_AUTHENTICATE, 0, 2, 2, sasl.decode_authenticate, sasl.encode_authenticate),
+    Api(ApiKey.SASL_AUTHENTICATE, 0, 2, security.AUTHENTICATE_REQUEST, security.AUTHENTICATE_RESPONSE),
     Api(
         ApiKey.CREATE_PARTITIONS,
         0,
         3,
-        2,
-        administration.decode_create_partitions,
-        administration.encode_create_partitions,
+        administration.CREATE_PARTITIONS_REQUEST,
+        administration.CREATE_PARTITIONS_RESPONSE,
     ),
-    Api(ApiKey.DELETE_GROUPS, 0, 2, 2, groups.decode_delete_groups, groups.encode_delete_groups),
+    Api(ApiKey.DELETE_GROUPS, 0, 2, groups.DELETE_REQUEST, groups.DELETE_RESPONSE),
     Api(
         ApiKey.INCREMENTAL_ALTER_CONFIGS,
         0,
         1,
-        1,
-        administration.decode_incremental_alter_configs,
-        administration.encode_incremental_alter_configs,
+        administration.INCREMENTAL_ALTER_CONFIGS_REQUEST,
+        administration.ALTER_CONFIGS_RESPONSE,
     ),
-    Api(ApiKey.OFFSET_DELETE, 0, 0, 1, offsets.decode_delete, offsets.encode_delete),
-    Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, 0, cluster.decode_describe_cluster, cluster.encode_describe_cluster),
+    Api(ApiKey.OFFSET_DELETE, 0, 0, offsets.DELETE_REQUEST, offsets.DELETE_RESPONSE),
+    Api(ApiKey.DESCRIBE_CLUSTER, 0, 2, cluster.DESCRIBE_CLUSTER_REQUEST, cluster.DESCRIBE_CLUSTER_RESPONSE),
     Api(
         ApiKey.DESCRIBE_PRODUCERS,
         0,
         0,
-        0,
-        inspection.decode_describe_producers,
-        inspection.encode_describe_producers,
+        inspection.DESCRIBE_PRODUCERS_REQUEST,
+        inspection.DESCRIBE_PRODUCERS_RESPONSE,
     ),
     Api(
         ApiKey.DESCRIBE_TRANSACTIONS,
         0,
         0,
-        0,
-        inspection.decode_describe_transactions,
-        inspection.encode_describe_transactions,
+        inspection.DESCRIBE_TRANSACTIONS_REQUEST,
+        inspection.DESCRIBE_TRANSACTIONS_RESPONSE,
     ),
     Api(
         ApiKey.LIST_TRANSACTIONS,
         0,
         2,
-        0,
-        inspection.decode_list_transactions,
-        inspection.encode_list_transactions,
+        inspection.LIST_TRANSACTIONS_REQUEST,
+        inspection.LIST_TRANSACTIONS_RESPONSE,
     ),
-    Api(ApiKey.CONSUMER_GROUP_HEARTBEAT, 0, 1, 0, consumer.decode_heartbeat, consumer.pack_heartbeat),
-    Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, 0, consumer.decode_describe, consumer.encode_describe),
+    Api(
+        ApiKey.CONSUMER_GROUP_HEARTBEAT,
+        0,
+        1,
+        consumer.HEARTBEAT_REQUEST,
+        consumer.HEARTBEAT_RESPONSE,
+        pack=consumer.pack_heartbeat,
+    ),
+    Api(ApiKey.CONSUMER_GROUP_DESCRIBE, 0, 1, consumer.DESCRIBE_REQUEST, consumer.DESCRIBE_RESPONSE),
     Api(
         ApiKey.LIST_CONFIG_RESOURCES,
         0,
         1,
-        0,
-        inspection.decode_list_config_resources,
-        inspection.encode_list_config_resources,
+        inspection.LIST_CONFIG_RESOURCES_REQUEST,
+        inspection.LIST_CONFIG_RESOURCES_RESPONSE,
     ),
     Api(
         ApiKey.DESCRIBE_TOPIC_PARTITIONS,
         0,
         0,
-        0,
-        cluster.decode_describe_topic_partitions,
-        cluster.encode_describe_topic_partitions,
+        cluster.DESCRIBE_TOPIC_PARTITIONS_REQUEST,
+        cluster.DESCRIBE_TOPIC_PARTITIONS_RESPONSE,
     ),
-    Api(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, 0, streams.decode_heartbeat, streams.encode_heartbeat),
-    Api(ApiKey.STREAMS_GROUP_DESCRIBE, 0, 0, 0, streams.decode_describe, streams.encode_describe),
+    Api(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0, streams.HEARTBEAT_REQUEST, streams.HEARTBEAT_RESPONSE),
+    Api(ApiKey.STREAMS_GROUP_DESCRIBE, 0, 0, streams.DESCRIBE_REQUEST, streams.DESCRIBE_RESPONSE),
 )
 
 REGISTRY: dict[int, Api] = {int(api.key): api for api in _APIS}
 
-_TOLD_FROM = {ApiKey.PRODUCE: 0}
+_TOLD_FROM: dict[int, int] = {ApiKey.PRODUCE: 0}
 """Versions that are told though they are refused, as Kafka does it: older librdkafka takes a broker without
 them for one that knows no gzip, snappy or lz4, and sends what it should compress as it is (KAFKA-18659)."""
 
@@ -271,35 +262,25 @@ SPOKEN: tuple[ApiVersion, ...] = tuple(
 )
 """What ApiVersions answers."""
 
-ASKED_AGAIN = frozenset({ApiKey.API_VERSIONS, ApiKey.METADATA})
-"""Every client that connects asks these, mostly in the same words, and so of each new server in a process.
-
-Their answers follow from the request, the address that was asked, and what the cluster is made of.
-"""
-_KEPT = 4
-"""A client that joins a group asks for all topics, and then for its own, twice each."""
-_KEPT_BYTES = 1024
-"""Requests above this size are no client's first ones; they are not worth keeping."""
-
 _MALFORMED = (MalformedFrame, struct.error, IndexError, UnicodeDecodeError)
 
 
 class VersionCodec:
-    """The translators of one (API, version), with its schema loaded."""
+    """One (API, version) as a server reads and writes it, with its schema loaded."""
 
-    __slots__ = ("_asked", "_kept", "_read", "_shape", "api", "flexible", "flexible_answer", "version")
+    __slots__ = ("_given", "_read", "_write", "api", "flexible", "flexible_answer", "version")
 
     def __init__(self, api: Api, version: int) -> None:
         self.api = api
         self.version = version
-        self.flexible = version >= api.flexible_from
-        self.flexible_answer = self.flexible and api.key is not ApiKey.API_VERSIONS
-        self._read = schema.request_reader(api.key, version)
-        self._shape = schema.Shape(api.key, version)
-        self._asked: dict[bytes, Any] = {}
-        """Requests by the bytes of their bodies."""
-        self._kept: dict[int, tuple[Any, list[bytes]]] = {}
-        """Answers by their identity, with their bytes."""
+        self.flexible = schema.is_flexible(api.key, version)
+        self.flexible_answer = self.flexible and api.key != ApiKey.API_VERSIONS
+        self._read = schema.request_values_reader(api.request, api.key, version)
+        self._write = api.pack or schema.response_writer(api.response, api.key, version)
+        self._given = tuple(
+            (place, name) for place, name in enumerate(RequestContext._fields) if name in api.request.ours
+        )
+        """The fields of the message that are in the context and not in the body."""
 
     def body_of(self, frame: bytes, header: RequestHeader) -> int:
         """Where the request's body starts.
@@ -319,44 +300,24 @@ class VersionCodec:
         Bytes behind the body are ignored, as Kafka does.
         :raises MalformedFrame: if the body is none of this API and version.
         """
-        if self.api.key in ASKED_AGAIN and len(frame) <= _KEPT_BYTES:
-            body = frame[body_offset:]
-            request = self._asked.get(body)
-            if request is None:
-                request = self._decoded(frame, body_offset, context)
-                if len(self._asked) >= _KEPT:
-                    self._asked.clear()
-                self._asked[body] = request
-            return request
-        return self._decoded(frame, body_offset, context)
-
-    def _decoded(self, frame: bytes, body_offset: int, context: RequestContext) -> Any:
+        api, read = self.api, self._read
         try:
-            if len(frame) <= schema.UNCOUNTED_BYTES:
-                values, _ = self._read(frame, body_offset)
-            else:
-                read_counted = schema.counting_request_reader(self.api.key, self.version)
-                values, _ = read_counted(frame, body_offset)
-            return self.api.decode(values, context)
+            if len(frame) > schema.UNCOUNTED_BYTES:
+                read = schema.counting_values_reader(api.request, api.key, self.version)
+            values, _ = read(frame, body_offset)
+            for place, name in self._given:
+                values[name] = context[place]
+            return api.request.made(values, context)
         except _MALFORMED as error:
-            name = self.api.key.name
+            name = ApiKey(api.key).name
             raise MalformedFrame(f"{name} version {self.version} can't be read: {error}") from error
 
     def encode(self, correlation_id: int, reply: Any) -> list[bytes]:
-        """The whole response frame in pieces. Encoding the same object again costs next to nothing."""
-        kept = self._kept.get(id(reply))
-        chunks = self._encoded(reply) if kept is None else kept[1]
+        """The whole response frame in pieces."""
+        body = self._write(reply)
+        chunks = [body] if isinstance(body, bytes) else joined(body)
         header = response_header(correlation_id, sum(map(len, chunks)), flexible=self.flexible_answer)
         return [header + chunks[0], *chunks[1:]]
-
-    def _encoded(self, reply: Any) -> list[bytes]:
-        answer = self.api.encode(reply, self._shape)
-        chunks = [answer] if isinstance(answer, bytes) else joined(answer)
-        if self.api.key in ASKED_AGAIN:
-            if len(self._kept) >= _KEPT:
-                self._kept.clear()
-            self._kept[id(reply)] = (reply, chunks)
-        return chunks
 
 
 _codecs: dict[tuple[int, int], VersionCodec] = {}

@@ -21,7 +21,7 @@ from fencepost.coordinator.codec.offsets import (
     OffsetFetchReply,
 )
 from fencepost.coordinator.codec.reader import read_unsigned_varint, skip_tagged_fields
-from fencepost.coordinator.codec.registry import REGISTRY, ApiKey, codec_of
+from fencepost.coordinator.codec.registry import ApiKey, codec_of
 from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.offsets import (
@@ -48,6 +48,8 @@ MEMBER_APIS: frozenset[int] = frozenset(
 )
 """The APIs whose messages are read; they are small."""
 
+_FIRST_FLEXIBLE_PRODUCE = 9
+
 
 def expects_answer(frame: bytes, header: RequestHeader) -> bool:
     """Whether the broker answers the request: it does not if it is a Produce with acks 0.
@@ -58,7 +60,7 @@ def expects_answer(frame: bytes, header: RequestHeader) -> bool:
         return True
     at = header.body_offset
     try:
-        if header.api_version >= REGISTRY[ApiKey.PRODUCE].flexible_from:
+        if header.api_version >= _FIRST_FLEXIBLE_PRODUCE:
             length, at = read_unsigned_varint(frame, skip_tagged_fields(frame, at))
             at += max(length - 1, 0)
         elif header.api_version >= 3:

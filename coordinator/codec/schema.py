@@ -1,4 +1,4 @@
-"""kio's schemas, loaded at the first use of an API: readers of messages, and shapes to write them with.
+"""kio's schemas, loaded at the first use of an API, and the readers and writers of layouts in them.
 
 This module alone touches kio. A first touch costs 0.1 s, each further API some milliseconds.
 """
@@ -9,12 +9,12 @@ import contextlib
 import functools
 import importlib
 import sys
-from typing import TYPE_CHECKING, Any, cast
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
+from fencepost.coordinator.codec.layout import Layout
 from fencepost.coordinator.codec.reader import STRUCT_COST, Allowance, Reader, entity_reader
-from fencepost.coordinator.codec.writer import StructWriter, struct_writer
-from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import Partitions
+from fencepost.coordinator.codec.writer import Write
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -51,26 +51,33 @@ UNCOUNTED_BYTES = MAX_REQUEST_ELEMENTS // STRUCT_COST
 """Requests up to this size are within the limit: an element has at least one byte."""
 
 
+ValuesReader: TypeAlias = Callable[[bytes, int], tuple[dict[str, Any], int]]
+
+
 @functools.cache
-def request_reader(api_key: int, version: int) -> Reader:
-    """The reader of a request's body."""
+def request_schema(api_key: int, version: int) -> Any:
+    """kio's class of a request."""
     from kio.index import load_request_schema
 
-    return entity_reader(load_request_schema(api_key, version))
+    return load_request_schema(api_key, version)
 
 
 @functools.cache
-def counting_request_reader(api_key: int, version: int) -> Reader:
+def request_values_reader(layout: Layout, api_key: int, version: int) -> ValuesReader:
+    """The reader of a request's body, which yields values by our names."""
+    return layout.values_reader(request_schema(api_key, version), version)
+
+
+@functools.cache
+def counting_values_reader(layout: Layout, api_key: int, version: int) -> ValuesReader:
     """The same reader, which refuses more than MAX_REQUEST_ELEMENTS with MalformedFrame.
 
     Requests of up to UNCOUNTED_BYTES do not need it.
     """
-    from kio.index import load_request_schema
-
     allowance = Allowance("MAX_REQUEST_ELEMENTS", MAX_REQUEST_ELEMENTS)
-    read = entity_reader(load_request_schema(api_key, version), allowance)
+    read = layout.values_reader(request_schema(api_key, version), version, allowance)
 
-    def read_request(data: bytes, at: int) -> tuple[Any, int]:
+    def read_request(data: bytes, at: int) -> tuple[dict[str, Any], int]:
         allowance.renew()
         return read(data, at)
 
@@ -78,11 +85,22 @@ def counting_request_reader(api_key: int, version: int) -> Reader:
 
 
 @functools.cache
-def response_reader(api_key: int, version: int) -> Reader:
-    """The reader of a response's body."""
-    from kio.index import load_response_schema
+def request_writer(layout: Layout, api_key: int, version: int) -> Write:
+    """The writer of a request's body."""
+    return layout.writer(request_schema(api_key, version), version)
 
-    return entity_reader(load_response_schema(api_key, version))
+
+@functools.cache
+def response_reader(api_key: int, version: int, layout: Layout | None = None) -> Reader:
+    """The reader of a response's body: as an object, or without a layout as a dict by Kafka's names."""
+    schema = response_schema(api_key, version)
+    return entity_reader(schema) if layout is None else layout.reader(schema, version)
+
+
+@functools.cache
+def response_writer(layout: Layout, api_key: int, version: int) -> Write:
+    """The writer of a response's body."""
+    return layout.writer(response_schema(api_key, version), version)
 
 
 @functools.cache
@@ -107,43 +125,4 @@ def newest_version(api_key: int) -> int:
 @functools.cache
 def is_flexible(api_key: int, version: int) -> bool:
     """Whether this version has compact lengths and tagged fields (KIP-482)."""
-    from kio.index import load_request_schema
-
-    return bool(load_request_schema(api_key, version).__flexible__)
-
-
-_ERRORS = {int(code): code for code in ErrorCode}
-
-
-def error_of(code: int) -> ErrorCode:
-    """Our code for a number in an answer; one that nobody here knows becomes UNKNOWN_SERVER_ERROR."""
-    return _ERRORS.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
-
-
-class Shape:
-    """The structs of the response of one (API, version), or with `of_request` of its request.
-
-    `shape.Name(field=...)` gives the bytes of the struct Name. Fields that this version lacks are left out.
-    """
-
-    def __init__(self, api_key: int, version: int, *, of_request: bool = False) -> None:
-        from kio.index import load_payload_module
-        from kio.static.constants import EntityType
-
-        self.version = version
-        if of_request:
-            self._module = load_payload_module(api_key, version, EntityType.request)
-        else:
-            self._module = load_payload_module(api_key, version, EntityType.response)
-
-    def __getattr__(self, name: str) -> StructWriter:
-        write = struct_writer(getattr(self._module, name))
-        setattr(self, name, write)
-        return write
-
-    def topic_partitions(self, partitions: Partitions) -> tuple[bytes, ...]:
-        """Partitions as the TopicPartitions struct that group protocols share."""
-        return tuple(
-            self.TopicPartitions(topic_id=topic_id, partitions=numbers)
-            for topic_id, numbers in partitions.items()
-        )
+    return bool(request_schema(api_key, version).__flexible__)

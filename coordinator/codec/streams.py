@@ -1,169 +1,159 @@
-"""StreamsGroupHeartbeat (88) and StreamsGroupDescribe (89), version 0 (KIP-1071)."""
+"""StreamsGroupHeartbeat (88) and StreamsGroupDescribe (89), version 0 (KIP-1071).
+
+Tasks that are read become canonical: sorted, without duplicates and empty subtopologies. A topology stays in
+the order in which it was sent. Records hold the same tasks and topologies.
+"""
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Iterable
 from typing import Any
 
-from fencepost.coordinator.codec.context import RequestContext
-from fencepost.coordinator.codec.groups import operations_of
-from fencepost.coordinator.codec.schema import Shape
-from fencepost.coordinator.codec.streams_topology import (
-    endpoint,
-    pairs,
-    shaped_tasks,
-    shaped_topics,
-    task_ids,
-    topology,
-)
+from fencepost.coordinator.codec.groups import DescribedWithOperations, operations_of, with_operations
+from fencepost.coordinator.codec.layout import ITEMS, Layout, Via, row
 from fencepost.coordinator.protocol import streams
 
-
-def decode_heartbeat(values: dict[str, Any], context: RequestContext) -> streams.StreamsGroupHeartbeatRequest:
-    """What a member owns becomes canonical; its topology stays as it was sent."""
-    brought, tags = values["topology"], values["client_tags"]
-    return streams.StreamsGroupHeartbeatRequest(
-        group_id=values["group_id"],
-        member_id=values["member_id"],
-        member_epoch=values["member_epoch"],
-        endpoint_information_epoch=values["endpoint_information_epoch"],
-        instance_id=values["instance_id"],
-        rack_id=values["rack_id"],
-        rebalance_timeout_ms=values["rebalance_timeout"],
-        topology=None if brought is None else topology(brought),
-        active_tasks=_owned(values["active_tasks"]),
-        standby_tasks=_owned(values["standby_tasks"]),
-        warmup_tasks=_owned(values["warmup_tasks"]),
-        process_id=values["process_id"],
-        user_endpoint=endpoint(values["user_endpoint"]),
-        client_tags=None if tags is None else pairs(tags),
-        task_offsets=_offsets(values["task_offsets"]),
-        task_end_offsets=_offsets(values["task_end_offsets"]),
-        shutdown_application=values["shutdown_application"],
-        client_id=context.client_id,
-        client_host=context.client_host,
-    )
+_KNOWN = {int(code): code for code in streams.StatusCode}
 
 
-def _owned(entries: Iterable[dict[str, Any]] | None) -> streams.TaskIds | None:
-    return None if entries is None else task_ids(entries)
+def task_ids(entries: Iterable[tuple[str, tuple[int, ...]]]) -> streams.TaskIds:
+    """Return tasks in canonical form."""
+    found: dict[str, set[int]] = {}
+    for subtopology, partitions in entries:
+        found.setdefault(subtopology, set()).update(partitions)
+    return {one: tuple(sorted(numbers)) for one, numbers in sorted(found.items()) if numbers}
 
 
-def _offsets(entries: Iterable[dict[str, Any]] | None) -> tuple[streams.TaskOffset, ...] | None:
-    if entries is None:
-        return None
-    return tuple(
-        streams.TaskOffset(entry["subtopology_id"], entry["partition"], entry["offset"]) for entry in entries
-    )
+def sorted_pairs(pairs: Iterable[tuple[str, str]]) -> dict[str, str]:
+    """Return names and values, by name."""
+    return dict(sorted(dict(pairs).items()))
 
 
-def encode_heartbeat(reply: streams.StreamsGroupHeartbeatResponse, shape: Shape) -> Any:
-    """StreamsGroupHeartbeat."""
-    tasks, endpoints = reply.tasks, reply.partitions_by_endpoint
-    return shape.StreamsGroupHeartbeatResponse(
-        throttle_time=0,
-        error_code=reply.error_code,
-        error_message=reply.error_message,
-        member_id=reply.member_id,
-        member_epoch=reply.member_epoch,
-        heartbeat_interval=reply.heartbeat_interval_ms,
-        acceptable_recovery_lag=reply.acceptable_recovery_lag,
-        task_offset_interval=reply.task_offset_interval_ms,
-        status=None
-        if reply.status is None
-        else tuple(
-            shape.Status(status_code=int(status.code), status_detail=status.detail) for status in reply.status
+TASK_IDS = Via(of=row("subtopology_id", "partitions"), read=task_ids, write=ITEMS)
+PAIRS = row("key", "value")
+TAGS = Via(of=PAIRS, read=sorted_pairs, write=ITEMS)
+ENDPOINT = Layout(streams.Endpoint)
+TASKS = Layout(
+    streams.Tasks,
+    {"active": "active_tasks", "standby": "standby_tasks", "warmup": "warmup_tasks"},
+    fields={"active": TASK_IDS, "standby": TASK_IDS, "warmup": TASK_IDS},
+)
+_TOPIC_INFO = Layout(streams.TopicInfo, {"configs": "topic_configs"}, fields={"configs": PAIRS})
+_INTERNAL = {"state_changelog_topics": _TOPIC_INFO, "repartition_source_topics": _TOPIC_INFO}
+SUBTOPOLOGY = Layout(
+    streams.Subtopology, fields=_INTERNAL | {"copartition_groups": Layout(streams.CopartitionGroup)}
+)
+_TASK_OFFSET = Layout(streams.TaskOffset)
+
+HEARTBEAT_REQUEST = Layout(
+    streams.StreamsGroupHeartbeatRequest,
+    {"rebalance_timeout_ms": "rebalance_timeout"},
+    fields={
+        "topology": Layout(streams.Topology, fields={"subtopologies": SUBTOPOLOGY}),
+        "active_tasks": TASK_IDS,
+        "standby_tasks": TASK_IDS,
+        "warmup_tasks": TASK_IDS,
+        "user_endpoint": ENDPOINT,
+        "client_tags": TAGS,
+        "task_offsets": _TASK_OFFSET,
+        "task_end_offsets": _TASK_OFFSET,
+    },
+)
+
+
+def _statuses(rows: Iterable[tuple[int, str]]) -> tuple[streams.Status, ...]:
+    """Leave out an unknown status: newer brokers have more of them."""
+    return tuple(streams.Status(_KNOWN[code], detail) for code, detail in rows if code in _KNOWN)
+
+
+def _role(role: str) -> Any:
+    get = operator.attrgetter(role)
+    return lambda reply, _: None if reply.tasks is None else get(reply.tasks)
+
+
+def _heartbeat_reply(values: dict[str, Any], _: int) -> streams.StreamsGroupHeartbeatResponse:
+    values.pop("throttle_time")
+    roles = [values.pop(f"{role}_tasks") for role in ("active", "standby", "warmup")]
+    tasks = None if all(role is None for role in roles) else streams.Tasks(*(role or {} for role in roles))
+    return streams.StreamsGroupHeartbeatResponse(**values, tasks=tasks)
+
+
+_TOPIC_PARTITIONS = Layout(streams.TopicPartitions)
+HEARTBEAT_RESPONSE = Layout(
+    streams.StreamsGroupHeartbeatResponse,
+    {
+        "heartbeat_interval_ms": "heartbeat_interval",
+        "task_offset_interval_ms": "task_offset_interval",
+        "partitions_by_endpoint": "partitions_by_user_endpoint",
+    },
+    fields={
+        "status": Via(
+            of=row("status_code", "status_detail"),
+            read=_statuses,
+            write=lambda statuses: tuple((status.code, status.detail) for status in statuses),
         ),
-        active_tasks=None if tasks is None else shaped_tasks(tasks.active, shape),
-        standby_tasks=None if tasks is None else shaped_tasks(tasks.standby, shape),
-        warmup_tasks=None if tasks is None else shaped_tasks(tasks.warmup, shape),
-        endpoint_information_epoch=reply.endpoint_information_epoch,
-        partitions_by_user_endpoint=None
-        if endpoints is None
-        else tuple(
-            shape.EndpointToPartitions(
-                user_endpoint=shape.Endpoint(host=entry.endpoint.host, port=entry.endpoint.port),
-                active_partitions=_partitions(entry.active, shape),
-                standby_partitions=_partitions(entry.standby, shape),
-            )
-            for entry in endpoints
+        "active_tasks": TASK_IDS,
+        "standby_tasks": TASK_IDS,
+        "warmup_tasks": TASK_IDS,
+        "partitions_by_endpoint": Layout(
+            streams.EndpointPartitions,
+            {"endpoint": "user_endpoint", "active": "active_partitions", "standby": "standby_partitions"},
+            fields={
+                "endpoint": ENDPOINT,
+                "active": _TOPIC_PARTITIONS,
+                "standby": _TOPIC_PARTITIONS,
+            },
         ),
-    )
+    },
+    write={
+        "active_tasks": _role("active"),
+        "standby_tasks": _role("standby"),
+        "warmup_tasks": _role("warmup"),
+    },
+    read=_heartbeat_reply,
+)
 
 
-def _partitions(topics: Iterable[streams.TopicPartitions], shape: Shape) -> tuple[Any, ...]:
-    return tuple(shape.TopicPartition(topic=topic.topic, partitions=topic.partitions) for topic in topics)
+def _described(values: dict[str, Any], _: int) -> streams.DescribedStreamsGroup:
+    del values["authorized_operations"]
+    epoch, subtopologies = values.pop("topology") or (None, ())
+    return streams.DescribedStreamsGroup(**values, topology_epoch=epoch, subtopologies=subtopologies or ())
 
 
-def decode_describe(values: dict[str, Any], context: RequestContext) -> streams.StreamsGroupDescribeRequest:
-    """StreamsGroupDescribe."""
-    return streams.StreamsGroupDescribeRequest(
-        group_ids=tuple(values["group_ids"]), include_operations=values["include_authorized_operations"]
-    )
+def _topology(described: DescribedWithOperations, _: int) -> tuple[int, Any] | None:
+    group = described.group
+    return None if group.topology_epoch is None else (group.topology_epoch, group.subtopologies)
 
 
-def encode_describe(reply: streams.StreamsGroupDescribeResponse, shape: Shape) -> Any:
-    """StreamsGroupDescribe."""
-    return shape.StreamsGroupDescribeResponse(
-        throttle_time=0,
-        groups=tuple(_group(group, reply.authorized_operations, shape) for group in reply.groups),
-    )
-
-
-def _group(group: streams.DescribedStreamsGroup, operations: int, shape: Shape) -> Any:
-    found = None
-    if group.topology_epoch is not None:
-        found = shape.Topology(
-            epoch=group.topology_epoch,
-            subtopologies=tuple(_subtopology(one, shape) for one in group.subtopologies),
+DESCRIBE_REQUEST = Layout(
+    streams.StreamsGroupDescribeRequest, {"include_operations": "include_authorized_operations"}
+)
+DESCRIBE_RESPONSE = Layout(
+    streams.StreamsGroupDescribeResponse,
+    fields={
+        "groups": Layout(
+            streams.DescribedStreamsGroup,
+            fields={
+                "topology": row(
+                    "epoch",
+                    "subtopologies",
+                    fields={"subtopologies": Layout(streams.DescribedSubtopology, fields=_INTERNAL)},
+                ),
+                "members": Layout(
+                    streams.DescribedStreamsMember,
+                    fields={
+                        "user_endpoint": ENDPOINT,
+                        "client_tags": TAGS,
+                        "assignment": TASKS,
+                        "target_assignment": TASKS,
+                    },
+                ),
+            },
+            write={"authorized_operations": operations_of, "topology": _topology},
+            read=_described,
+            within="group",
         )
-    return shape.DescribedGroup(
-        error_code=group.error_code,
-        error_message=group.error_message,
-        group_id=group.group_id,
-        group_state=group.group_state,
-        group_epoch=group.group_epoch,
-        assignment_epoch=group.assignment_epoch,
-        topology=found,
-        members=tuple(_member(member, shape) for member in group.members),
-        authorized_operations=operations_of(group.error_code, operations),
-    )
-
-
-def _subtopology(one: streams.DescribedSubtopology, shape: Shape) -> Any:
-    return shape.Subtopology(
-        subtopology_id=one.subtopology_id,
-        source_topics=one.source_topics,
-        repartition_sink_topics=one.repartition_sink_topics,
-        state_changelog_topics=shaped_topics(one.state_changelog_topics, shape),
-        repartition_source_topics=shaped_topics(one.repartition_source_topics, shape),
-    )
-
-
-def _member(member: streams.DescribedStreamsMember, shape: Shape) -> Any:
-    at = member.user_endpoint
-    return shape.Member(
-        member_id=member.member_id,
-        member_epoch=member.member_epoch,
-        instance_id=member.instance_id,
-        rack_id=member.rack_id,
-        client_id=member.client_id,
-        client_host=member.client_host,
-        topology_epoch=member.topology_epoch,
-        process_id=member.process_id,
-        user_endpoint=None if at is None else shape.Endpoint(host=at.host, port=at.port),
-        client_tags=tuple(shape.KeyValue(key=key, value=value) for key, value in member.client_tags.items()),
-        task_offsets=(),
-        task_end_offsets=(),
-        assignment=_assignment(member.assignment, shape),
-        target_assignment=_assignment(member.target_assignment, shape),
-        is_classic=False,
-    )
-
-
-def _assignment(tasks: streams.Tasks, shape: Shape) -> Any:
-    return shape.Assignment(
-        active_tasks=shaped_tasks(tasks.active, shape),
-        standby_tasks=shaped_tasks(tasks.standby, shape),
-        warmup_tasks=shaped_tasks(tasks.warmup, shape),
-    )
+    },
+    write={"groups": with_operations},
+)

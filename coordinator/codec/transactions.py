@@ -7,19 +7,17 @@ add no partitions and no offsets by themselves. TxnOffsetCommit: 3 brings the me
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from fencepost.coordinator.codec.context import RequestContext
-from fencepost.coordinator.codec.offsets import CommittedPartition, PartitionError, committed_partition
-from fencepost.coordinator.codec.schema import Shape
+from fencepost.coordinator.codec.layout import Layout, Via, row
+from fencepost.coordinator.codec.offsets import COMMITTED, ERRORS, CommittedPartition, PartitionError
 from fencepost.coordinator.protocol import transactions
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import NO_EPOCH, TopicPartition
 from fencepost.coordinator.protocol.logs import OfTopic
-
-_BATCHED_FROM = 4
 
 
 class AddPartitionsCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -55,168 +53,121 @@ class TxnOffsetCommitReply(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[OfTopic[PartitionError], ...]
 
 
-def decode_init_producer_id(
-    values: dict[str, Any], context: RequestContext
-) -> transactions.InitProducerIdRequest:
-    """InitProducerId, versions 0 to 5."""
-    return transactions.InitProducerIdRequest(
-        transactional_id=values["transactional_id"],
-        timeout_ms=values["transaction_timeout"],
-        producer_id=values.get("producer_id", transactions.NO_PRODUCER_ID),
-        producer_epoch=values.get("producer_epoch", transactions.NO_PRODUCER_EPOCH),
-    )
+def partitions_by_topic(partitions: Iterable[TopicPartition]) -> Mapping[str, list[int]]:
+    """Return the numbers of partitions by topic."""
+    found: dict[str, list[int]] = {}
+    for topic, number in partitions:
+        found.setdefault(topic, []).append(number)
+    return found
 
 
-def encode_init_producer_id(reply: transactions.InitProducerIdResponse, shape: Shape) -> Any:
-    """Versions before 4 do not know PRODUCER_FENCED."""
-    return shape.InitProducerIdResponse(
-        throttle_time=0,
-        error_code=_fenced_before(reply.error_code, shape.version, 4),
-        producer_id=reply.producer_id,
-        producer_epoch=reply.producer_epoch,
-    )
+def topic_partitions_of(topics: Iterable[tuple[str, tuple[int, ...]]]) -> tuple[TopicPartition, ...]:
+    """Return partitions one by one."""
+    return tuple(TopicPartition(topic, number) for topic, numbers in topics for number in numbers)
 
 
-def _fenced_before(code: ErrorCode, version: int, first: int) -> ErrorCode:
-    """What older clients are told when they were fenced (KIP-588)."""
-    if code is ErrorCode.PRODUCER_FENCED and version < first:
-        return ErrorCode.INVALID_PRODUCER_EPOCH
-    return code
+def _older(first: int) -> Via:
+    """An error code; before the version `first` clients do not know PRODUCER_FENCED (KIP-588)."""
+    return Via(codes={ErrorCode.PRODUCER_FENCED: (first, ErrorCode.INVALID_PRODUCER_EPOCH)})
 
 
-def decode_add_partitions(values: dict[str, Any], context: RequestContext) -> AddPartitionsCall:
-    """AddPartitionsToTxn, versions 0 to 5."""
-    if context.api_version >= _BATCHED_FROM:
-        found = tuple(
-            _transaction(one, "", "topics", verify_only=one["verify_only"]) for one in values["transactions"]
+_PARTITIONS = Via(
+    of=row("name", "partitions"),
+    read=topic_partitions_of,
+    write=lambda partitions: partitions_by_topic(partitions).items(),
+)
+_V3 = "v3_and_below_"
+
+
+def _add_partitions(values: dict[str, Any], context: Any) -> AddPartitionsCall:
+    found = values.get("transactions")
+    if found is None:
+        only = transactions.AddPartitionsToTxnRequest(
+            transactional_id=values[f"{_V3}transactional_id"],
+            producer_id=values[f"{_V3}producer_id"],
+            producer_epoch=values[f"{_V3}producer_epoch"],
+            partitions=values[f"{_V3}topics"],
         )
-    else:
-        found = (_transaction(values, "v3_and_below_", "v3_and_below_topics", verify_only=False),)
+        found = (only,)
     return AddPartitionsCall(transactions=found, api_version=context.api_version)
 
 
-def _transaction(
-    values: dict[str, Any], prefix: str, topics: str, *, verify_only: bool
-) -> transactions.AddPartitionsToTxnRequest:
-    return transactions.AddPartitionsToTxnRequest(
-        transactional_id=values[f"{prefix}transactional_id"],
-        producer_id=values[f"{prefix}producer_id"],
-        producer_epoch=values[f"{prefix}producer_epoch"],
-        verify_only=verify_only,
-        partitions=tuple(
-            TopicPartition(topic["name"], number)
-            for topic in values[topics]
-            for number in topic["partitions"]
-        ),
-    )
+def _results(topics: Iterable[tuple[str, Any]]) -> transactions.AddPartitionsToTxnResponse:
+    errors = {TopicPartition(topic, number): code for topic, codes in topics for number, code in codes}
+    return transactions.AddPartitionsToTxnResponse(errors=errors)
 
 
-def encode_add_partitions(reply: AddPartitionsReply, shape: Shape) -> Any:
-    """Versions before 2 do not know PRODUCER_FENCED."""
-    results = [(transactional_id, _topic_results(one, shape)) for transactional_id, one in reply.transactions]
-    if shape.version >= _BATCHED_FROM:
-        return shape.AddPartitionsToTxnResponse(
-            throttle_time=0,
-            error_code=ErrorCode.NONE,
-            results_by_transaction=tuple(
-                shape.AddPartitionsToTxnResult(transactional_id=transactional_id, topic_results=topics)
-                for transactional_id, topics in results
-            ),
-        )
-    return shape.AddPartitionsToTxnResponse(
-        throttle_time=0, results_by_topic_v3_and_below=results[0][1] if results else ()
-    )
-
-
-def _topic_results(reply: transactions.AddPartitionsToTxnResponse, shape: Shape) -> tuple[Any, ...]:
-    by_topic: dict[str, list[Any]] = {}
+def _result_rows(reply: transactions.AddPartitionsToTxnResponse) -> Any:
+    by_topic: dict[str, list[tuple[int, ErrorCode]]] = {}
     for (topic, number), code in reply.errors.items():
-        by_topic.setdefault(topic, []).append(
-            shape.AddPartitionsToTxnPartitionResult(
-                partition_index=number,
-                partition_error_code=_fenced_before(code, shape.version, 2),
+        by_topic.setdefault(topic, []).append((number, code))
+    return by_topic.items()
+
+
+_RESULTS = Via(
+    of=row(
+        "name",
+        "results_by_partition",
+        fields={
+            "results_by_partition": row(
+                "partition_index", "partition_error_code", fields={"partition_error_code": _older(2)}
             )
-        )
-    return tuple(
-        shape.AddPartitionsToTxnTopicResult(
-            name=topic,
-            results_by_partition=tuple(partitions),
-        )
-        for topic, partitions in by_topic.items()
-    )
+        },
+    ),
+    read=_results,
+    write=_result_rows,
+)
+_RESULTS_OF_ONE = "results_by_topic_v3_and_below"
 
 
-def decode_add_offsets(
-    values: dict[str, Any], context: RequestContext
-) -> transactions.AddOffsetsToTxnRequest:
-    """AddOffsetsToTxn, versions 0 to 4."""
-    return transactions.AddOffsetsToTxnRequest(
-        transactional_id=values["transactional_id"],
-        producer_id=values["producer_id"],
-        producer_epoch=values["producer_epoch"],
-        group_id=values["group_id"],
-    )
+def _only_results(reply: AddPartitionsReply, _: int) -> transactions.AddPartitionsToTxnResponse:
+    return reply.transactions[0][1] if reply.transactions else _results(())
 
 
-def encode_add_offsets(reply: transactions.AddOffsetsToTxnResponse, shape: Shape) -> Any:
-    """Versions before 2 do not know PRODUCER_FENCED."""
-    code = _fenced_before(reply.error_code, shape.version, 2)
-    return shape.AddOffsetsToTxnResponse(throttle_time=0, error_code=code)
-
-
-def decode_end(values: dict[str, Any], context: RequestContext) -> transactions.EndTxnRequest:
-    """EndTxn, versions 0 to 5."""
-    return transactions.EndTxnRequest(
-        transactional_id=values["transactional_id"],
-        producer_id=values["producer_id"],
-        producer_epoch=values["producer_epoch"],
-        committed=values["committed"],
-        client_version=transactions.EPOCH_PER_TRANSACTION if context.api_version >= 5 else 0,
-    )
-
-
-def encode_end(reply: transactions.EndTxnResponse, shape: Shape) -> Any:
-    """Versions before 2 do not know PRODUCER_FENCED."""
-    return shape.EndTxnResponse(
-        throttle_time=0,
-        error_code=_fenced_before(reply.error_code, shape.version, 2),
-        producer_id=reply.producer_id,
-        producer_epoch=reply.producer_epoch,
-    )
-
-
-def decode_offset_commit(values: dict[str, Any], context: RequestContext) -> TxnOffsetCommitCall:
-    """TxnOffsetCommit, versions 0 to 5."""
-    return TxnOffsetCommitCall(
-        transactional_id=values["transactional_id"],
-        group_id=values["group_id"],
-        producer_id=values["producer_id"],
-        producer_epoch=values["producer_epoch"],
-        member_id=values.get("member_id", ""),
-        member_epoch=values.get("generation_id", NO_EPOCH),
-        instance_id=values.get("group_instance_id"),
-        api_version=context.api_version,
-        topics=tuple(
-            OfTopic(name=topic["name"], partitions=tuple(map(committed_partition, topic["partitions"])))
-            for topic in values["topics"]
+INIT_PRODUCER_ID_REQUEST = Layout(transactions.InitProducerIdRequest, {"timeout_ms": "transaction_timeout"})
+INIT_PRODUCER_ID_RESPONSE = Layout(transactions.InitProducerIdResponse, fields={"error_code": _older(4)})
+ADD_PARTITIONS_REQUEST = Layout(
+    AddPartitionsCall,
+    fields={
+        "transactions": Layout(
+            transactions.AddPartitionsToTxnRequest,
+            {"partitions": "topics"},
+            fields={"partitions": _PARTITIONS},
         ),
-    )
-
-
-def encode_offset_commit(reply: TxnOffsetCommitReply, shape: Shape) -> Any:
-    """TxnOffsetCommit, versions 0 to 5."""
-    return shape.TxnOffsetCommitResponse(
-        throttle_time=0,
-        topics=tuple(
-            shape.TxnOffsetCommitResponseTopic(
-                name=topic.name,
-                partitions=tuple(
-                    shape.TxnOffsetCommitResponsePartition(
-                        partition_index=one.partition, error_code=one.error_code
-                    )
-                    for one in topic.partitions
-                ),
-            )
-            for topic in reply.topics
-        ),
-    )
+        f"{_V3}topics": _PARTITIONS,
+    },
+    write={
+        f"{_V3}transactional_id": lambda call, _: call.transactions[0].transactional_id,
+        f"{_V3}producer_id": lambda call, _: call.transactions[0].producer_id,
+        f"{_V3}producer_epoch": lambda call, _: call.transactions[0].producer_epoch,
+        f"{_V3}topics": lambda call, _: call.transactions[0].partitions,
+    },
+    read=_add_partitions,
+)
+ADD_PARTITIONS_RESPONSE = Layout(
+    AddPartitionsReply,
+    {"transactions": "results_by_transaction"},
+    fields={
+        "transactions": row("transactional_id", "topic_results", fields={"topic_results": _RESULTS}),
+        _RESULTS_OF_ONE: _RESULTS,
+    },
+    write={_RESULTS_OF_ONE: _only_results},
+    read=lambda values, _: AddPartitionsReply(
+        transactions=values["transactions"] if "transactions" in values else (("", values[_RESULTS_OF_ONE]),)
+    ),
+)
+ADD_OFFSETS_REQUEST = Layout(transactions.AddOffsetsToTxnRequest)
+ADD_OFFSETS_RESPONSE = Layout(transactions.AddOffsetsToTxnResponse, fields={"error_code": _older(2)})
+END_REQUEST = Layout(
+    transactions.EndTxnRequest,
+    read=lambda values, context: transactions.EndTxnRequest(
+        **values, client_version=transactions.EPOCH_PER_TRANSACTION if context.api_version >= 5 else 0
+    ),
+)
+END_RESPONSE = Layout(transactions.EndTxnResponse, fields={"error_code": _older(2)})
+OFFSET_COMMIT_REQUEST = Layout(
+    TxnOffsetCommitCall,
+    {"member_epoch": "generation_id", "instance_id": "group_instance_id"},
+    fields={"topics": COMMITTED},
+)
+OFFSET_COMMIT_RESPONSE = Layout(TxnOffsetCommitReply, fields={"topics": ERRORS})

@@ -10,20 +10,18 @@ records somewhere in it is written in pieces.
 
 from __future__ import annotations
 
-import dataclasses
 import datetime
 import functools
 import itertools
 import struct
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from fencepost.coordinator.codec.fields import REQUIRED, WireField, null_struct, wire_fields
 from fencepost.coordinator.protocol.ids import TopicId, uuid_from_topic_id
 
 Write: TypeAlias = Callable[[Any], Any]
 """From a value to its bytes, or to their pieces."""
-StructWriter: TypeAlias = Callable[..., Any]
 
 LARGE_BYTES = 16_384
 """Smaller pieces are joined with their neighbours: to copy them is cheaper than to send them alone."""
@@ -120,16 +118,14 @@ def _records(flexible: bool) -> Write:
     return write
 
 
-def _array(element: Write | None, *, flexible: bool, nullable: bool, pieces: bool) -> Write:
-    """Without `element` they are written already."""
+def _array(element: Write, *, flexible: bool, nullable: bool, pieces: bool) -> Write:
     write_size = _compact_size if flexible else _int32
 
     def write(values: Sequence[Any]) -> bytes:
-        written: Iterable[bytes] = values if element is None else map(element, values)
-        return write_size(len(values)) + b"".join(written)
+        return write_size(len(values)) + b"".join(map(element, values))
 
-    def write_pieces(values: Sequence[list[bytes]]) -> list[bytes]:
-        return [write_size(len(values)), *itertools.chain.from_iterable(values)]
+    def write_pieces(values: Sequence[Any]) -> list[bytes]:
+        return [write_size(len(values)), *itertools.chain.from_iterable(map(element, values))]
 
     chosen: Write = write_pieces if pieces else write
     return _or_null(chosen, write_size(-1)) if nullable else chosen
@@ -139,29 +135,30 @@ def _as_it_is(written: Any) -> Any:
     return written
 
 
-def _after_mark(written: bytes) -> bytes:
-    return b"\x01" + written
-
-
-def _field_writer(field: WireField, *, flexible: bool) -> Write:
+def field_writer(field: WireField, *, flexible: bool, element: Write | None = None) -> Write:
+    """A writer of one field of a schema's class. `element` writes a struct, bytes by default."""
     if field.kafka_type is None:
+        write_struct = element or _as_it_is
         if field.is_array:
             in_pieces = is_in_pieces(field.struct)
-            return _array(None, flexible=flexible, nullable=field.is_nullable, pieces=in_pieces)
-        return _or_null(_after_mark, null_struct(field)) if field.is_nullable else _as_it_is
+            return _array(write_struct, flexible=flexible, nullable=field.is_nullable, pieces=in_pieces)
+        if field.is_nullable:
+            return _or_null(lambda value: b"\x01" + write_struct(value), null_struct(field))
+        return write_struct
     if field.kafka_type in _FIXED:
-        element = _FIXED[field.kafka_type]
+        write = _FIXED[field.kafka_type]
     elif field.kafka_type == "records":
-        element = _records(flexible)
+        write = _records(flexible)
     else:
-        element, null = _SIZED[field.kafka_type, flexible]
+        write, null = _SIZED[field.kafka_type, flexible]
         if field.is_nullable and not field.is_array:
-            element = _or_null(element, null)
+            write = _or_null(write, null)
     if field.is_array:
-        return _array(element, flexible=flexible, nullable=field.is_nullable, pieces=False)
-    return element
+        return _array(write, flexible=flexible, nullable=field.is_nullable, pieces=False)
+    return write
 
 
+@functools.cache
 def is_in_pieces(entity: Any) -> bool:
     """Whether a schema's class has records somewhere in it."""
     return any(
@@ -170,74 +167,77 @@ def is_in_pieces(entity: Any) -> bool:
     )
 
 
+def unset(_: Any) -> None:
+    """Stand for the value of a field that no object has: it gets its default, and no tag."""
+
+
 def _default(field: WireField) -> Any:
+    """The default as writers take it; a tagged field with it is left out."""
     if field.default is REQUIRED:
+        if field.is_nullable:
+            return None if field.tag is None else REQUIRED
         return () if field.is_array else _ZEROES.get(field.kafka_type or "", 0)
+    if isinstance(field.default, datetime.timedelta):
+        return field.default // _MILLISECOND
     if field.kafka_type == "datetime_i64" and field.default is None:
         return -1
-    return written(field.default)
+    return field.default
 
 
-@functools.cache
-def struct_writer(entity: Any) -> StructWriter:
-    """The writer of a schema's class: from its fields by name to bytes, or to pieces if it holds records.
+def default_bytes(field: WireField, *, flexible: bool) -> bytes:
+    """The bytes of a field that has its default; empty for a tagged one, which is left out then."""
+    if field.tag is not None:
+        return b""
+    data: bytes = field_writer(field, flexible=flexible)(_default(field))
+    return data
 
-    It raises KeyError for a field that is not given and has no default, and struct.error, AttributeError,
-    TypeError or ValueError for a value that does not fit.
+
+class LayoutField(NamedTuple):
+    """How one field of a struct is written: what gives its value, and what makes bytes of that."""
+
+    field: WireField
+    get: Callable[[Any], Any]
+    write: Write
+
+
+def fields_writer(entity: Any, fields: Iterable[LayoutField]) -> Write:
+    """A writer of a schema's class: from an object to bytes, or to pieces if it holds records.
+
+    It raises struct.error, AttributeError, TypeError or ValueError for a value that does not fit.
     """
-    flexible: bool = entity.__flexible__
-    fields = wire_fields(entity)
-    writers = {field.name: _field_writer(field, flexible=flexible) for field in fields}
-    untagged = [(field.name, writers[field.name]) for field in fields if field.tag is None]
+    fields = tuple(fields)
+    untagged = [(each.get, each.write) for each in fields if each.field.tag is None]
     tagged = [
-        (unsigned_varint(field.tag), field.name, writers[field.name], _default(field))
-        for field in sorted(fields, key=lambda field: field.tag or 0)
-        if field.tag is not None
+        (unsigned_varint(each.field.tag), each.get, each.write, _default(each.field), each.field.is_nullable)
+        for each in sorted(fields, key=lambda each: each.field.tag or 0)
+        if each.field.tag is not None and each.get is not unset
     ]
-    defaults = {
-        field.name: _default(field)
-        for field in fields
-        if field.tag is not None or field.default is not REQUIRED
-    }
-    end = [b"\x00"] if flexible else []
+    end = [b"\x00"] if entity.__flexible__ else []
 
-    def tags(values: dict[str, Any]) -> list[bytes]:
+    def tags(value: Any) -> list[bytes]:
         parts = [b""]
-        for tag, name, write, default in tagged:
-            if values[name] != default:
-                data = write(values[name])
+        for tag, get, write_field, default, is_nullable in tagged:
+            found = get(value)
+            if found != default and (found is not None or is_nullable):
+                data = write_field(found)
                 parts += (tag, unsigned_varint(len(data)), data)
         parts[0] = unsigned_varint(len(parts) // 3)
         return parts
 
-    def write(**given: Any) -> bytes:
-        values = defaults | given
-        parts = [write_field(values[name]) for name, write_field in untagged]
-        parts += tags(values) if tagged else end
+    def write(value: Any) -> bytes:
+        parts = [write_field(get(value)) for get, write_field in untagged]
+        parts += tags(value) if tagged else end
         return b"".join(parts)
 
-    def write_pieces(**given: Any) -> list[bytes]:
-        values = defaults | given
+    def write_pieces(value: Any) -> list[bytes]:
         pieces: list[bytes] = []
-        for name, write_field in untagged:
-            data = write_field(values[name])
+        for get, write_field in untagged:
+            data = write_field(get(value))
             pieces += data if isinstance(data, list) else (data,)
-        pieces += tags(values) if tagged else end
+        pieces += tags(value) if tagged else end
         return pieces
 
     return write_pieces if is_in_pieces(entity) else write
-
-
-def written(value: Any) -> Any:
-    """An object of a schema's class, with all that is in it, as bytes; other values as writers take them."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        names = (field.name for field in dataclasses.fields(value))
-        return struct_writer(type(value))(**{name: written(getattr(value, name)) for name in names})
-    if isinstance(value, tuple):
-        return tuple(map(written, value))
-    if isinstance(value, datetime.timedelta):
-        return value // _MILLISECOND
-    return value
 
 
 def joined(pieces: Sequence[bytes]) -> list[bytes]:

@@ -6,6 +6,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from fencepost.coordinator.protocol.asks import Asks, AsksAndWaits
 from fencepost.coordinator.protocol.cluster import UNKNOWN_OPERATIONS
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId
@@ -26,7 +27,7 @@ class JoinGroupProtocol(msgspec.Struct, frozen=True, gc=False):
     metadata: bytes
 
 
-class JoinGroupRequest(msgspec.Struct, frozen=True, kw_only=True):
+class JoinGroupRequest(AsksAndWaits["JoinGroupResponse"], msgspec.Struct, frozen=True, kw_only=True):
     """Asks to join a group, or to stay in it. The answer comes when everybody has joined."""
 
     group_id: str
@@ -67,7 +68,7 @@ class JoinGroupResponse(msgspec.Struct, frozen=True, kw_only=True):
     members: tuple[JoinGroupMember, ...] = ()
 
 
-class SyncGroupRequest(msgspec.Struct, frozen=True, kw_only=True):
+class SyncGroupRequest(AsksAndWaits["SyncGroupResponse"], msgspec.Struct, frozen=True, kw_only=True):
     """Asks for the member's assignment; the leader's request brings those of all members."""
 
     group_id: str
@@ -91,7 +92,7 @@ class SyncGroupResponse(msgspec.Struct, frozen=True, kw_only=True):
     assignment: bytes = b""
 
 
-class HeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class HeartbeatRequest(Asks["HeartbeatResponse"], msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """Tells that a member is alive."""
 
     group_id: str
@@ -106,7 +107,7 @@ class HeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     error_code: ErrorCode = ErrorCode.NONE
 
 
-class DescribeGroupsRequest(msgspec.Struct, frozen=True, kw_only=True):
+class DescribeGroupsRequest(Asks["DescribeGroupsResponse"], msgspec.Struct, frozen=True, kw_only=True):
     """Asks for the state of classic groups."""
 
     group_ids: tuple[str, ...]

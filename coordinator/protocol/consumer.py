@@ -9,6 +9,7 @@ import enum
 
 import msgspec
 
+from fencepost.coordinator.protocol.asks import Asks
 from fencepost.coordinator.protocol.cluster import UNKNOWN_OPERATIONS
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId
@@ -17,7 +18,9 @@ CONSUMER_GROUP_TYPE = "consumer"
 CLASSIC_GROUP_TYPE = "classic"
 
 
-class ConsumerGroupHeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ConsumerGroupHeartbeatRequest(
+    Asks["ConsumerGroupHeartbeatResponse"], msgspec.Struct, frozen=True, kw_only=True, gc=False
+):
     """One heartbeat of a member. None means "unchanged" wherever a field may be None.
 
     `api_version`, `client_id` and `client_host` come from the request's header and its connection.
@@ -54,7 +57,9 @@ class ConsumerGroupHeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True, 
     """Everything the member may own; None when nothing changed, empty when it must own nothing."""
 
 
-class ConsumerGroupDescribeRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ConsumerGroupDescribeRequest(
+    Asks["ConsumerGroupDescribeResponse"], msgspec.Struct, frozen=True, kw_only=True
+):
     """Asks for the state of groups as of the last committed record."""
 
     group_ids: tuple[str, ...]
@@ -114,7 +119,7 @@ class ConsumerGroupDescribeResponse(msgspec.Struct, frozen=True, kw_only=True):
     """Of each group that was found."""
 
 
-class ListGroupsRequest(msgspec.Struct, frozen=True, kw_only=True):
+class ListGroupsRequest(Asks["ListGroupsResponse"], msgspec.Struct, frozen=True, kw_only=True):
     """Asks which groups there are; filters ignore case, empty filters match all."""
 
     states_filter: tuple[str, ...] = ()
@@ -137,7 +142,7 @@ class ListGroupsResponse(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[ListedGroup, ...] = ()
 
 
-class DeleteGroupsRequest(msgspec.Struct, frozen=True, kw_only=True):
+class DeleteGroupsRequest(Asks["DeleteGroupsResponse"], msgspec.Struct, frozen=True, kw_only=True):
     """Asks to delete one group, which must be empty. Offsets go with it."""
 
     group_id: str
@@ -151,7 +156,7 @@ class DeleteGroupsResponse(msgspec.Struct, frozen=True, kw_only=True):
     error_message: str | None = None
 
 
-class LeaveGroupRequest(msgspec.Struct, frozen=True, kw_only=True):
+class LeaveGroupRequest(Asks["LeaveGroupResponse"], msgspec.Struct, frozen=True, kw_only=True):
     """Removes one member: by member id, or by instance id when that is given.
 
     Members of classic groups leave by it, and administrators remove others by it.
@@ -170,7 +175,7 @@ class LeaveGroupResponse(msgspec.Struct, frozen=True, kw_only=True):
     error_code: ErrorCode = ErrorCode.NONE
 
 
-class LeaveGroupBatchRequest(msgspec.Struct, frozen=True, kw_only=True):
+class LeaveGroupBatchRequest(Asks["LeaveGroupBatchResponse"], msgspec.Struct, frozen=True, kw_only=True):
     """Removes several members of one group at once: the group's epoch is raised once for all of them."""
 
     group_id: str

@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 import msgspec
 
+from fencepost.coordinator.protocol.asks import Asks
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import NO_EPOCH, MemberId, TopicId, TopicPartition
 
@@ -30,7 +31,7 @@ class OffsetAndMetadata(msgspec.Struct, frozen=True, kw_only=True):
 NO_OFFSET = OffsetAndMetadata(offset=-1)
 
 
-class OffsetCommitRequest(msgspec.Struct, frozen=True, kw_only=True):
+class OffsetCommitRequest(Asks["OffsetCommitResponse"], msgspec.Struct, frozen=True, kw_only=True):
     """Commits positions for a group. `member_epoch` is also the classic protocol's generation."""
 
     group_id: str
@@ -68,7 +69,7 @@ class OffsetCommitResponse(msgspec.Struct, frozen=True, kw_only=True):
     errors: Mapping[TopicPartition, ErrorCode]
 
 
-class OffsetFetchRequest(msgspec.Struct, frozen=True, kw_only=True):
+class OffsetFetchRequest(Asks["OffsetFetchResponse"], msgspec.Struct, frozen=True, kw_only=True):
     """Asks for committed positions of one group; `partitions` None asks for all of them."""
 
     group_id: str
@@ -89,7 +90,7 @@ class OffsetFetchResponse(msgspec.Struct, frozen=True, kw_only=True):
     """Partitions with a position in an open transaction, where stable ones were asked for."""
 
 
-class OffsetDeleteRequest(msgspec.Struct, frozen=True, kw_only=True):
+class OffsetDeleteRequest(Asks["OffsetDeleteResponse"], msgspec.Struct, frozen=True, kw_only=True):
     """Deletes committed positions of a group."""
 
     group_id: str

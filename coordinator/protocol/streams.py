@@ -8,6 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 import msgspec
 
+from fencepost.coordinator.protocol.asks import Asks
 from fencepost.coordinator.protocol.cluster import UNKNOWN_OPERATIONS
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId
@@ -101,7 +102,9 @@ class TaskOffset(msgspec.Struct, frozen=True):
     offset: int
 
 
-class StreamsGroupHeartbeatRequest(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class StreamsGroupHeartbeatRequest(
+    Asks["StreamsGroupHeartbeatResponse"], msgspec.Struct, frozen=True, kw_only=True, gc=False
+):
     """One heartbeat of a member. None means "unchanged" wherever a field may be None.
 
     `client_id` and `client_host` come from the request's header and its connection.
@@ -192,7 +195,9 @@ class StreamsGroupHeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True, g
     """The map of that epoch; None if the member has it."""
 
 
-class StreamsGroupDescribeRequest(msgspec.Struct, frozen=True, kw_only=True):
+class StreamsGroupDescribeRequest(
+    Asks["StreamsGroupDescribeResponse"], msgspec.Struct, frozen=True, kw_only=True
+):
     """Asks for the state of groups as of the last committed record."""
 
     group_ids: tuple[str, ...]

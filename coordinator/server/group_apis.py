@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import uuid
 from typing import Any, TypeVar
@@ -37,8 +38,7 @@ def consumer_group_heartbeat(
     """KIP-848's one request. A member of version 0 has no id before its first answer."""
     if not request.member_id:
         request = msgspec.structs.replace(request, generated_member_id=topic_id_from_uuid(uuid.uuid4()))
-    reply: consumer.ConsumerGroupHeartbeatResponse = services.ask(request)
-    return reply
+    return services.ask(request)
 
 
 @in_turns
@@ -83,7 +83,7 @@ def _described(
     groups: list[Any] = []
     for first in range(0, len(group_ids), WORK_PER_TURN):
         part = group_ids[first : first + WORK_PER_TURN]
-        reply = services.ask(msgspec.structs.replace(request, group_ids=part))
+        reply: Any = services.ask(msgspec.structs.replace(request, group_ids=part))
         groups += reply.groups
         yield WORK_PER_TURN
     return msgspec.structs.replace(reply, groups=tuple(groups))
@@ -108,13 +108,17 @@ def describe_groups(
     return _with_operations(reply) if request.include_operations else reply
 
 
-def join_group(services: Services, request: classic.JoinGroupRequest, asked: Asked) -> Any:
+def join_group(
+    services: Services, request: classic.JoinGroupRequest, asked: Asked
+) -> classic.JoinGroupResponse | asyncio.Future[classic.JoinGroupResponse]:
     """Answered at once, or when everybody has joined."""
     suffix = str(uuid.uuid4())
     return services.ask(msgspec.structs.replace(request, new_member_suffix=suffix, token=next(_tokens)))
 
 
-def sync_group(services: Services, request: classic.SyncGroupRequest, asked: Asked) -> Any:
+def sync_group(
+    services: Services, request: classic.SyncGroupRequest, asked: Asked
+) -> classic.SyncGroupResponse | asyncio.Future[classic.SyncGroupResponse]:
     """Answered at once, or when the leader has assigned."""
     return services.ask(msgspec.structs.replace(request, token=next(_tokens)))
 
@@ -138,5 +142,5 @@ def leave_group(services: Services, call: LeaveGroupCall, asked: Asked) -> Leave
     if not call.members:
         return LeaveGroupReply()
     batch = consumer.LeaveGroupBatchRequest(group_id=call.group_id, members=call.members)
-    reply: consumer.LeaveGroupBatchResponse = services.ask(batch)
+    reply = services.ask(batch)
     return LeaveGroupReply(error_code=reply.error_code, members=reply.members)

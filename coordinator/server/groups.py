@@ -10,7 +10,7 @@ import asyncio
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar, overload
 
 import msgspec
 import structlog
@@ -19,6 +19,7 @@ from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import CoordinatorHost, HostHooks, Journal, Work
 from fencepost.coordinator.journal.memory import MemoryJournal
+from fencepost.coordinator.protocol.asks import Asks, AsksAndWaits
 from fencepost.coordinator.protocol.consumer import ListGroupsRequest, ListGroupsResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import (
@@ -94,9 +95,14 @@ class ServedHooks(HostHooks):
 
 MakeHooks: TypeAlias = Callable[["Shard", Callable[[], GroupCoordinator]], ServedHooks]
 """Makes the hooks of a shard's host; it receives a function that loads the shard's coordinator."""
+_R = TypeVar("_R")
 
 
-def ask(host: CoordinatorHost[GroupCoordinator], request: Request) -> Any:
+@overload
+def ask(host: CoordinatorHost[GroupCoordinator], request: Asks[_R]) -> _R: ...
+@overload
+def ask(host: CoordinatorHost[GroupCoordinator], request: AsksAndWaits[_R]) -> _R | asyncio.Future[_R]: ...
+def ask(host: CoordinatorHost[GroupCoordinator], request: Any) -> Any:
     """Return the reply, or a future of it if the request has to wait for other members."""
     reply = host.process(request).reply
     if reply is None and hasattr(request, "token"):
@@ -202,7 +208,11 @@ class GroupCoordinators:
         """The broker that coordinates a group, or will once it has loaded."""
         return self.shard_of(group_id).node_id
 
-    def ask(self, request: Request, node_id: int) -> Any:
+    @overload
+    def ask(self, request: Asks[_R], node_id: int) -> _R: ...
+    @overload
+    def ask(self, request: AsksAndWaits[_R], node_id: int) -> _R | asyncio.Future[_R]: ...
+    def ask(self, request: Any, node_id: int) -> Any:
         """What the broker `node_id` answers to a request about groups.
 
         NOT_COORDINATOR for groups that another one leads, COORDINATOR_LOAD_IN_PROGRESS while it loads them.
@@ -214,9 +224,9 @@ class GroupCoordinators:
             return self._list(request, node_id)
         group_ids = getattr(request, "group_ids", None)
         if group_ids is None:
-            return self._ask_one(request, request.group_id, node_id)  # type: ignore[union-attr]
+            return self._ask_one(request, request.group_id, node_id)
         parts = (msgspec.structs.replace(request, group_ids=(group_id,)) for group_id in group_ids)
-        replies = [self._ask_one(part, part.group_ids[0], node_id) for part in parts]  # type: ignore[union-attr]
+        replies = [self._ask_one(part, part.group_ids[0], node_id) for part in parts]
         if not replies:
             return ask(shards[0].host, request) if shards[0].host else refusal(request, _LOADING)
         return type(replies[0])(groups=tuple(group for reply in replies for group in reply.groups))

@@ -28,9 +28,7 @@ from fencepost.coordinator.protocol.offsets import (
     TOPIC_IDS_VERSION,
     OffsetAndMetadata,
     OffsetCommitRequest,
-    OffsetCommitResponse,
     OffsetDeleteRequest,
-    OffsetDeleteResponse,
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
@@ -46,7 +44,7 @@ def offset_commit(services: Services, call: OffsetCommitCall, asked: Asked) -> O
 
     def commit(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Mapping[TopicPartition, ErrorCode]:
         names = {partition.topic for partition in offsets} if by_id else ()
-        reply: OffsetCommitResponse = services.ask(
+        reply = services.ask(
             OffsetCommitRequest(
                 group_id=call.group_id,
                 member_id=call.member_id,
@@ -114,7 +112,7 @@ def _fetch_group(services: Services, call: OffsetFetchCall, group: OffsetFetchGr
             if name is not None
             for number in reference.partitions
         )
-    reply: OffsetFetchResponse = services.ask(
+    reply = services.ask(
         OffsetFetchRequest(
             group_id=group.group_id,
             member_id=group.member_id,
@@ -180,9 +178,7 @@ def offset_delete(services: Services, call: OffsetDeleteCall, asked: Asked) -> O
         return OffsetDeleteReply(error_code=ErrorCode.INVALID_GROUP_ID)
     existing = ExistingTopics(services.cluster, call.topics, int)
     partitions = tuple(partition for partition, _ in existing)
-    reply: OffsetDeleteResponse = services.ask(
-        OffsetDeleteRequest(group_id=call.group_id, partitions=partitions)
-    )
+    reply = services.ask(OffsetDeleteRequest(group_id=call.group_id, partitions=partitions))
     if reply.error_code is not ErrorCode.NONE:
         return OffsetDeleteReply(error_code=reply.error_code)
     return OffsetDeleteReply(topics=existing.answers(lambda partition, _: reply.errors[partition]))

@@ -11,15 +11,23 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from fencepost.coordinator.codec.consumer import pack_heartbeat
 from fencepost.coordinator.codec.framing import response_header
-from fencepost.coordinator.codec.registry import ASKED_AGAIN
-from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
+from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
 
 if TYPE_CHECKING:
     from fencepost.coordinator.server.cluster import KafkaCluster
     from fencepost.coordinator.server.services import Handler
 
+ASKED_AGAIN: Final = frozenset({ApiKey.API_VERSIONS, ApiKey.METADATA})
+"""Every client that connects asks these, mostly in the same words.
+
+Their responses follow from the request, the address that was asked, and the state of the cluster.
+"""
 _LONGEST: Final = 1024
-"""Requests of more bytes are no client's first ones."""
+"""Requests of more bytes are no client's first ones, and heartbeats are full requests: neither is kept."""
 _MOST: Final = 256
 _ROOM: Final = 8 << 20
 """So many answers, and bytes of them. When they are full, all go."""
@@ -108,7 +116,7 @@ class SteadyHeartbeat:
     def __init__(self) -> None:
         self._head = self._tail = self._size = self._rest = b""
         self._reply: ConsumerGroupHeartbeatResponse | None = None
-        self.request: Any = None
+        self.request: ConsumerGroupHeartbeatRequest
 
     def is_again(self, frame: bytes) -> bool:
         """Whether this is the same request."""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.config import NO_NEW_TOPICS, GroupCoordinatorConfig, NewTopicConfig
+from fencepost.coordinator.protocol.asks import Asks, AsksAndWaits
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
-from fencepost.coordinator.protocol.outcome import Request
 from fencepost.coordinator.protocol.topics import Topic
 from fencepost.coordinator.sasl.credentials import Credentials
 from fencepost.coordinator.server.cluster import KafkaCluster
@@ -21,6 +21,9 @@ from fencepost.coordinator.server.turns import LongRequests, WorkQueue
 
 if TYPE_CHECKING:
     from fencepost.coordinator.server.login import Login
+
+
+R = TypeVar("R")
 
 
 class NoReply:
@@ -51,8 +54,12 @@ class Services(NamedTuple):
     long_requests: LongRequests | None = None
     """What keeps turns of the loop short; None if the loop is not shared with other clients."""
 
-    def ask(self, request: Request) -> Any:
-        """The coordinator's reply; its type is the request's counterpart."""
+    @overload
+    def ask(self, request: Asks[R]) -> R: ...
+    @overload
+    def ask(self, request: AsksAndWaits[R]) -> R | asyncio.Future[R]: ...
+    def ask(self, request: Any) -> Any:
+        """The coordinator's reply, or a future of it if the request has to wait."""
         return self.groups.ask(request, self.node_id)
 
     def log(self, topic: Topic, partition: int) -> PartitionLog:

@@ -17,7 +17,6 @@ from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import (
     OffsetAndMetadata,
     OffsetCommitRequest,
-    OffsetCommitResponse,
 )
 from fencepost.coordinator.server.existing_topics import commit_existing
 from fencepost.coordinator.server.services import Asked, Services
@@ -93,7 +92,7 @@ def offset_commit(services: Services, call: TxnOffsetCommitCall, asked: Asked) -
         code = _refusal(services, call)
         if code is not ErrorCode.NONE:
             return dict.fromkeys(offsets, code)
-        reply: OffsetCommitResponse = services.ask(
+        reply = services.ask(
             OffsetCommitRequest(
                 group_id=call.group_id,
                 member_id=call.member_id,

@@ -10,8 +10,8 @@ import msgspec
 
 from fencepost.coordinator.assign.java_order import string_hash
 from fencepost.coordinator.codec.client import INCREMENTAL_ALTER_CONFIGS
-from fencepost.coordinator.codec.client_administration import AlterConfigsCall
-from fencepost.coordinator.codec.client_cluster import BrokerVersions
+from fencepost.coordinator.codec.administration import AlterConfigsCall
+from fencepost.coordinator.codec.cluster import BrokerVersions
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import RELEASE_VERSION, GroupCoordinatorConfig, ReleaseVersion
 from fencepost.coordinator.protocol import administration, cluster

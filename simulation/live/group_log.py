@@ -15,8 +15,7 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from fencepost.coordinator.codec.group_record_encoder import MalformedRecord
-from fencepost.coordinator.codec.group_records import OpaqueRecord, decode_record
+from fencepost.coordinator.codec.group_records import MalformedRecord, OpaqueRecord, decode_record
 from fencepost.coordinator.consumer.states import STATES_BY_CODE, ConsumerGroupMemberState, GroupState
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol import streams_records as s

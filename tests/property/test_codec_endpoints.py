@@ -10,6 +10,7 @@ import typing
 import pytest
 from kio.index import api_key_map, load_request_schema, load_response_schema, schema_name_map
 
+from fencepost.coordinator.codec.cluster import API_VERSIONS_RESPONSE
 from fencepost.coordinator.codec.endpoints import (
     CARRIERS,
     carries_endpoints,
@@ -18,8 +19,8 @@ from fencepost.coordinator.codec.endpoints import (
     replace_endpoints,
 )
 from fencepost.coordinator.codec.framing import MalformedFrame
-from fencepost.coordinator.codec.schema import Shape
-from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.codec.schema import response_writer
+from fencepost.coordinator.protocol.cluster import ApiVersion, ApiVersionsResponse
 from tests.kio_objects import kio_bytes, made
 
 NUMBER = struct.pack(">i", 7)
@@ -116,15 +117,12 @@ def test_a_response_without_a_node_is_the_same_object():
 
 @pytest.mark.parametrize("version", versions_of(API_VERSIONS))
 def test_versions_that_could_not_be_read_are_not_offered(version):
-    shape = Shape(API_VERSIONS, version)
+    write = response_writer(API_VERSIONS_RESPONSE, API_VERSIONS, version)
     offered = {3: 99, 1: 12, 68: 99, 78: 99, 0: 13}
 
     def answer(newest: dict[int, int]) -> bytes:
-        keys = tuple(
-            shape.ApiVersion(api_key=key, min_version=0, max_version=top) for key, top in newest.items()
-        )
-        body = shape.ApiVersionsResponse(error_code=ErrorCode.NONE, api_keys=keys, throttle_time=0)
-        return NUMBER + body
+        versions = tuple(ApiVersion(key, 0, top) for key, top in newest.items())
+        return NUMBER + write(ApiVersionsResponse(api_versions=versions))
 
     expected = {**offered, 3: max(versions_of(3)), 78: max(versions_of(78))}
     assert limit_versions(version, answer(offered)) == answer(expected)

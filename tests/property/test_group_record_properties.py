@@ -5,8 +5,7 @@ import uuid
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fencepost.coordinator.codec.group_record_encoder import MalformedRecord, encode_record
-from fencepost.coordinator.codec.group_records import decode_record
+from fencepost.coordinator.codec.group_records import MalformedRecord, decode_record, encode_record
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol import streams as t
 from fencepost.coordinator.protocol import streams_records as sr

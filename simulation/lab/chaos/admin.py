@@ -9,8 +9,8 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Literal, Protocol, TypeAlias, TypeVar
 
+from fencepost.coordinator.codec.administration import ElectCall, ReassignCall, ReplicaReply
 from fencepost.coordinator.codec.client import ALTER_PARTITION_REASSIGNMENTS, ELECT_LEADERS
-from fencepost.coordinator.codec.client_replicas import ElectCall, ReassignCall, ReplicaReply
 from fencepost.coordinator.codec.groups import DeleteGroupsCall, LeaveGroupCall
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import GroupCoordinatorConfig

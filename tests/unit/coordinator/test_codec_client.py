@@ -8,12 +8,12 @@ import pytest
 
 from fencepost.coordinator.classic.describe import missing
 from fencepost.coordinator.codec import groups, offsets
+from fencepost.coordinator.codec.administration import AlterConfigsCall
 from fencepost.coordinator.codec.client import CLIENT_APIS, read_response, request_frame
-from fencepost.coordinator.codec.client_administration import AlterConfigsCall
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.framing import MalformedFrame, read_header
+from fencepost.coordinator.codec.layout import error_of
 from fencepost.coordinator.codec.registry import REGISTRY, ApiKey, codec_of
-from fencepost.coordinator.codec.schema import error_of
 from fencepost.coordinator.protocol import administration, classic, cluster, consumer, sasl
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.logs import OfTopic

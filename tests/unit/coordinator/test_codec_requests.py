@@ -15,7 +15,7 @@ from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.framing import MalformedFrame
 from fencepost.coordinator.codec.registry import ApiKey, codec_of, unsupported_api_versions
 from fencepost.coordinator.codec.writer import unsigned_varint
-from fencepost.coordinator.protocol.cluster import MetadataRequest, MetadataResponse, TopicReference
+from fencepost.coordinator.protocol.cluster import MetadataRequest, TopicReference
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.ids import uuid_from_topic_id
 from tests.kio_objects import milliseconds
@@ -105,43 +105,3 @@ def test_versions_that_are_not_spoken_have_no_codec():
 def test_api_versions_in_an_unknown_version_is_answered_in_version_0():
     (frame,) = unsupported_api_versions(9)
     assert frame == struct.pack(">iihihhh", len(frame) - 4, 9, 35, 1, 18, 0, 4)
-
-
-def test_a_few_answers_are_translated_once_however_clients_take_turns(monkeypatch):
-    codec, asked = codec_of(ApiKey.METADATA, 12), []
-    encode = codec.api.encode
-    monkeypatch.setattr(codec, "api", codec.api._replace(encode=lambda *one: asked.append(1) or encode(*one)))
-    monkeypatch.setattr(codec, "_kept", {})
-    answers = [
-        MetadataResponse(cluster_id=str(number), controller_id=1, brokers=(), topics=())
-        for number in range(5)
-    ]
-    first = [b"".join(codec.encode(7, answer)) for answer in answers[:2]]
-    assert [b"".join(codec.encode(7, answer)) for answer in answers[:2] * 3] == first * 3
-    assert len(asked) == 2
-    assert [b"".join(codec.encode(7, answer)) for answer in answers][:2] == first
-    assert len(codec._kept) <= 4
-
-
-def test_the_first_requests_of_clients_are_read_once_whoever_sends_them(monkeypatch):
-    codec, read = codec_of(ApiKey.METADATA, 12), []
-    decode = codec.api.decode
-    monkeypatch.setattr(codec, "api", codec.api._replace(decode=lambda *one: read.append(1) or decode(*one)))
-    monkeypatch.setattr(codec, "_asked", {})
-
-    def asked(name, client_id="a"):
-        topic = metadata_v12.MetadataRequestTopic(topic_id=None, name=name)
-        request = metadata_v12.MetadataRequest(topics=(topic,), include_topic_authorized_operations=False)
-        frame = client_id.encode() + written(request)
-        return codec.decode(frame, len(client_id), RequestContext(12, client_id, "/127.0.0.1"))
-
-    assert asked("orders") is asked("orders", "another client")
-    assert [topic.name for topic in asked("payments").topics] == ["payments"]
-    assert len(read) == 2
-    for number in range(10):
-        assert asked(f"topic-{number}").topics == (TopicReference(name=f"topic-{number}"),)
-    assert len(codec._asked) <= 4
-    assert asked("o" * 200) is asked("o" * 200)
-    long = [asked("o" * 2000) for _ in range(2)]
-    assert long[0] == long[1]
-    assert long[0] is not long[1]

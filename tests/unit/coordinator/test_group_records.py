@@ -13,8 +13,12 @@ from typing import Any
 
 import pytest
 
-from fencepost.coordinator.codec.group_record_encoder import MalformedRecord, encode_record
-from fencepost.coordinator.codec.group_records import OpaqueRecord, decode_record
+from fencepost.coordinator.codec.group_records import (
+    MalformedRecord,
+    OpaqueRecord,
+    decode_record,
+    encode_record,
+)
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol import streams as t
 from fencepost.coordinator.protocol import streams_records as sr

@@ -17,7 +17,7 @@ import structlog
 from aiokafka.conn import ScramAuthenticator
 
 from fencepost.coordinator.codec.registry import codec_of
-from fencepost.coordinator.codec.sasl import bare_token
+from fencepost.coordinator.codec.security import bare_token
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.server import accepting
 from fencepost.coordinator.server import connection as connections

@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from fencepost.coordinator.assign.spec import GroupSpec
-from fencepost.coordinator.codec.client_cluster import BrokerVersions
+from fencepost.coordinator.codec.cluster import BrokerVersions
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol import cluster, consumer
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode, FencepostError

@@ -7,7 +7,7 @@ import struct
 import pytest
 
 from fencepost.coordinator.codec.batches import whole_batches
-from fencepost.coordinator.codec.group_record_encoder import encode_record
+from fencepost.coordinator.codec.group_records import encode_record
 from fencepost.coordinator.protocol.errors import ProtocolError
 from fencepost.coordinator.protocol.records import (
     ConsumerGroupMetadataKey,

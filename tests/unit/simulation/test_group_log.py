@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fencepost.coordinator.codec.group_record_encoder import encode_record
+from fencepost.coordinator.codec.group_records import encode_record
 from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol import streams_records as s
