@@ -96,7 +96,7 @@ _WITH_PROCESSES = frozenset(
 
 
 def _waits_for_a_process(item: pytest.Item) -> bool:
-    """True if the test has another process that can be starved: by a fixture, or by what its module starts."""
+    """True if another process can be starved: one of a fixture, or one that the module starts."""
     if _WITH_PROCESSES.intersection(getattr(item, "fixturenames", ())):
         return True
     return any(
