@@ -58,6 +58,7 @@ check: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy $(PACKAGES:%=-p fencepost.%)
+	$(BIN)/mypy --config-file tests/mypy.ini tests
 	$(BIN)/lint-imports
 
 docs: venv

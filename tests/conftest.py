@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import functools
 import gc
 import os
 import shutil
@@ -10,7 +11,7 @@ import signal
 import subprocess
 from collections.abc import Callable, Generator, Iterator, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import structlog
@@ -73,8 +74,45 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             continue
         if item.get_closest_marker("timeout") is None:
             item.add_marker(pytest.mark.timeout(REAL_SECONDS))
-        # Other processes on a busy machine may be starved once; the summary lists who needed a second try.
-        item.add_marker(pytest.mark.flaky(reruns=1))
+        if _waits_for_a_process(item):
+            # A busy machine may starve the other process once; the summary counts the second tries.
+            item.add_marker(pytest.mark.flaky(reruns=1))
+
+
+_WITH_PROCESSES = frozenset(
+    {
+        "cluster",
+        "java",
+        "kafka_installation",
+        "place",
+        "real_rabbitmq",
+        "spark",
+        "three",
+        "upstreams",
+        "world",
+    }
+)
+"""Fixtures behind which another process runs."""
+
+
+def _waits_for_a_process(item: pytest.Item) -> bool:
+    """True if another process can be starved: one of a fixture, or one that the module starts."""
+    if _WITH_PROCESSES.intersection(getattr(item, "fixturenames", ())):
+        return True
+    return any(
+        word in _text(item.path) for word in ("subprocess", "multiprocessing", "confluent_kafka", "cluster")
+    )
+
+
+@functools.cache
+def _text(path: Path) -> str:
+    return path.read_text(encoding="utf-8")
+
+
+def pytest_terminal_summary(terminalreporter: Any) -> None:
+    """Count the tests that needed a second try."""
+    tries = len(terminalreporter.stats.get("rerun", ()))
+    terminalreporter.write_line(f"second tries: {tries}")
 
 
 def _in_shares(items: list[pytest.Item], processes: int) -> list[pytest.Item]:

@@ -31,7 +31,12 @@ from fencepost.coordinator.codec.writer import LARGE_BYTES
 from fencepost.coordinator.server.accepting import socket_number
 from fencepost.coordinator.server.group_apis import consumer_group_heartbeat
 from fencepost.coordinator.server.login import LOGIN_S, MAX_LOGIN_FRAME_BYTES, Login
-from fencepost.coordinator.server.repeated import ASKED_AGAIN, RepeatedAnswers, RepeatedRequest, SteadyHeartbeat
+from fencepost.coordinator.server.repeated import (
+    ASKED_AGAIN,
+    RepeatedAnswers,
+    RepeatedRequest,
+    SteadyHeartbeat,
+)
 from fencepost.coordinator.server.services import NO_REPLY, Asked, Handler, Services, Unanswered
 from fencepost.coordinator.server.turns import LONG_BYTES
 

@@ -9,8 +9,8 @@ from typing import Any, Final, TypeAlias, TypeVar
 import msgspec
 
 from fencepost.coordinator.assign.java_order import string_hash
-from fencepost.coordinator.codec.client import INCREMENTAL_ALTER_CONFIGS
 from fencepost.coordinator.codec.administration import AlterConfigsCall
+from fencepost.coordinator.codec.client import INCREMENTAL_ALTER_CONFIGS
 from fencepost.coordinator.codec.cluster import BrokerVersions
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import RELEASE_VERSION, GroupCoordinatorConfig, ReleaseVersion

@@ -208,7 +208,7 @@ class Draw:
         return drawn
 
     def _producer(self) -> dict[str, Any]:
-        name = self.rng.choice((*TRANSACTIONS * 4, "~none", ""))
+        name: str | None = self.rng.choice((*TRANSACTIONS * 4, "~none", ""))
         known = self.rng.random() < 0.9 and name in TRANSACTIONS
         number = TRANSACTIONS.index(name) if known else self.rng.choice((0, 1, 2, UNKNOWN))
         epoch = self.epochs.get(name, 0) + self.rng.choice((0, 0, 0, 0, 0, 1, -1))

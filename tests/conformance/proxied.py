@@ -31,7 +31,7 @@ class Crossings(ProxyObserver):
 
     def __init__(self) -> None:
         self.requests: list[tuple[str, str, object, int]] = []
-        self.responses: list[tuple[str, object, object]] = []
+        self.responses: list[tuple[str, object, Any]] = []
         self.losses: list[tuple[str, Direction, object]] = []
 
     def on_request(self, member: str, broker: str, request: object, t_us: int) -> None:

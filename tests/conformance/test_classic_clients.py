@@ -103,7 +103,7 @@ class Crew:
                 elif message is not None:
                     self.read.append(message.value())
                     with contextlib.suppress(Exception):  # a rebalance came between: it is read again
-                        member.commit(message, asynchronous=False)
+                        member.commit(message=message, asynchronous=False)
 
     @staticmethod
     def owned(member: Consumer) -> list[int]:

@@ -156,7 +156,7 @@ def test_records_are_produced_in_transactions_of_kafkas_producer_and_read(tool, 
     )
     assert "500 records sent" in said
     offsets = tool(f"{TOOLS}.GetOffsetShell", "--topic", "single")
-    end = int(re.search(r"single:0:(\d+)", offsets)[1])
+    end = int(re.search(r"single:0:(\d+)", offsets)[1])  # type: ignore[index]
     assert end > 502, "there is a marker for each transaction"
     said = tool(
         f"{TOOLS}.consumer.ConsoleConsumer",

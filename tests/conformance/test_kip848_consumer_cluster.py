@@ -8,6 +8,7 @@ import itertools
 import uuid
 from collections import Counter, defaultdict
 from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import TypeAlias
 
 import aiokafka
 import confluent_kafka
@@ -21,7 +22,7 @@ from fencepost.simulation.lab.clusters.cluster import RealCluster
 
 pytestmark = [pytest.mark.real, pytest.mark.long, pytest.mark.timeout(300)]
 
-TopicPartition = aiokafka.TopicPartition
+TopicPartition: TypeAlias = aiokafka.TopicPartition
 SECONDS = 100
 PARTITIONS = 6
 
@@ -151,7 +152,7 @@ async def stage(three: RealCluster) -> AsyncIterator[Stage]:
     async with asyncio.timeout(SECONDS):
         for reader in stage.readers:
             await reader.consumer.start()
-    tasks = [asyncio.ensure_future(each.run()) for each in (*stage.readers, stage.flow)]
+    tasks = [asyncio.ensure_future(each.run()) for each in (*stage.readers, stage.flow)]  # type: ignore[attr-defined]
     try:
         yield stage
     finally:

@@ -28,7 +28,7 @@ REFUSED = "GROUP_AUTHORIZATION_FAILED"
 
 
 @pytest.fixture
-async def kafka() -> AsyncIterator[EmbeddedKafka]:
+async def kafka() -> AsyncIterator[Any]:
     async with EmbeddedKafka(topics={"orders": 1}) as running:
         running.produce("orders", "a", "b")
         yield running

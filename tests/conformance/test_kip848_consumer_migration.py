@@ -89,7 +89,7 @@ class Service(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has 
 
 
 @pytest.fixture
-async def kafka() -> AsyncIterator[EmbeddedKafka]:
+async def kafka() -> AsyncIterator[Any]:
     async with EmbeddedKafka(topics={"orders": 2}) as running:
         running.produce("orders", "a", "b", partition=0)
         running.produce("orders", "c", partition=1)

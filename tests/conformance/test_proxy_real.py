@@ -312,7 +312,7 @@ async def test_spoiled_messages(site, make, direction, api_keys):
     rng = random.Random(5)
     rules = [
         Matching(
-            lambda _, damage=damage: Corrupt(damage),
+            lambda _, damage=damage: Corrupt(damage),  # type: ignore[misc]
             members={"m1"},
             direction=direction,
             api_keys=api_keys,

@@ -186,17 +186,17 @@ def script(seed: int, weights: Mapping[str, float]) -> Iterator[Step]:
                 entry = ChunkEntry(published, data, records, value if kind == "filtered" else None)
                 publisher = 0 if kind == "filtered" else which
                 frame = publish(publisher, [entry])
-                yield kind, number, lambda c, frame=frame: c.send(frame)
+                yield kind, number, lambda c, frame=frame: c.send(frame)  # type: ignore[misc]
             case "credit" | "store":
                 said = (
                     frames.Credit(which, credit)
                     if kind == "credit"
                     else frames.StoreOffset(name, stream, stored)
                 )
-                yield kind, number, lambda c, said=said: c.send(said)
+                yield kind, number, lambda c, said=said: c.send(said)  # type: ignore[misc]
             case "answer":
                 place = rng.choice([NONE, where])
-                yield kind, number, lambda c, place=place: answered(c, place)
+                yield kind, number, lambda c, place=place: answered(c, place)  # type: ignore[misc]
             case "lose":
                 yield kind, number, lambda c: None
             case _:
@@ -215,10 +215,10 @@ def script(seed: int, weights: Mapping[str, float]) -> Iterator[Step]:
                     "partitions": (frames.Partitions, prefix + "s"),
                     "route": (frames.Route, rng.choice("0129"), prefix + "s"),
                 }[kind]
-                yield f"{kind} {values[1:]}", number, lambda c, values=values: c.ask(*values)
+                yield f"{kind} {values[1:]}", number, lambda c, values=values: c.ask(*values)  # type: ignore[misc]
     yield "delete", 0, lambda c: c.ask(frames.DeleteSuperStream, prefix + "s")
     for stream in streams + partitions:
-        yield "delete", 0, lambda c, stream=stream: c.ask(frames.Delete, stream)
+        yield "delete", 0, lambda c, stream=stream: c.ask(frames.Delete, stream)  # type: ignore[misc]
 
 
 def answered(connection: Connection, place: WireOffsetSpecification) -> None:

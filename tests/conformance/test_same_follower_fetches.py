@@ -38,7 +38,7 @@ class Nodes(Peer):
 
     async def close(self) -> None:
         for peer in (*self.nodes.values(), super()):
-            await peer.close()
+            await peer.close()  # type: ignore[attr-defined]
 
     async def begin(self) -> None:
         """A topic whose records all replicas have, as their leaders know."""

@@ -190,7 +190,7 @@ async def operations(peer: Administrator) -> AsyncIterator[Any]:
             fields = {"include_cluster_authorized_operations": asked, "endpoint_type": kind}
             yield asked, kind, await peer.asked(60, 2, **fields)
         for key, version in ((15, 4), (15, 6), (69, 1), (89, 0)):
-            fields = {"groups" if key == 15 else "group_ids": groups, "include_authorized_operations": asked}
+            fields = {"groups" if key == 15 else "group_ids": groups, "include_authorized_operations": asked}  # type: ignore[dict-item]
             reply = await peer.asked(key, version, **fields)
             yield key, asked, [(one["error_code"], one["authorized_operations"]) for one in reply["groups"]]
     unknown_id = {"topic_id": uuid.UUID(int=7), "name": None}
@@ -234,11 +234,11 @@ async def kinds(peer: Administrator) -> AsyncIterator[Any]:
     topic = {"resource_type": 2, "resource_name": peer.topic}
     for kind in (0, 1, 99):
         for resources in ([{"resource_type": kind, "resource_name": "x"}], [topic, {"resource_type": kind}]):
-            wanted = [{"configuration_keys": ["segment.ms"], **each} for each in resources]
+            wanted = [{"configuration_keys": ["segment.ms"], **each} for each in resources]  # type: ignore[dict-item]
             yield kind, await peer.asked(32, 4, "error_message", "synonyms", resources=wanted)
             for operation in range(4):
                 change = {"name": "segment.ms", "config_operation": operation, "value": "5000"}
-                wanted = [{"configs": [change], **each} for each in resources]
+                wanted = [{"configs": [change], **each} for each in resources]  # type: ignore[dict-item,list-item]
                 yield operation, await peer.asked(44, 1, "error_message", resources=wanted)
 
 
@@ -331,7 +331,7 @@ async def settings_of_groups(peer: Administrator) -> AsyncIterator[Any]:
         ]
 
     deadline = time.monotonic() + 60
-    while (await told(32, peer.group, [change["name"]]))[0][1] != DYNAMIC:
+    while (await told(32, peer.group, [change["name"]]))[0][1] != DYNAMIC:  # type: ignore[list-item]
         assert time.monotonic() < deadline
         await asyncio.sleep(0.05)
     yield await told(32, peer.group, names)

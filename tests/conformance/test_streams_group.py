@@ -56,7 +56,7 @@ def application(served, streams_application):
     """Starts instances of one application: 12 tasks that read, and 12 that keep state if it counts."""
 
     def start(topology: str, threads: int = 1):
-        threads = f"num.stream.threads={threads}"
+        threads = f"num.stream.threads={threads}"  # type: ignore[assignment]
         return streams_application(
             served.bootstrap_servers, "app", "streams", topology, "orders", "single", threads
         )

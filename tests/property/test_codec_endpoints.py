@@ -53,7 +53,7 @@ def replaced(thing):
     node = fields.get("node_id", fields.get("broker_id", -1))
     if "host" in fields and node >= 0:
         fields["host"], fields["port"] = address(node)
-    return dataclasses.replace(thing, **fields)
+    return dataclasses.replace(thing, **fields)  # type: ignore[type-var]
 
 
 def address(node):

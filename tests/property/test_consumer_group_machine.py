@@ -278,12 +278,12 @@ class ConsumerGroupMachine(ConsumerGroupInvariants):
     @rule(slot=slots, join=st.booleans())
     def append_fails(self, slot: int, join: bool) -> None:
         client = self.clients[slot]
-        self.journal.failing = True
+        self.journal.failing = True  # type: ignore[attr-defined]
         if join:
             self.join(client, True)
         elif client.epoch:
             self.confirm(client, True)
-        self.journal.failing = False
+        self.journal.failing = False  # type: ignore[attr-defined]
         self.unresolved = [effect for effect in self.unresolved if self.coordinator.soft.resolving]
 
     def teardown(self) -> None:
@@ -311,7 +311,7 @@ class ConsumerGroupMachine(ConsumerGroupInvariants):
 
 
 TestConsumerGroup = ConsumerGroupMachine.TestCase
-TestConsumerGroup.pytestmark = pytest.mark.timeout(180)
+TestConsumerGroup.pytestmark = pytest.mark.timeout(180)  # type: ignore[attr-defined]
 TestConsumerGroup.settings = settings(
     max_examples=2 * settings().max_examples,
     stateful_step_count=30,

@@ -86,10 +86,10 @@ class Shell(RuleBasedStateMachine):
 
     def _moved(self, action: StreamsMoved) -> None:
         table = TABLES[action.level]
-        assert (action.source, action.event, action.target) in {tuple(map(str, t)) for t in table.transitions}
-        before = self.seen.get(action.name, table.initial)
+        assert (action.source, action.event, action.target) in {tuple(map(str, t)) for t in table.transitions}  # type: ignore[attr-defined]
+        before = self.seen.get(action.name, table.initial)  # type: ignore[attr-defined]
         if before == "DEAD":  # a new thread under an old index
-            before = table.initial
+            before = table.initial  # type: ignore[attr-defined]
         assert action.source == before, "listeners see every step, in order"
         self.seen[action.name] = action.target
         if action.level is Level.CLIENT:

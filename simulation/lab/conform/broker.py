@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fencepost.coordinator.codec.administration import AlterConfigsCall
 from fencepost.coordinator.codec.client import INCREMENTAL_ALTER_CONFIGS
 from fencepost.coordinator.codec.cluster import BrokerVersions
 from fencepost.coordinator.codec.groups import DeleteGroupsCall

@@ -57,7 +57,7 @@ def test_an_unchanged_target_stays_the_same_object() -> None:
     spec = GroupSpec(
         subscriptions=SPEC.subscriptions, partitions=SPEC.partitions, targets=old, homogeneous=False
     )
-    own = configured_assignors(["mine"], {"mine": lambda spec: {"A": {"x": [1, 0]}, "B": {"y": (0,)}}})
+    own = configured_assignors(["mine"], {"mine": lambda spec: {"A": {"x": [1, 0]}, "B": {"y": (0,)}}})  # type: ignore[dict-item]
     answer = own["mine"](spec)
     assert all(answer[member] is old[member] for member in old)
 

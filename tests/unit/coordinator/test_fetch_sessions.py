@@ -193,15 +193,15 @@ def test_a_session_keeps_the_name_that_an_id_had():
         found = sessions.session_of(named, wanted_by(named, names.get))
         assert found is not None
         found.find_names(names.get)
-        by_id.session = found.session_id
+        by_id.session = found.session_id  # type: ignore[attr-defined]
         return [(one.topic_id, one.name) for one in found.wanted]
 
     assert by_id(0, "id-t", "id-u") == [("id-t", "t"), ("id-u", None)]
     names.clear()
     names.update({"id-u": "u", "id-new": "t"})
-    assert by_id(1, session=by_id.session) == [("id-t", "t"), ("id-u", "u")]
+    assert by_id(1, session=by_id.session) == [("id-t", "t"), ("id-u", "u")]  # type: ignore[attr-defined]
     both = [("id-t", "t"), ("id-u", "u"), ("id-new", "t")]
-    assert by_id(2, "id-t", "id-new", session=by_id.session) == both
+    assert by_id(2, "id-t", "id-new", session=by_id.session) == both  # type: ignore[attr-defined]
     assert by_id(0, "id-t") == [("id-t", None)], "a new session does not know it"
 
 

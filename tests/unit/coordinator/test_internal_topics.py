@@ -47,7 +47,7 @@ def request(topics: InternalTopics, now_ms: int, *names: str) -> None:
 def test_what_failed_is_told_and_tried_again_later(topics, cluster):
     request(topics, 0, "a", "b")
     assert topics.explained("g", REPLY, 50).status == (
-        REPLY.status[0],
+        REPLY.status[0],  # type: ignore[index]
         Status(StatusCode.MISSING_INTERNAL_TOPICS, "missing; Creation failed: a (no room), b (no room)."),
     )
     request(topics, 50, "a", "b", "c")

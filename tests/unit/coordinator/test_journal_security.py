@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
 
@@ -30,9 +31,9 @@ def modes(folder: Path) -> dict[str, str]:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
+def path(tmp_path: Path) -> Iterator[Path]:
     old = os.umask(0)
-    yield tmp_path / "journal"  # type: ignore[misc]
+    yield tmp_path / "journal"
     os.umask(old)
 
 

@@ -70,7 +70,8 @@ def headers(rng: random.Random) -> bytes:
     """A header that is right, so that the body is looked at."""
     api = rng.choice(list(REGISTRY.values()))
     version = rng.randrange(api.min_version, api.max_version + 1)
-    tags = b"\0" if version >= api.flexible_from else b""
+    codec = codec_of(int(api.key), version)
+    tags = b"\0" if codec is not None and codec.flexible else b""
     return struct.pack(">hhih", api.key, version, rng.randrange(1000), -1) + tags
 
 

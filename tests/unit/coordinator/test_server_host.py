@@ -121,7 +121,9 @@ async def test_a_deadline_that_comes_with_a_mere_answer_is_kept(host):
     answer = ask(host, join_classic(1))
     assert isinstance(answer, JoinGroupResponse)
     assert answer.error_code is ErrorCode.MEMBER_ID_REQUIRED
-    joined = await ask(host, join_classic(2, instance_id="i"))
+    waiting = ask(host, join_classic(2, instance_id="i"))
+    assert isinstance(waiting, asyncio.Future)
+    joined = await waiting
     leave = LeaveGroupRequest(group_id="c", member_id=joined.member_id)
     ask(host, LeaveGroupBatchRequest(group_id="c", members=(leave,)))
     # Nobody is left whose rebalance time-out could be waited for.

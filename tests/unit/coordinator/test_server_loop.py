@@ -40,9 +40,9 @@ def test_no_timer_comes_too_early(running: asyncio.Runner, delay_s: float) -> No
             done = turns.create_future()
             began = time.monotonic()
             if at:
-                turns.call_at(turns.time() + delay_s, lambda done=done: done.set_result(time.monotonic()))
+                turns.call_at(turns.time() + delay_s, lambda done=done: done.set_result(time.monotonic()))  # type: ignore[misc]
             else:
-                turns.call_later(delay_s, lambda done=done: done.set_result(time.monotonic()))
+                turns.call_later(delay_s, lambda done=done: done.set_result(time.monotonic()))  # type: ignore[misc]
             found.append(await done - began - delay_s)
         return found
 
@@ -236,11 +236,11 @@ def test_without_file_descriptors_clients_wait(
 
         with ExitStack() as stack:
             port = listening(Full)
-            port.refused = asyncio.Event()
+            port.refused = asyncio.Event()  # type: ignore[attr-defined]
             acceptor = Acceptor(port, lambda: MadeAtLast(found))
             await acceptor.open()
             come(stack, acceptor.port)
-            await (port.refused if closes else made).wait()
+            await (port.refused if closes else made).wait()  # type: ignore[attr-defined]
             await acceptor.close()
         return len(found)
 

@@ -216,7 +216,7 @@ class Rig:
         return str(self.member.state)
 
     def fetchable(self) -> dict[TopicPartition, int]:
-        return self.member.positions.fetchable()
+        return dict(self.member.positions.fetchable())
 
     def steps(self, since: int) -> list[str]:
         """The moves from a number on, in words."""

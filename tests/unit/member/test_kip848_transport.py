@@ -131,7 +131,7 @@ async def test_a_commit_by_id_where_the_broker_can(newest, version):
     transport = KafkaTransport(broker, Logs(), 1_000)
     await transport.find_coordinator("g")
     broker.newest = newest
-    broker.answers[8] = codec.OffsetCommitReply(
+    broker.answers[8] = codec.OffsetCommitReply(  # type: ignore[assignment]
         topics=(
             OfTopic(
                 name=None if version == 10 else "orders",

@@ -56,7 +56,8 @@ ACTIVE = {
     "ACKNOWLEDGING": acknowledging,
     "STABLE": stable,
 }
-CODES = [code for code in ErrorCode if code is not ErrorCode.NONE]
+CODES = [*ERROR_RULES, ErrorCode.INVALID_RECORD]
+"""Each code that has a rule of its own, and one that has none."""
 
 
 def finish_callbacks(r: Any) -> None:
@@ -65,9 +66,12 @@ def finish_callbacks(r: Any) -> None:
 
 
 @pytest.mark.parametrize("state", ACTIVE)
-@pytest.mark.parametrize("code", CODES, ids=lambda code: code.name)
-def test_an_error_does_what_its_rule_says(rig: MakeRig, state: str, code: ErrorCode) -> None:
-    r = rig()
+def test_an_error_does_what_its_rule_says(rig: MakeRig, state: str) -> None:
+    for code in CODES:
+        _check_rule(rig(), state, code)
+
+
+def _check_rule(r: Any, state: str, code: ErrorCode) -> None:
     ACTIVE[state](r)
     assert r.state == state
     before = len(r.moves)

@@ -399,7 +399,7 @@ async def test_an_address_resolver_leads_to_nodes_whose_own_address_is_out_of_re
         resolver = resolve_later if is_async else resolve
         transport = RabbitTransport("orders", port=there, address_resolver=resolver)
         connection = await asyncio.wait_for(transport.connect(Ear()), 20)
-        assert connection.advertised == ("127.0.0.1", 1)
+        assert connection.advertised == ("127.0.0.1", 1)  # type: ignore[attr-defined]
         connection.close()
     assert asked == [("127.0.0.1", 1)] * 2
     assert [node.heard.count("Open") for node in (entrance, other, owner)] == [1, 1, 1]

@@ -279,7 +279,7 @@ def app(**settings: Any) -> StreamsApp:
     [
         ({"process": lambda partition, records: None}, TypeError, "async function"),
         ({"process": None}, TypeError, "async function"),
-        ({"process": functools.partial(process, 1, 2, 3)}, TypeError, "can't be called"),
+        ({"process": functools.partial(process, 1, 2, 3)}, TypeError, "can't be called"),  # type: ignore[call-arg]
         ({"process": functools.partial(process, 1)}, TypeError, "should take a partition"),
         ({"topics": "t"}, TypeError, "list of names"),
         ({"topics": [1]}, TypeError, "list of names"),

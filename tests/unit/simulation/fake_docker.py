@@ -11,9 +11,9 @@ from pathlib import Path
 
 def environment_of(file, service):
     """The variables of a service, back under the names of properties."""
-    block = re.search(rf"^  {service}:\n((?:    .*\n)+)", Path(file).read_text(), re.MULTILINE)[1]
+    block = re.search(rf"^  {service}:\n((?:    .*\n)+)", Path(file).read_text(), re.MULTILINE)[1]  # type: ignore[index]
     found = dict(re.findall(r'^      ([A-Z_]+): "(.*)"$', block, re.MULTILINE))
-    published = re.search(r'- "127.0.0.1:(\d+):9092"', block)[1]
+    published = re.search(r'- "127.0.0.1:(\d+):9092"', block)[1]  # type: ignore[index]
     return found, published
 
 

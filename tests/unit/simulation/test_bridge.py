@@ -102,8 +102,8 @@ def test_both_sides_find_what_their_traces_tell(name: str, tmp_path: Path) -> No
     plan = plan_of(single, 3)
     sides = ((single, plan), (counterpart(single), translated(plan)))
     for (world, disturbed), protocol in zip(sides, compare(single, (3,)).protocols, strict=True):
-        path = tmp_path / f"{world.name}.parquet"
-        with ParquetTrace(path, run_id=world.name) as trace:
+        path = tmp_path / f"{world.name}.parquet"  # type: ignore[attr-defined]
+        with ParquetTrace(path, run_id=world.name) as trace:  # type: ignore[attr-defined]
             run(world, 3, plan=disturbed, trace=trace)
         told = told_by(row for row in pq.read_table(path).to_pylist() if row["kind"] != "member.removed")
         read = [(each.partition, each.begin, each.reads_until) for each in told.tenures]

@@ -39,7 +39,7 @@ def test_a_killed_campaign_goes_on_without_what_it_had_finished(tmp_path: Path) 
     grid = {"duration": ["40m"]}  # the runs take some seconds: a busy machine sees one end before the last
     options = ["--seeds", str(SEEDS), "--grid", "duration=40m", "--traces", "failed", "--master", "local[1]"]
     command = [sys.executable, "-m", "fencepost.simulation", "campaign", "churn", *options, "--out", str(out)]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    quiet: dict[str, Any] = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     env = {**os.environ, "TMPDIR": str(tmp_path)}  # of what it leaves when it is killed
     with subprocess.Popen(command, **quiet, env=env, start_new_session=True) as process:
         until = time.monotonic() + SECONDS

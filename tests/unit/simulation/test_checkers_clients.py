@@ -67,7 +67,7 @@ class Scene:
         for record in outcome.records:
             self.live.apply(record)
         if told is not None:
-            reply = msgspec.structs.replace(outcome.reply, member_epoch=told)
+            reply = msgspec.structs.replace(outcome.reply, member_epoch=told)  # type: ignore[type-var]
             outcome = msgspec.structs.replace(outcome, reply=reply)
         self.checker.on_coordinator_step("b", event, outcome, self.now_ms * 1_000)
         return outcome.reply

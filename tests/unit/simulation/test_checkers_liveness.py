@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -103,7 +104,7 @@ COMMITTED = r.Record(r.OffsetCommitKey("g", "x", 0), r.OffsetCommitValue(7, -1, 
 @pytest.fixture
 def calm():
     """What is reported once faults have ended, at 100 s, by a checker that is told what happens next."""
-    checker = Liveness(lambda host: host == "busy")
+    checker: Any = Liveness(lambda host: host == "busy")
     checker.found = []
     config = SimpleNamespace(
         group_consumer_heartbeat_interval_ms=3_000,

@@ -361,7 +361,7 @@ def test_a_release_without_a_commit_is_flagged():
 
 def test_what_was_handed_over_before_its_topic_was_deleted_is_no_progress_of_the_next():
     checker, found = Records(), []
-    checker.report = lambda invariant, message: found.append(invariant)
+    checker.report = lambda invariant, message: found.append(invariant)  # type: ignore[method-assign]
     checker.on_callback("a", "assigned", "begin", (P0,), 0)
     checker.on_records_delivered("a", P0, 0, 10, 0)
     checker.on_records_processed("a", P0, 0, 10, 1)

@@ -7,6 +7,7 @@ import gzip
 import json
 import re
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow.parquet as pq
@@ -46,7 +47,7 @@ ROW = (1, 0, "real", "g", "", "run.start", "", "", -1, -1, (), "", "steady 4")
 @pytest.fixture
 def answer(monkeypatch: pytest.MonkeyPatch):
     """Lets a run answer with this instead of taking place."""
-    answered = {"result": RESULT, "error": None}
+    answered: dict[str, Any] = {"result": RESULT, "error": None}
 
     async def run_real(scenario, seed, cluster, *, trace=None, progress=None, **settings):
         answered["asked"] = (scenario.name, seed, cluster, settings)

@@ -68,7 +68,7 @@ async def test_nothing_is_sent_before_a_coordinator_is_found(world):
     host = Host("tester", world.loop)
     transport = SimulatedTransport(host, world.network, world.cluster.brokers, first=0, timeout_us=1)
     with pytest.raises(Disconnected):
-        await transport.send(join(), 30_000)
+        await transport.send(join(), 30_000)  # type: ignore[misc]
 
 
 async def test_after_a_move_the_old_host_refuses_the_new_one_loads_and_then_knows_all(world, transport):
@@ -122,7 +122,7 @@ async def test_a_lone_broker_recovers_from_the_journal():
     assert world.active is None
     world.cluster.restart(broker)
     await asyncio.sleep(2)
-    assert world.active.hard_state() == before
+    assert world.active.hard_state() == before  # type: ignore[attr-defined]
 
 
 async def test_an_unavailable_group_has_no_coordinator_for_a_while(world, transport):

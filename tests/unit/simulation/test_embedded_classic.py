@@ -83,7 +83,9 @@ def test_a_generation_that_jumps_is_seen(in_both: bool) -> None:
             groups, seen = kafka.endpoint.brokers.groups, kafka.endpoint.observer
             first = groups.ask(joins("", 1), 1)
             leader = (await first if isinstance(first, asyncio.Future) else first).member_id
-            joined = await groups.ask(joins(leader, 2), 1)
+            waiting = groups.ask(joins(leader, 2), 1)
+            assert isinstance(waiting, asyncio.Future)
+            joined = await waiting
             seen.catch_up()
             shard = groups.shard_of("g")
             answers, follows = shard.coordinator, seen._shards[shard.number].replayed.active

@@ -183,14 +183,14 @@ def test_equal_worlds_compare_as_equal(tmp_path: Path, monkeypatch: pytest.Monke
         scenario=scenario, config=config, plays=plays, results=results, latencies=latencies, out=tmp_path
     )
 
-    result = compare(done)
+    compared = compare(done)
 
-    assert (result.real.runs, result.simulated.runs) == (8, 8)
-    assert result.simulated.violations == 0
-    assert result.real.rebalances.count > 40
-    assert result.simulated.rebalances.count == pytest.approx(result.real.rebalances.count, rel=0.2)
-    assert result.ratio.rebalance_median == pytest.approx(1, abs=0.25)
-    assert result.ratio.heartbeat_median == pytest.approx(1, abs=0.1)
+    assert (compared.real.runs, compared.simulated.runs) == (8, 8)
+    assert compared.simulated.violations == 0
+    assert compared.real.rebalances.count > 40
+    assert compared.simulated.rebalances.count == pytest.approx(compared.real.rebalances.count, rel=0.2)
+    assert compared.ratio.rebalance_median == pytest.approx(1, abs=0.25)
+    assert compared.ratio.heartbeat_median == pytest.approx(1, abs=0.1)
 
 
 @pytest.mark.parametrize(("page", "only"), [("report.html", None), (None, ("rebalances", "downtime"))])

@@ -285,7 +285,7 @@ class TestEmbedded:
     def test_an_endpoint_hands_its_requests_to_the_coordinator(self, monkeypatch: pytest.MonkeyPatch) -> None:
         assert SHARE_HEARTBEAT not in handlers()  # no codec can read it
         monkeypatch.setitem(REGISTRY, SHARE_HEARTBEAT, REGISTRY[ApiKey.CONSUMER_GROUP_HEARTBEAT])
-        assert handlers()[SHARE_HEARTBEAT] is group_apis.asked_coordinator
+        assert handlers()[SHARE_HEARTBEAT] is group_apis.ask
 
     def test_tests_see_its_members_and_drive_them(self, kafka: EmbeddedKafka) -> None:
         group = kafka.group("s")

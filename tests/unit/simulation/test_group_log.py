@@ -221,7 +221,7 @@ def generation(number: int, **held: list[int]) -> Record:
             1,
             1,
             b"",
-            write_assignment(ConsumerProtocolAssignment(partitions={"orders": numbers})),
+            write_assignment(ConsumerProtocolAssignment(partitions={"orders": numbers})),  # type: ignore[dict-item]
         )
         for name, numbers in held.items()
     )

@@ -64,25 +64,25 @@ SLOW = frozenset(
 """Mutants that take a second or more until each invariant has reported them."""
 
 
-@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
-def test_a_mutant_replaces_what_exists_and_puts_it_back(mutant):
-    originals = [patch.original for patch in mutant.patches]
-    assert originals
-    with mutant.apply():
-        for patch, original in zip(mutant.patches, originals, strict=True):
-            assert patch.original is not original
-    assert [patch.original for patch in mutant.patches] == originals
+def test_a_mutant_replaces_what_exists_and_puts_it_back():
+    for name, mutant in MUTANTS.items():
+        originals = [patch.original for patch in mutant.patches]
+        assert originals, name
+        with mutant.apply():
+            for patch, original in zip(mutant.patches, originals, strict=True):
+                assert patch.original is not original, name
+        assert [patch.original for patch in mutant.patches] == originals, name
 
 
-@pytest.mark.parametrize("mutant", MUTANTS.values(), ids=MUTANTS)
-def test_a_mutant_names_real_invariants_and_scenarios(mutant):
-    assert mutant.expected
-    assert set(mutant.expected) <= set(INVARIANTS)
-    assert mutant.scenarios
-    for scenario in mutant.scenarios:
-        load_any(scenario, overrides=mutant.overrides)
-    assert mutant.bug
-    assert mutant.summary.endswith(".")
+def test_a_mutant_names_real_invariants_and_scenarios():
+    for name, mutant in MUTANTS.items():
+        assert mutant.expected, name
+        assert set(mutant.expected) <= set(INVARIANTS), name
+        assert mutant.scenarios, name
+        for scenario in mutant.scenarios:
+            load_any(scenario, overrides=mutant.overrides)
+        assert mutant.bug, name
+        assert mutant.summary.endswith("."), name
 
 
 def test_every_checker_has_a_mutant_that_must_wake_it():

@@ -78,7 +78,7 @@ class Watch(Observer):
             config=self.config,
             hooks=hook_lists([*observers, self]),  # type: ignore[list-item]
         )
-        self.hooks = self.observed.hooks
+        self.hooks = self.observed.hooks  # type: ignore[misc, assignment]
         self.offset = 0
 
     @property
@@ -288,7 +288,7 @@ async def test_an_answer_without_a_record_is_found() -> None:
         response = ConsumerGroupHeartbeatResponse(
             member_id="a", member_epoch=at, heartbeat_interval_ms=1, assignment=assignment
         )
-        for hook in watch.hooks["on_member_response"]:
+        for hook in watch.hooks["on_member_response"]:  # type: ignore[call-overload]
             hook("host", request, response, 5_000)
 
     answered(3, {TOPIC.topic_id: (0, 1)})

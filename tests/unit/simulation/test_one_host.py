@@ -32,7 +32,7 @@ class Steps(Observer):
     def on_coordinator_step(self, name: str, event: Any, outcome: Any, now_us: int) -> None:
         self.steps.append((event, outcome, now_us))
 
-    on_steady_step = on_coordinator_step
+    on_steady_step = on_coordinator_step  # type: ignore[assignment]
 
 
 def test_a_simulated_and_a_served_coordinator_have_the_same_kind_of_host() -> None:

@@ -47,7 +47,7 @@ def test_who_awaits_runs_it_in_a_thread():
 @pytest.mark.filterwarnings("error")
 def test_a_checker_that_is_none_leaves_nothing_open():
     with pytest.raises(AttributeError):
-        run(loads(SMALL), 1, checkers=[object()])
+        run(loads(SMALL), 1, checkers=[object()])  # type: ignore[list-item]
     gc.collect()
 
 

@@ -91,7 +91,7 @@ async def test_connections_beyond_the_limit_are_closed():
 async def test_a_client_that_does_not_read_is_not_read_from():
     async with Broker({"orders": 5_000}) as broker:
         wire = await Wire.to(broker)
-        wire.writer.transport.pause_reading()
+        wire.writer.transport.pause_reading()  # type: ignore[attr-defined]
         for _ in range(150):
             wire.send(3, 12, topics=None)
         other = await Wire.to(broker)
@@ -99,7 +99,7 @@ async def test_a_client_that_does_not_read_is_not_read_from():
         await until(lambda: any(one._write_blocked for one in broker.connections))
         (greedy,) = (one for one in broker.connections if one._write_blocked)
         assert greedy._transport.get_write_buffer_size() < 2_000_000
-        wire.writer.transport.resume_reading()
+        wire.writer.transport.resume_reading()  # type: ignore[attr-defined]
         for number in range(1, 151):
             assert (await wire.frame())[:4] == struct.pack(">i", number)
 

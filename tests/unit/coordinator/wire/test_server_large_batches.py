@@ -244,7 +244,7 @@ def test_only_the_first_of_very_many_refused_records_are_named(monkeypatch):
     log = PartitionLog()
     with pytest.raises(ProtocolError) as refused:
         log.append(large(1_000), now_ms=0)
-    assert [each.batch_index for each in refused.value.errors] == [0, 1, 2, 3, 4]
+    assert [each.batch_index for each in refused.value.errors] == [0, 1, 2, 3, 4]  # type: ignore[attr-defined]
     assert refused.value.code is ErrorCode.INVALID_TIMESTAMP
 
 

@@ -1,0 +1,78 @@
+"""Rooms and names: a public class name is used once, and no file is very long, or tiny with one importer."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("coordinator", "member", "simulation")
+LONGEST_FILE = 700
+SMALL_FILE = 40
+
+USED_TWICE = {
+    # RabbitMQ's and Kafka's protocols both have these requests and responses.
+    "MetadataResponse",
+    "SaslAuthenticateResponse",
+    "SaslHandshakeResponse",
+    "Subscribe",
+    "CallbackRaised",
+    "Curve",
+    "StreamMessage",
+    "TaskId",
+}
+"""Public class names that stand for two things. The list may only shrink."""
+
+SMALL_WITH_ONE_IMPORTER: set[str] = set()
+"""Modules under 40 lines that one other module imports. The list may only shrink."""
+
+
+def modules() -> Iterator[tuple[str, Path]]:
+    """Yield all modules of the product by their dotted names."""
+    for package in PACKAGES:
+        for path in sorted((ROOT / package).rglob("*.py")):
+            if "__pycache__" not in path.parts:
+                yield ".".join(path.relative_to(ROOT).with_suffix("").parts), path
+
+
+def test_a_public_class_name_is_used_once() -> None:
+    found = defaultdict(list)
+    for name, path in modules():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                found[node.name].append(name)
+    twice = {name: places for name, places in found.items() if len(places) > 1}
+    assert twice.keys() == USED_TWICE, {name: twice.get(name) for name in twice.keys() ^ USED_TWICE}
+
+
+def test_no_file_is_very_long() -> None:
+    lengths = {name: path.read_text().count("\n") for name, path in modules()}
+    assert {name: length for name, length in lengths.items() if length > LONGEST_FILE} == {}
+
+
+def imported_by() -> dict[str, set[str]]:
+    """The modules that import each module."""
+    known = dict(modules())
+    importers: dict[str, set[str]] = defaultdict(set)
+    for name, path in known.items():
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fencepost."):
+                module = (node.module or "").removeprefix("fencepost.")
+                for alias in node.names:
+                    inner = f"{module}.{alias.name}"
+                    importers[inner if inner in known else module].add(name)
+    return importers
+
+
+def test_no_small_file_has_one_importer() -> None:
+    importers = imported_by()
+    small = {
+        name
+        for name, path in modules()
+        if path.read_text().count("\n") < SMALL_FILE
+        and path.stem not in ("__init__", "__main__")
+        and len(importers[name]) == 1
+    }
+    assert small == SMALL_WITH_ONE_IMPORTER
