@@ -14,8 +14,7 @@ from fencepost.coordinator.consumer.subscription import SubscriptionCounts
 from fencepost.coordinator.offsets import expiry
 from fencepost.coordinator.protocol.records import Record
 from fencepost.member.consumer.actions import ConsumerMoved
-from fencepost.member.consumer.exchange import Exchange
-from fencepost.member.consumer.membership import Membership
+from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
 from fencepost.simulation.mutants.coordinators import CHURN, LOSSES
 from fencepost.simulation.mutants.mutant import Mutant, Patch
@@ -63,7 +62,7 @@ def _fenced_is_joining(original: _Function) -> _Function:
         if event is not ConsumerMemberEvent.FENCED or target is not ConsumerMemberState.FENCED:
             original(self, event, target)
             return
-        self._out.append(ConsumerMoved(event, self.state, ConsumerMemberState.JOINING))
+        self.out.put(ConsumerMoved(event, self.state, ConsumerMemberState.JOINING))
         self.state = ConsumerMemberState.JOINING
 
     return move
@@ -73,7 +72,7 @@ def _does_not_wait_for_answers(original: _Function) -> _Function:
     """A heartbeat that is due goes out although the last one was not answered."""
 
     def heartbeat_due_ms(self: Any, now_ms: int) -> int | None:
-        heartbeats = self._heartbeats
+        heartbeats = self.heartbeats
         waits_for, heartbeats.in_flight = heartbeats.in_flight, None
         due_ms: int | None = original(self, now_ms)
         heartbeats.in_flight = waits_for
@@ -120,7 +119,7 @@ SLEEPERS: Final = (
         "A fenced member asks to join before it has let go of what it owned.",
         ("transitions",),
         ("frozen-members", *LOSSES),
-        (Patch(Membership, "_move", _fenced_is_joining),),
+        (Patch(ConsumerMember, "_move", _fenced_is_joining),),
     ),
     Mutant(
         "heartbeats-overlap",
@@ -128,6 +127,6 @@ SLEEPERS: Final = (
         "A heartbeat that is due does not wait for the answer to the one before.",
         ("one-in-flight",),
         LOSSES,
-        (Patch(Exchange, "_heartbeat_due_ms", _does_not_wait_for_answers),),
+        (Patch(ConsumerMember, "_heartbeat_due_ms", _does_not_wait_for_answers),),
     ),
 )

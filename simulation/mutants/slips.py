@@ -31,7 +31,7 @@ from fencepost.coordinator.protocol.records import (
     ConsumerGroupRegularExpressionKey,
     Record,
 )
-from fencepost.member.consumer.exchange import Exchange
+from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.simulation.mutants.coordinators import CHURN, LOSSES
 from fencepost.simulation.mutants.mutant import Mutant, Patch
 
@@ -184,7 +184,7 @@ def _tombstone_needs_a_member(handlers: Mapping[type, _Function]) -> Mapping[typ
 def _silent_in_callbacks(original: property) -> property:
     getter = original.fget
     assert getter is not None
-    return property(lambda self: getter(self) and self._callback is None)
+    return property(lambda self: getter(self) and self.callbacks.running is None)
 
 
 def _never_over(_: _Function) -> _Function:
@@ -336,7 +336,7 @@ SLIPS: Final = (
         "No heartbeat is sent while a callback runs.",
         ("heartbeats-go-on",),
         ("slow-callbacks-and-poll-timeouts",),
-        (Patch(Exchange, "_keeps_session", _silent_in_callbacks),),
+        (Patch(ConsumerMember, "_keeps_session", _silent_in_callbacks),),
     ),
     Mutant(
         "sessions-never-end",

@@ -55,7 +55,7 @@ def test_a_member_gets_its_id_first_and_joins_with_it(new_rig) -> None:
     sync = rig.take(SyncGroupRequest)
     assert (sync.generation, sync.member_id, sync.assignments) == (1, "m", {})
     rig.synced(0, 2)
-    assert rig.member.owned == (T0, T2)
+    assert rig.member.owned_partitions() == (T0, T2)
     assert rig.calls == [("assigned", [0, 2])]
     assert rig.member.positions.fetchable() == {T0: 5, T2: 5}
     assert rig.member.is_settled
@@ -256,7 +256,7 @@ def test_a_fenced_member_loses_everything_and_joins_again(new_rig, code: ErrorCo
     rig.stable(0, 1)
     rig.beat(code)
     assert rig.calls[1:] == [("lost", [0, 1])]
-    assert rig.member.owned == ()
+    assert rig.member.owned_partitions() == ()
     join = rig.take(JoinGroupRequest)
     assert join.member_id == ("" if code is ErrorCode.UNKNOWN_MEMBER_ID else "m")
     assert read_subscription(join.protocols[0].metadata).generation == -1
