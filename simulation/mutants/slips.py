@@ -196,11 +196,11 @@ def _never_over(_: _Function) -> _Function:
 
 
 def _always_heard_anew(original: _Function) -> _Function:
-    def heard(self: ConsumerGroupMember, request: Any) -> ConsumerGroupMember:
+    def with_heartbeat(self: ConsumerGroupMember, request: Any) -> ConsumerGroupMember:
         found: ConsumerGroupMember = msgspec.structs.replace(original(self, request))
         return found
 
-    return heard
+    return with_heartbeat
 
 
 def _assignor(
@@ -352,6 +352,6 @@ SLIPS: Final = (
         "Every heartbeat writes the member again.",
         ("quiet",),
         ("steady", "rolling-deploy"),
-        (Patch(ConsumerGroupMember, "heard", _always_heard_anew),),
+        (Patch(ConsumerGroupMember, "with_heartbeat", _always_heard_anew),),
     ),
 )

@@ -36,10 +36,10 @@ from fencepost.member.base.actions import (
 from fencepost.member.base.errors import RequestFailure
 from fencepost.member.classic.actions import CountPartitions
 from fencepost.member.classic.assignors.assignment_info import AssignmentInfo, write_assignment_info
-from fencepost.member.classic.assignors.range_ import RangeAssignor
+from fencepost.member.classic.assignors.plain import RangeAssignor
 from fencepost.member.classic.assignors.streams import StreamsAssignor
+from fencepost.member.classic.assignors.streams_metadata import AssignorError
 from fencepost.member.classic.assignors.subscription_info import read_subscription_info
-from fencepost.member.classic.assignors.task_ids import AssignorError
 from fencepost.member.classic.states import ClassicMemberState as S
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
