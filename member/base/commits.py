@@ -138,10 +138,6 @@ class Commits:
         self.next_auto_ms = 0
         """When the next commit by interval is due."""
 
-    def auto_is_due(self, now_ms: int) -> bool:
-        """Return true if the interval of automatic commits has passed."""
-        return self._config.enable_auto_commit and now_ms >= self.next_auto_ms
-
     def delay_auto(self, now_ms: int) -> None:
         """Start the interval of automatic commits."""
         self.next_auto_ms = now_ms + self._config.auto_commit_interval_ms

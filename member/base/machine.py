@@ -187,7 +187,11 @@ class MemberMachine(abc.ABC):
         self.positions.process()
         if self.positions.undecided:
             self._raise_undecided()
-        if self.commits.auto_is_due(now_ms) and self.state in self._ACTIVE:
+        if (
+            self.config.enable_auto_commit
+            and now_ms >= self.commits.next_auto_ms
+            and self.state in self._ACTIVE
+        ):
             self._auto_commit(now_ms)
         elif not self.out.wakes and self._nothing_follows(now_ms):
             return ()
