@@ -25,7 +25,7 @@ from fencepost.member.base.leave import CloseOption, Closing, Leave
 from fencepost.member.base.lookups import CoordinatorLookup, ResolvedTopicNames
 from fencepost.member.classic.ownership import ClassicCallback
 from fencepost.member.consumer.assignment import Subscription
-from fencepost.member.consumer.heartbeats import Heartbeats, HeartbeatView
+from fencepost.member.consumer.heartbeats import Heartbeats, HeartbeatView, HeldInstance
 
 CONFIG = ConsumerConfig(max_poll_interval_ms=1_000, request_timeout_ms=500)
 
@@ -231,3 +231,21 @@ def test_the_epoch_of_a_leave(instance_id: str | None, option: CloseOption, epoc
     beats.build(view(epoch=0, joining=True))
     request = beats.leave_request(option)
     assert (None if request is None else request.member_epoch) == epoch
+
+
+def test_the_newest_of_the_holders_of_an_instance_id_comes_last() -> None:
+    instance = HeldInstance("m", ConsumerConfig(group_instance_id="i", instance_holders=("m", "before")))
+    instance.may_be_held()
+    assert instance.holders == ("before", "m")
+    instance.may_be_held()
+    instance.not_held_by_newest()
+    assert instance.holders == ("before",)
+
+
+def test_a_join_that_succeeds_ends_the_count_of_refusals() -> None:
+    config = ConsumerConfig(group_instance_id="i", unreleased_instance_id_retries=1)
+    instance = HeldInstance("m", config)
+    assert [instance.count_refusal() for _ in range(2)] == [True, False]
+    instance.joined()
+    assert instance.count_refusal()
+    assert instance.holders == ("m",)
