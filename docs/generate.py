@@ -25,10 +25,14 @@ import cyclopts
 from scenario_keys import sac_keys, scenario_keys, streams_keys, variants
 
 from fencepost.coordinator.codec.registry import REGISTRY
-from fencepost.member.consumer.drafts import VIEWS, DraftDifference
 from fencepost.member.consumer.states import ConsumerMemberState
-from fencepost.member.streams.kafka4 import VIEWS as KAFKA_VIEWS
-from fencepost.member.streams.kafka4 import verdict
+from fencepost.member.machines import (
+    DRAFTS,
+    KAFKA_4_CLIENT,
+    KAFKA_4_THREAD,
+    MachineDifference,
+    verdict,
+)
 from fencepost.simulation.analyses.catalogue import TABLES
 from fencepost.simulation.analyses.measures import MEASURES
 from fencepost.simulation.checkers.catalogue import INVARIANTS
@@ -122,13 +126,13 @@ def _metavar(hint: Any) -> str:
 
 def drafts() -> Iterator[str]:
     """The drafts' names of our states, and where each draft and our machine part."""
-    names = [view.table.name for view in VIEWS]
+    names = [view.table.name for view in DRAFTS]
     yield "| state | " + " | ".join(f"in `{name}`" for name in names) + " |"
     yield "|---" * (len(names) + 1) + "|"
     for state in ConsumerMemberState:
-        named = (", then ".join(view.states[state]) or "none" for view in VIEWS)
+        named = (", then ".join(view.names[state]) or "none" for view in DRAFTS)
         yield f"| {state} | " + " | ".join(named) + " |"
-    for view in VIEWS:
+    for view in DRAFTS:
         yield f"\nSteps of ours that `{view.table.name}` does not have:\n"
         yield from _reasons(view.differences)
         if view.untaken:
@@ -136,7 +140,7 @@ def drafts() -> Iterator[str]:
             yield from _reasons(view.untaken)
 
 
-def _reasons(differences: Sequence[DraftDifference]) -> Iterator[str]:
+def _reasons(differences: Sequence[MachineDifference]) -> Iterator[str]:
     for difference in differences:
         steps = "; ".join(f"{step.source} → {step.target} ({step.event})" for step in difference.steps)
         yield f"- {difference.reason} {steps}."
@@ -146,11 +150,11 @@ def kafka_4() -> Iterator[str]:
     """Where the machines of Kafka 4.x and ours part."""
     yield "| machine | move | ours | Kafka 4.x | why |"
     yield "|---|---|---|---|---|"
-    for view in KAFKA_VIEWS:
+    for view in (KAFKA_4_THREAD, KAFKA_4_CLIENT):
         for difference in view.differences:
             alike: dict[tuple[str, str], list[str]] = {}
-            for move in difference.moves:
-                verdicts = verdict(view.ours, move), verdict(view.kafka, move)
+            for move in difference.steps:
+                verdicts = verdict(view.ours, move), verdict(view.table, move)
                 alike.setdefault(verdicts, []).append(" → ".join(move))
             for (ours, kafkas), moves in alike.items():
                 shown = "; ".join(moves)

@@ -8,20 +8,12 @@ A process's load is its tasks over its members: a thread more is a share more.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import NamedTuple
 
 import msgspec
 
 from fencepost.coordinator.assign.java_order import PriorityQueue, hash_map_order
 from fencepost.coordinator.protocol.ids import MemberId
-from fencepost.coordinator.protocol.streams import NO_TASKS, TaskIds, Tasks
-
-
-class TaskId(NamedTuple):
-    """One task. Tasks are told apart, and ordered, by both parts."""
-
-    subtopology_id: str
-    partition: int
+from fencepost.coordinator.protocol.streams import NO_TASKS, TaskId, TaskIds, Tasks
 
 
 class TaskMember(msgspec.Struct, frozen=True):
@@ -63,7 +55,7 @@ class _Process:
     def __init__(self) -> None:
         self.counts: dict[MemberId, int] = {}
         """Tasks in all roles, by member."""
-        self.tasks: set[TaskId] = set()
+        self.tasks: set[TaskId[str]] = set()
         self.load = 0.0
         self._task_count = 0
         self._by_load: PriorityQueue[list[MemberId]] | None = None
@@ -71,19 +63,19 @@ class _Process:
     def add_member(self, member_id: MemberId) -> None:
         self.counts[member_id] = 0
 
-    def add(self, member_id: MemberId, task: TaskId) -> int:
+    def add(self, member_id: MemberId, task: TaskId[str]) -> int:
         """Give a task to one of its members, who then has that many."""
         self._by_load = None
         return self._add(member_id, task)
 
-    def _add(self, member_id: MemberId, task: TaskId) -> int:
+    def _add(self, member_id: MemberId, task: TaskId[str]) -> int:
         self._task_count += 1
         self.tasks.add(task)
         self.counts[member_id] += 1
         self.load = self._task_count / len(self.counts)
         return self.counts[member_id]
 
-    def add_to_least_loaded(self, task: TaskId) -> tuple[MemberId, int]:
+    def add_to_least_loaded(self, task: TaskId[str]) -> tuple[MemberId, int]:
         """Give a task to the member that has the fewest: who that is, and how many it has then."""
         if len(self.counts) == 1:
             (only,) = self.counts
@@ -101,12 +93,12 @@ class _Assignment:
     def __init__(self, spec: TaskGroupSpec) -> None:
         self._spec = spec
         order = hash_map_order(spec.members)
-        self._active: dict[MemberId, list[TaskId]] = {member_id: [] for member_id in order}
-        self._standby: dict[MemberId, list[TaskId]] = {member_id: [] for member_id in order}
+        self._active: dict[MemberId, list[TaskId[str]]] = {member_id: [] for member_id in order}
+        self._standby: dict[MemberId, list[TaskId[str]]] = {member_id: [] for member_id in order}
         processes: dict[str, _Process] = {}
         self._process_of: dict[MemberId, _Process] = {}
-        self._was_active: dict[TaskId, MemberId] = {}
-        self._stood_by: dict[TaskId, list[MemberId]] = {}
+        self._was_active: dict[TaskId[str], MemberId] = {}
+        self._stood_by: dict[TaskId[str], list[MemberId]] = {}
         for member_id in order:
             member = spec.members[member_id]
             process = processes.setdefault(member.process_id, _Process())
@@ -143,13 +135,13 @@ class _Assignment:
     def assign_active(self) -> None:
         """Each task to one member."""
         tasks = [TaskId(one, number) for one, count in self._spec.tasks.items() for number in range(count)]
-        tasks.sort(key=lambda task: (task.partition, task.subtopology_id))
+        tasks.sort(key=lambda task: (task.partition, task.subtopology))
         tasks = [task for task in tasks if not self._stays(task, self._was_active.get(task))]
         tasks = [
             task for task in tasks if not self._stays(task, self._least_loaded(self._stood_by.get(task)))
         ]
         if tasks and not self._processes:
-            raise ValueError(f"nobody is there for task {tasks[0].subtopology_id}_{tasks[0].partition}")
+            raise ValueError(f"nobody is there for task {tasks[0]}")
         queue = PriorityQueue(self._processes, lambda process: process.load)
         for task in sorted(tasks):
             process = queue.poll()
@@ -159,7 +151,7 @@ class _Assignment:
             self._filled(count)
             queue.add(process)
 
-    def _stays(self, task: TaskId, member_id: MemberId | None) -> bool:
+    def _stays(self, task: TaskId[str], member_id: MemberId | None) -> bool:
         """Give the task to that member if it has room for it."""
         if member_id is None or self._count(member_id) >= self._active_quota:
             return False
@@ -169,7 +161,9 @@ class _Assignment:
         self._filled(count)
         return True
 
-    def _least_loaded(self, members: list[MemberId] | None, task: TaskId | None = None) -> MemberId | None:
+    def _least_loaded(
+        self, members: list[MemberId] | None, task: TaskId[str] | None = None
+    ) -> MemberId | None:
         """Of members that stood by, one with little load; none if the first one's process has the `task`."""
         if not members:
             return None
@@ -194,8 +188,8 @@ class _Assignment:
             if one in self._spec.stateful
             for number in range(count)
         ]
-        tasks.sort(key=lambda task: (task.partition, task.subtopology_id), reverse=True)
-        missing: list[tuple[TaskId, int]] = []
+        tasks.sort(key=lambda task: (task.partition, task.subtopology), reverse=True)
+        missing: list[tuple[TaskId[str], int]] = []
         for task in tasks:
             for given in range(wanted):
                 if not self._stands_by_again(task):
@@ -207,7 +201,7 @@ class _Assignment:
                 if not self._stands_by_somewhere(queue, task):
                     break
 
-    def _stands_by_again(self, task: TaskId) -> bool:
+    def _stands_by_again(self, task: TaskId[str]) -> bool:
         """Give the standby task to who had it, in any role, if that is possible."""
         before = self._was_active.get(task)
         if before is not None and task not in self._process_of[before].tasks and self._has_room(before):
@@ -222,12 +216,12 @@ class _Assignment:
     def _has_room(self, member_id: MemberId) -> bool:
         return self._count(member_id) < self._quota
 
-    def _give_standby(self, member_id: MemberId, task: TaskId) -> None:
+    def _give_standby(self, member_id: MemberId, task: TaskId[str]) -> None:
         count = self._process_of[member_id].add(member_id, task)
         self._standby[member_id].append(task)
         self._filled(count)
 
-    def _stands_by_somewhere(self, queue: PriorityQueue[_Process], task: TaskId) -> bool:
+    def _stands_by_somewhere(self, queue: PriorityQueue[_Process], task: TaskId[str]) -> bool:
         """Give the standby task to the process with the least load that does not have the task."""
         seen: list[_Process] = []
         found = False
@@ -251,14 +245,14 @@ class _Assignment:
         }
 
 
-def _each(tasks: TaskIds) -> list[TaskId]:
+def _each(tasks: TaskIds) -> list[TaskId[str]]:
     return [TaskId(subtopology, number) for subtopology, numbers in tasks.items() for number in numbers]
 
 
-def _grouped(tasks: list[TaskId]) -> TaskIds:
+def _grouped(tasks: list[TaskId[str]]) -> TaskIds:
     found: dict[str, list[int]] = {}
-    for subtopology, number in sorted(tasks):
-        found.setdefault(subtopology, []).append(number)
+    for task in sorted(tasks):
+        found.setdefault(task.subtopology, []).append(task.partition)
     return {subtopology: tuple(numbers) for subtopology, numbers in found.items()}
 
 

@@ -207,7 +207,7 @@ class ConsumerGroup:
         old = self._members.get(key.member_id)
         if value is not None:
             new = ConsumerGroupMember(member_id=key.member_id) if old is None else old
-            self._replace(old, new.told(value), key)
+            self._replace(old, new.with_metadata(value), key)
         elif old is not None:
             if old.member_epoch != LEAVE_EPOCH:
                 raise InconsistentRecord.of(key, "the tombstone of the member's assignment is missing")
@@ -246,11 +246,11 @@ class ConsumerGroup:
         old = self._members.get(key.member_id)
         if value is None:
             if old is not None:
-                self._place(old, old.displaced(), key)
+                self._place(old, old.without_assignment(), key)
             return
         target = self._targets.get(key.member_id, NO_PARTITIONS)
         try:
-            new = (old or ConsumerGroupMember(member_id=key.member_id)).placed(value, target)
+            new = (old or ConsumerGroupMember(member_id=key.member_id)).with_assignment(value, target)
         except ValueError as error:
             raise InconsistentRecord.of(key, str(error)) from error
         if old is None:

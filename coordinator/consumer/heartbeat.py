@@ -79,7 +79,13 @@ def heartbeat(
     validation.check_not_full(group, member_id, request.instance_id, around.max_size)
     old, records = _member(group, request, member_id)
     found = evaluate(
-        group, soft, old, old.heard(request), owned=request.topic_partitions, records=records, around=around
+        group,
+        soft,
+        old,
+        old.with_heartbeat(request),
+        owned=request.topic_partitions,
+        records=records,
+        around=around,
     )
     return Outcome(
         records=found.records,

@@ -57,7 +57,7 @@ class ConsumerGroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Whether nothing is left to do for the target of that epoch."""
         return self.member_epoch == epoch and self.state is STABLE
 
-    def heard(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupMember:
+    def with_heartbeat(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupMember:
         """The member with what a heartbeat says of it; None and -1 in the request keep what is known.
 
         Answers the same object if nothing changed.
@@ -100,7 +100,7 @@ class ConsumerGroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             and request.client_host == self.client_host
         )
 
-    def told(self, value: ConsumerGroupMemberMetadataValue) -> ConsumerGroupMember:
+    def with_metadata(self, value: ConsumerGroupMemberMetadataValue) -> ConsumerGroupMember:
         """The member after a MemberMetadata record."""
         return msgspec.structs.replace(
             self,
@@ -115,7 +115,7 @@ class ConsumerGroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             classic=value.classic,
         )
 
-    def placed(
+    def with_assignment(
         self, value: ConsumerGroupCurrentMemberAssignmentValue, target: Partitions = NO_PARTITIONS
     ) -> ConsumerGroupMember:
         """The member after a CurrentMemberAssignment record.
@@ -144,7 +144,7 @@ class ConsumerGroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             assignment_epochs=epochs,
         )
 
-    def displaced(self) -> ConsumerGroupMember:
+    def without_assignment(self) -> ConsumerGroupMember:
         """The member after the tombstone of its assignment: it holds nothing, and is about to go."""
         return msgspec.structs.replace(
             self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from typing import NamedTuple, TypeAlias
+from typing import Generic, NamedTuple, TypeAlias, TypeVar
 
 import msgspec
 
@@ -12,6 +12,24 @@ from fencepost.coordinator.protocol.asks import Asks
 from fencepost.coordinator.protocol.cluster import UNKNOWN_OPERATIONS
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId
+
+SubtopologyT = TypeVar("SubtopologyT", bound=int | str)
+
+
+class TaskId(NamedTuple, Generic[SubtopologyT]):
+    """A task: the part of a topology, and the number of the partitions that it works on.
+
+    A coordinator names subtopologies by text (KIP-1071), the metadata of classic groups by number.
+    """
+
+    subtopology: SubtopologyT
+    partition: int
+    topology: str | None = None
+    """Only of an application that gives its topologies names."""
+
+    def __str__(self) -> str:
+        return f"{self.topology}__{self[0]}_{self[1]}" if self.topology else f"{self[0]}_{self[1]}"
+
 
 TaskIds: TypeAlias = Mapping[str, tuple[int, ...]]
 """A set of tasks: subtopology id to ascending partition numbers, no empty tuples. Never mutated."""

@@ -169,7 +169,7 @@ class StreamsGroup:
         old = self._members.get(key.member_id)
         if value is not None:
             new = StreamsGroupMember(member_id=key.member_id) if old is None else old
-            self._replace(old, new.told(value))
+            self._replace(old, new.with_metadata(value))
         elif old is not None:
             if old.member_epoch != LEAVE_EPOCH:
                 raise InconsistentRecord.of(key, "the tombstone of the member's assignment is missing")
@@ -210,9 +210,9 @@ class StreamsGroup:
         old = self._members.get(key.member_id)
         if value is not None:
             before = StreamsGroupMember(member_id=key.member_id) if old is None else old
-            self._replace(old, before.placed(value))
+            self._replace(old, before.with_assignment(value))
         elif old is not None:
-            self._replace(old, old.displaced())
+            self._replace(old, old.without_assignment())
 
     def apply_topology(self, key: StreamsGroupTopologyKey, value: StreamsGroupTopologyValue | None) -> None:
         """Type 23: the topology."""

@@ -86,7 +86,7 @@ def heartbeat(
     soft = all_soft.of(group.group_id)
     step = _Step(group, soft, around, before)
     old = _member(group, request, around)
-    new = old.heard(request)
+    new = old.with_heartbeat(request)
     if new is not old:
         step.records.append(new.metadata_record(group.group_id))
     topology = _topology(step, request, new)

@@ -55,7 +55,7 @@ class StreamsGroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """Whether nothing is left to do for the target of that epoch."""
         return self.member_epoch == epoch and self.state is STABLE
 
-    def heard(self, request: StreamsGroupHeartbeatRequest) -> StreamsGroupMember:
+    def with_heartbeat(self, request: StreamsGroupHeartbeatRequest) -> StreamsGroupMember:
         """The member with what a heartbeat says of it; None and -1 in the request keep what is known.
 
         Answers the same object if nothing changed.
@@ -75,7 +75,7 @@ class StreamsGroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         )
         return self if found == self else found
 
-    def told(self, value: StreamsGroupMemberMetadataValue) -> StreamsGroupMember:
+    def with_metadata(self, value: StreamsGroupMemberMetadataValue) -> StreamsGroupMember:
         """The member after a MemberMetadata record."""
         return msgspec.structs.replace(
             self,
@@ -90,7 +90,7 @@ class StreamsGroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             client_tags=value.client_tags,
         )
 
-    def placed(self, value: StreamsGroupCurrentMemberAssignmentValue) -> StreamsGroupMember:
+    def with_assignment(self, value: StreamsGroupCurrentMemberAssignmentValue) -> StreamsGroupMember:
         """The member after a CurrentMemberAssignment record.
 
         Tasks without an assignment epoch (a record of Kafka 4.1) get the member's.
@@ -111,7 +111,7 @@ class StreamsGroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             assignment_epochs=epochs,
         )
 
-    def displaced(self) -> StreamsGroupMember:
+    def without_assignment(self) -> StreamsGroupMember:
         """The member after the tombstone of its assignment: it holds nothing, and is about to go."""
         return msgspec.structs.replace(
             self,

@@ -7,12 +7,16 @@ is fed back with the same token, once.
 from __future__ import annotations
 
 import enum
+from typing import Any, TypeAlias
 
 import msgspec
 
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetFetchRequest
+
+Actions: TypeAlias = tuple[Any, ...]
+"""What the shell has to carry out, in order: the actions of this module, and those of the protocol."""
 
 
 class CallbackKind(enum.StrEnum):
@@ -104,3 +108,33 @@ class LeaveFinished(msgspec.Struct, frozen=True, gc=False):
 
 class WakeApplication(msgspec.Struct, frozen=True, gc=False):
     """What may be fetched has changed, or there is something to raise: an application in poll looks again."""
+
+
+class Outbox:
+    """The actions of the step under way, in their order."""
+
+    __slots__ = ("actions", "wakes")
+
+    def __init__(self) -> None:
+        self.actions: list[Any] = []
+        self.wakes = False
+        """The step ends with waking the application."""
+
+    def put(self, action: object | None) -> None:
+        """Add an action; None adds nothing."""
+        if action is not None:
+            self.actions.append(action)
+
+    def raise_to_application(self, error: Exception, *, fatal: bool = False) -> None:
+        """Raise this from the application's next poll."""
+        self.actions.append(RaiseToApplication(error, fatal))
+        self.wakes = True
+
+    def take(self) -> Actions:
+        """Return the actions of the step, and start the next step with none."""
+        if self.wakes:
+            self.wakes = False
+            self.actions.append(WakeApplication())
+        actions = tuple(self.actions)
+        self.actions.clear()
+        return actions

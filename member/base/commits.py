@@ -109,6 +109,7 @@ class Commits:
         "_tokens",
         "in_flight",
         "member_id",
+        "next_auto_ms",
         "queue",
         "retry_at_ms",
     )
@@ -134,6 +135,29 @@ class Commits:
         self.in_flight: int | None = None
         """Its request."""
         self.retry_at_ms = 0
+        self.next_auto_ms = 0
+        """When the next commit by interval is due."""
+
+    def delay_auto(self, now_ms: int) -> None:
+        """Start the interval of automatic commits."""
+        self.next_auto_ms = now_ms + self._config.auto_commit_interval_ms
+
+    def auto_ended(self, error: ErrorCode, now_ms: int) -> None:
+        """Set the next automatic commit: after the interval, or soon if the last one failed."""
+        wait_ms = self._config.auto_commit_interval_ms if not error else self._config.retry_backoff_ms
+        self.next_auto_ms = now_ms + wait_ms
+
+    def make(
+        self,
+        kind: CommitKind,
+        offsets: Mapping[TopicPartition, OffsetAndMetadata],
+        deadline_ms: int,
+        topic_ids: Mapping[str, TopicId],
+    ) -> Commit:
+        """Queue a new commit and return it."""
+        commit = Commit(next(self._tokens), kind, offsets, deadline_ms, topic_ids)
+        self.add(commit)
+        return commit
 
     @property
     def has_own(self) -> bool:

@@ -21,7 +21,8 @@ from fencepost.member.base.actions import (
 from fencepost.member.base.errors import CommitFailed, NoOffsetForPartition
 from fencepost.member.base.leave import CloseOption
 from fencepost.member.base.listener import MemberObserver, RebalanceListener
-from fencepost.member.base.shell import MachineShell, MemberMachine
+from fencepost.member.base.machine import MemberMachine
+from fencepost.member.base.shell import MachineShell
 from fencepost.member.base.transport import Clock, Transport
 
 

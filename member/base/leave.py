@@ -1,7 +1,8 @@
-"""The leave on its way: outside of the state machine, which has left already.
+"""The end of a membership: what `unsubscribe` and `close` began, and the leave on its way.
 
-It is sent once and its answer does not matter; only where it may not have arrived it is sent again,
-for a bounded time. A member that joins again stops that: a late leave would throw it out.
+The leave is outside of the state machine, which has left already. It is sent once and its answer does not
+matter; only where it may not have arrived it is sent again, for a bounded time. A member that joins again
+stops that: a late leave would throw it out.
 """
 
 from __future__ import annotations
@@ -11,6 +12,8 @@ from collections.abc import Callable, Iterator
 from typing import Generic, TypeVar
 
 from fencepost.member.base.backoff import Backoff
+from fencepost.member.base.commits import Commit
+from fencepost.member.base.config import ConsumerConfig
 
 R = TypeVar("R")
 A = TypeVar("A")
@@ -25,6 +28,38 @@ class CloseOption(enum.Enum):
     """Leave for good, static members too."""
     REMAIN_IN_GROUP = "remain in group"
     """Say nothing (a static member: that it comes back); the place is kept until the session ends."""
+
+
+class Closing:
+    """What `unsubscribe` or `close` began, until the application is notified that it is over."""
+
+    __slots__ = ("_config", "closed", "commit", "deadline_ms", "option", "wanted")
+
+    def __init__(self, config: ConsumerConfig) -> None:
+        self._config = config
+        self.closed = False
+        self.wanted = False
+        """The application waits for the end of a leave."""
+        self.option = CloseOption.DEFAULT
+        self.deadline_ms: int | None = None
+        """The end of the time for closing."""
+        self.commit: Commit | None = None
+        """The commit that the leave waits for."""
+
+    def begin(self, option: CloseOption, deadline_ms: int) -> None:
+        """Close within this time: the member never comes back."""
+        self.closed = True
+        self.option = option
+        self.deadline_ms = deadline_ms
+
+    def limit_ms(self, now_ms: int) -> int:
+        """Return the end of the time for a leave that begins now."""
+        limit = now_ms + self._config.request_timeout_ms
+        return limit if self.deadline_ms is None else min(limit, self.deadline_ms)
+
+    def commit_limit_ms(self, now_ms: int) -> int:
+        """Return the end of the time for the commit, which leaves half of it to callbacks and the leave."""
+        return now_ms + (self.limit_ms(now_ms) - now_ms) // 2
 
 
 class Leave(Generic[R, A]):

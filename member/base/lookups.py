@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import filterfalse
 
+from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.member.base.actions import (
     ResolveTopicNames,
     SendFindCoordinator,
 )
 from fencepost.member.base.backoff import Backoff
+
+REDISCOVER = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
+"""Errors after which the coordinator is looked up again."""
 
 
 class CoordinatorLookup:
@@ -41,6 +45,13 @@ class CoordinatorLookup:
         """The coordinator that was found does its work."""
         self._answered = True
         self.backoff.reset()
+
+    def note(self, code: ErrorCode, now_ms: int) -> None:
+        """Learn about the coordinator from the response to a commit, a fetch or a leave."""
+        if code in REDISCOVER:
+            self.lost(now_ms)
+        elif not code:
+            self.answered()
 
     def request(self, now_ms: int) -> SendFindCoordinator | None:
         """The lookup, if one is due."""

@@ -6,13 +6,11 @@ import asyncio
 import functools
 import inspect
 import logging
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
 
-from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
-from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
+from fencepost.coordinator.protocol.errors import ProtocolError
 from fencepost.coordinator.protocol.offsets import (
-    OffsetAndMetadata,
     OffsetCommitResponse,
     OffsetFetchResponse,
 )
@@ -20,6 +18,7 @@ from fencepost.member.base.actions import (
     ASSIGNED,
     LOST,
     REVOKED,
+    Actions,
     FetchOffsets,
     FindLogOffsets,
     FindOffsetsByDuration,
@@ -27,9 +26,7 @@ from fencepost.member.base.actions import (
     SendCommit,
     SendFindCoordinator,
 )
-from fencepost.member.base.config import ConsumerConfig
 from fencepost.member.base.errors import RequestFailure
-from fencepost.member.base.leave import CloseOption
 from fencepost.member.base.listener import (
     PROGRAM_ENDS,
     MemberObserver,
@@ -38,8 +35,7 @@ from fencepost.member.base.listener import (
     RebalanceListener,
 )
 from fencepost.member.base.log import is_logged, log
-from fencepost.member.base.participant import Actions
-from fencepost.member.base.positions import Positions
+from fencepost.member.base.machine import MemberMachine
 from fencepost.member.base.transport import (
     Clock,
     Reply,
@@ -50,80 +46,6 @@ from fencepost.member.base.transport import (
 )
 
 Answered = Callable[[int, Any, int], Actions]
-
-
-class MemberMachine(Protocol):
-    """What every member's machine offers its shell, whatever the protocol."""
-
-    group_id: str
-    member_id: MemberId
-    member_epoch: int
-    deadline_ms: int | None
-    """When `deadline_reached` is due."""
-
-    @property
-    def config(self) -> ConsumerConfig:
-        """The member's settings."""
-
-    @property
-    def positions(self) -> Positions:
-        """How far each owned partition has been read."""
-
-    def owned_partitions(self) -> tuple[TopicPartition, ...]:
-        """Everything owned, sorted."""
-
-    def subscribe(self, topics: Iterable[str], pattern: str | None, now_ms: int) -> Actions:
-        """Replace the subscription."""
-
-    def unsubscribe(self, now_ms: int) -> Actions:
-        """Give everything up and leave."""
-
-    def close(self, now_ms: int, option: CloseOption, timeout_ms: int) -> Actions:
-        """Commit, give everything up, leave, and never come back."""
-
-    def poll_begin(self, now_ms: int) -> Actions:
-        """The application asks for records."""
-
-    def poll_end(self, consumed: Mapping[TopicPartition, int], now_ms: int) -> Actions:
-        """The application got all records before these offsets."""
-
-    def poll_failed(self, now_ms: int) -> Actions:
-        """The application's poll ended with an exception."""
-
-    def commit(
-        self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None, now_ms: int
-    ) -> tuple[int, Actions]:
-        """Commit these offsets, or everything that was handed over."""
-
-    def seek(self, partition: TopicPartition, offset: int, now_ms: int) -> Actions:
-        """Go on reading from this offset."""
-
-    def offset_out_of_range(self, partition: TopicPartition, now_ms: int) -> Actions:
-        """The log does not have the position."""
-
-    def callback_finished(self, token: int, error: BaseException | None, now_ms: int) -> Actions:
-        """The application's callback ended."""
-
-    def coordinator_found(self, token: int, now_ms: int) -> Actions:
-        """The group's coordinator is known."""
-
-    def coordinator_refused(self, token: int, code: ErrorCode, now_ms: int) -> Actions:
-        """The cluster answered the lookup with an error."""
-
-    def commit_answered(self, token: int, response: OffsetCommitResponse, now_ms: int) -> Actions:
-        """The coordinator answered an OffsetCommit."""
-
-    def offsets_fetched(self, token: int, response: OffsetFetchResponse, now_ms: int) -> Actions:
-        """The coordinator answered an OffsetFetch."""
-
-    def log_offsets_found(self, token: int, offsets: Mapping[TopicPartition, int], now_ms: int) -> Actions:
-        """The logs answered where to start."""
-
-    def request_failed(self, token: int, failure: RequestFailure, now_ms: int) -> Actions:
-        """A request of any kind got no answer."""
-
-    def deadline_reached(self, now_ms: int) -> Actions:
-        """Time passed."""
 
 
 class MachineShell:

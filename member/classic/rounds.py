@@ -43,9 +43,12 @@ class Rounds:
         "beat_in_flight",
         "counting",
         "in_flight",
+        "nameless",
         "not_before_ms",
         "protocol",
         "roster",
+        "sizes",
+        "sizes_at_ms",
         "skips_assignment",
     )
 
@@ -56,10 +59,16 @@ class Rounds:
         self._tokens = tokens
         self.in_flight: int | None = None
         """The JoinGroup or SyncGroup whose answer is waited for."""
+        self.nameless: int | None = None
+        """The first JoinGroup, if the member has left while it was under way: the response says as whom."""
         self.counting: int | None = None
         """The leader's question for the sizes of topics."""
         self.roster: tuple[Subscriber, ...] = ()
         """Of the leader: all members."""
+        self.sizes: dict[str, int] | None = None
+        """Sizes of topics when this member, as the leader, assigned them; None of any other member."""
+        self.sizes_at_ms = 0
+        """When a leader looks for new partitions."""
         self.skips_assignment = False
         """Whether a leader leaves the assignment as it is: a static one that has come back (KIP-814)."""
         self.protocol = ""

@@ -1,13 +1,35 @@
-"""Set algebra on `Partitions`. Inputs and results are canonical: ascending tuples, no empty ones.
+"""What a member subscribes to, and set algebra on the `Partitions` that it is assigned.
 
+Inputs and results are canonical: ascending tuples, no empty ones.
 A set is never mutated: a result that equals an input may be that input.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Mapping
+from collections.abc import Container, Iterable, Mapping
+
+import msgspec
 
 from fencepost.coordinator.protocol.ids import Partitions, TopicId, TopicPartition, topic_partitions
+
+
+class Subscription(msgspec.Struct, frozen=True, gc=False):
+    """Topic names, a regular expression in RE2's syntax, or both: what either matches counts."""
+
+    names: tuple[str, ...] = ()
+    """Sorted, without duplicates."""
+    regex: str | None = None
+
+    @classmethod
+    def of(cls, topics: Iterable[str], pattern: str | None) -> Subscription:
+        """The subscription in its canonical form; an empty pattern is no pattern."""
+        return cls(tuple(sorted(set(topics))), pattern or None)
+
+    def __bool__(self) -> bool:
+        return bool(self.names) or self.regex is not None
+
+
+NO_SUBSCRIPTION = Subscription()
 
 
 def canonical(partitions: Partitions) -> Partitions:

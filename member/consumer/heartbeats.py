@@ -15,11 +15,18 @@ from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, Partitions
+from fencepost.coordinator.protocol.ids import (
+    LEAVE_EPOCH,
+    NO_PARTITIONS,
+    STATIC_LEAVE_EPOCH,
+    MemberId,
+    Partitions,
+)
 from fencepost.member.base.backoff import Backoff
 from fencepost.member.base.config import ConsumerConfig
+from fencepost.member.base.leave import CloseOption
 from fencepost.member.consumer.actions import SendHeartbeat
-from fencepost.member.consumer.subscription import Subscription
+from fencepost.member.consumer.assignment import Subscription
 
 DEFAULT_HEARTBEAT_INTERVAL_MS = 5_000
 """Until a coordinator has named one (group.consumer.heartbeat.interval.ms)."""
@@ -43,6 +50,47 @@ class SentFields:
         self.empty_regex = False
         self.assignor: str | None = None
         self.owned: tuple[int, Partitions] | None = None
+
+
+class HeldInstance:
+    """What a static member knows of its instance id, which its process may hold when a join is refused.
+
+    Kafka 4.3 refuses the join of a static member that it still has, even under the same member id. This
+    happens after a join whose response was lost, and after a fence. The member then leaves, and joins again.
+    The leave names a member id of this process, so it cannot free an instance id that another process holds:
+    Kafka refuses such a leave with FENCED_INSTANCE_ID.
+    """
+
+    __slots__ = ("_config", "_member_id", "_refusals", "holders", "is_released")
+
+    def __init__(self, member_id: MemberId, config: ConsumerConfig) -> None:
+        self._member_id = member_id
+        self._config = config
+        self.holders = config.instance_holders
+        """The member ids under which this process may hold the instance id; the newest one comes last."""
+        self.is_released = False
+        """A leave with epoch -2 is under way, to free the instance id for this member's next join."""
+        self._refusals = 0
+
+    def may_be_held(self) -> None:
+        """Note that the coordinator may have this member, under its instance id."""
+        member_id = self._member_id
+        if self._config.group_instance_id is not None and self.holders[-1:] != (member_id,):
+            self.holders = (*(each for each in self.holders if each != member_id), member_id)
+
+    def joined(self) -> None:
+        """Note that the coordinator has this member: a refusal from now on is the first one again."""
+        self._refusals = 0
+        self.may_be_held()
+
+    def not_held_by_newest(self) -> None:
+        """Note that the newest holder does not have the instance id."""
+        self.holders = self.holders[:-1]
+
+    def count_refusal(self) -> bool:
+        """Count a join that another member's instance id refused. True if the settings allow a retry."""
+        self._refusals += 1
+        return self._refusals <= self._config.unreleased_instance_id_retries
 
 
 class HeartbeatView(NamedTuple):
@@ -73,6 +121,7 @@ class Heartbeats:
         "backoff",
         "in_flight",
         "interval_ms",
+        "may_be_member",
         "not_before_ms",
         "urgent",
     )
@@ -101,6 +150,8 @@ class Heartbeats:
         """End of the back-off."""
         self.urgent = False
         """There is something to say: do not wait for the interval."""
+        self.may_be_member = False
+        """A join went out since the member was last known to be out of the group."""
 
     def begin_join(self, now_ms: int) -> None:
         """The next heartbeat joins, at once unless a back-off runs; nothing sent before counts."""
@@ -127,7 +178,7 @@ class Heartbeats:
     def build(self, view: HeartbeatView) -> SendHeartbeat:
         """The next heartbeat, now in flight. What it carries counts as sent."""
         self.urgent = False
-        self._expected = True
+        self._expected = self.may_be_member = True
         if self._says_nothing(view):
             action = self.keepalive(view.epoch)
         else:
@@ -149,15 +200,34 @@ class Heartbeats:
     def keepalive(self, epoch: int) -> SendHeartbeat:
         """The heartbeat that says nothing but "alive": one value for as long as the epoch stays."""
         if self._keepalive is None or self._keepalive.request.member_epoch != epoch:
-            request = ConsumerGroupHeartbeatRequest(
-                group_id=self._group_id,
-                member_id=self._member_id,
-                member_epoch=epoch,
-                instance_id=self._config.group_instance_id,
-                client_id=self._config.client_id,
-            )
+            request = self._bare_request(epoch, self._member_id)
             self._keepalive = SendHeartbeat(next(self._tokens), request)
         return self._keepalive
+
+    def leave_request(self, option: CloseOption) -> ConsumerGroupHeartbeatRequest | None:
+        """Return the heartbeat that leaves; None if the coordinator does not need it."""
+        epoch = self._leave_epoch(option)
+        if not self.may_be_member or epoch is None:
+            return None
+        return self._bare_request(epoch, self._member_id)
+
+    def instance_release(self, holder: MemberId) -> ConsumerGroupHeartbeatRequest:
+        """Return the leave that frees the instance id, if this member id holds it."""
+        return self._bare_request(STATIC_LEAVE_EPOCH, holder)
+
+    def _bare_request(self, epoch: int, member_id: MemberId) -> ConsumerGroupHeartbeatRequest:
+        return ConsumerGroupHeartbeatRequest(
+            group_id=self._group_id,
+            member_id=member_id,
+            member_epoch=epoch,
+            instance_id=self._config.group_instance_id,
+            client_id=self._config.client_id,
+        )
+
+    def _leave_epoch(self, option: CloseOption) -> int | None:
+        if self._config.group_instance_id is None:
+            return None if option is CloseOption.REMAIN_IN_GROUP else LEAVE_EPOCH
+        return LEAVE_EPOCH if option is CloseOption.LEAVE_GROUP else STATIC_LEAVE_EPOCH
 
     def _says_nothing(self, view: HeartbeatView) -> bool:
         if view.epoch <= 0:

@@ -1,9 +1,5 @@
 """One member of a consumer group (KIP-848), as a pure state machine.
 
-Inputs are method calls with the time; each answers the actions that the shell has to carry out, in
-order. Nothing here waits: an action's outcome comes back as another input, with the action's token.
-`deadline_ms` says when `deadline_reached` is due.
-
 The application is "in poll" between `poll_begin` and `poll_end`. Out of poll the poll timer runs. A
 reconciliation that takes partitions away, or that commits, starts only in poll: there everything that
 was handed over before is processed.
@@ -16,44 +12,102 @@ from collections.abc import Iterable, Mapping
 
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import (
-    NO_PARTITIONS,
-    MemberId,
-    Partitions,
-    TopicId,
-    TopicPartition,
-)
-from fencepost.member.base.backoff import earlier
+from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId, Partitions, TopicId, TopicPartition
+from fencepost.member.base.actions import ASSIGNED, LOST, Actions
+from fencepost.member.base.backoff import Backoff, earlier
 from fencepost.member.base.config import ConsumerConfig
-from fencepost.member.base.errors import RequestFailure
-from fencepost.member.base.leave import CloseOption
-from fencepost.member.base.participant import Actions
-from fencepost.member.consumer.assignment import named
-from fencepost.member.consumer.exchange import Exchange
-from fencepost.member.consumer.states import ACTIVE
+from fencepost.member.base.errors import (
+    CallbackFailed,
+    ErrorRule,
+    MemberError,
+    RequestFailure,
+    heartbeat_rule,
+)
+from fencepost.member.base.leave import CloseOption, Leave
+from fencepost.member.base.machine import MemberMachine
+from fencepost.member.consumer import states
+from fencepost.member.consumer.actions import ConsumerMoved, SendHeartbeat
+from fencepost.member.consumer.assignment import NO_SUBSCRIPTION, Subscription
+from fencepost.member.consumer.heartbeats import Heartbeats, HeartbeatView, HeldInstance
+from fencepost.member.consumer.reconciliation import Assignment, Callback, PassResult, Reconciler
+from fencepost.member.consumer.states import ACTIVE, CONSUMER_MEMBER
 from fencepost.member.consumer.states import ConsumerMemberEvent as E
 from fencepost.member.consumer.states import ConsumerMemberState as S
-from fencepost.member.consumer.subscription import NO_SUBSCRIPTION, Subscription
 
 
-class ConsumerMember(Exchange):
-    """One member: its inputs, and the requests that it has under way.
+class ConsumerMember(MemberMachine):
+    """One member: it wires its heartbeats and its reconciler to the parts that every member has.
 
     Made with the member id that it keeps for life, and a source of randomness for its back-off.
     """
 
-    __slots__ = ("_owned",)
+    __slots__ = (
+        "_announced",
+        "_idle_until_ms",
+        "_keepalive",
+        "_other_deadline_ms",
+        "heartbeats",
+        "instance",
+        "reconciler",
+        "state",
+        "subscription",
+    )
+
+    _ACTIVE = ACTIVE
 
     def __init__(
         self, group_id: str, member_id: MemberId, config: ConsumerConfig, rng: random.Random
     ) -> None:
         super().__init__(group_id, member_id, config, rng)
-        self._owned: tuple[Partitions, tuple[TopicPartition, ...]] = NO_PARTITIONS, ()
-        """What `owned_partitions` answered last, and for which set."""
+        tokens = self.tokens
+        self.state: S = S.UNSUBSCRIBED
+        self.subscription: Subscription = NO_SUBSCRIPTION
+        self._announced: Subscription = NO_SUBSCRIPTION
+        """The subscription as the coordinator is to know it: it stays as it is while the member leaves."""
+        self.heartbeats = Heartbeats(group_id, member_id, config, Backoff.of(config, rng), tokens)
+        self.instance = HeldInstance(member_id, config)
+        self.leave = Leave(Backoff.of(config, rng), tokens, SendHeartbeat)
+        self.reconciler = Reconciler(
+            config,
+            Backoff.of(config, rng),
+            tokens,
+            out=self.out,
+            polls=self.polls,
+            callbacks=self.callbacks,
+            positions=self.positions,
+            commits=self.commits,
+        )
+        self._keepalive: tuple[SendHeartbeat] | None = None
+        """Set while the member is stable and has nothing to say: the heartbeat to repeat."""
+        self._other_deadline_ms: int | None = None
+        """The earliest deadline except those of the next heartbeat and of the application's poll."""
+        self._idle_until_ms: int | None = None
+        """The earliest deadline except the next heartbeat's."""
+
+    @property
+    def assignment(self) -> Assignment:
+        """What the member owns, what it should own, and what it has acknowledged."""
+        return self.reconciler.assignment
+
+    @property
+    def instance_holders(self) -> tuple[MemberId, ...]:
+        """The member ids under which this process may hold its instance id; the newest one comes last."""
+        return self.instance.holders
 
     @property
     def _has_failed(self) -> bool:
         return self.state is S.FATAL
+
+    @property
+    def _gives_up(self) -> bool:
+        return self.state is S.PREPARE_LEAVING
+
+    def owned_partitions(self) -> tuple[TopicPartition, ...]:
+        """Return everything owned, sorted: from the begin of on_assigned to the end of on_revoked or lost."""
+        return self.reconciler.owned_names()
+
+    def _topic_ids(self) -> Mapping[str, TopicId]:
+        return self.reconciler.topic_ids()
 
     # -- what the application does -----------------------------------------------------------------------
 
@@ -62,7 +116,7 @@ class ConsumerMember(Exchange):
 
         :raises ValueError: after `close`.
         """
-        if self.closed:
+        if self.closing.closed:
             raise ValueError("the member is closed")
         subscription = Subscription.of(topics, pattern)
         if not subscription:
@@ -71,67 +125,18 @@ class ConsumerMember(Exchange):
             self.subscription = subscription
             if self.state in ACTIVE:
                 self._announced = subscription
-                self._heartbeats.urgent = True
+                self.heartbeats.urgent = True
         return self._step(now_ms)
 
-    def unsubscribe(self, now_ms: int) -> Actions:
-        """Give everything up and leave. `LeaveFinished` follows, now or later."""
+    def _forget_subscription(self) -> None:
         self.subscription = NO_SUBSCRIPTION
-        self._begin_leaving(E.UNSUBSCRIBE, now_ms)
-        return self._step(now_ms)
-
-    def close(
-        self, now_ms: int, option: CloseOption = CloseOption.DEFAULT, timeout_ms: int = 30_000
-    ) -> Actions:
-        """Commit, give everything up, leave, and never come back. `LeaveFinished` follows within the time."""
-        self.subscription = NO_SUBSCRIPTION
-        self.closed = True
-        self._close_option = option
-        self._close_deadline_ms = now_ms + timeout_ms
-        self._begin_leaving(E.CLOSE, now_ms)
-        return self._step(now_ms)
-
-    def poll_begin(self, now_ms: int) -> Actions:
-        """The application asks for records: what it was given before is processed."""
-        self.in_poll = True
-        self._poll_deadline_ms = None
-        self._needs_new_poll = False
-        self.positions.process()
-        if self.positions.undecided:
-            self._raise_undecided()
-        if self.config.enable_auto_commit and now_ms >= self._next_auto_commit_ms and self.state in ACTIVE:
-            self._auto_commit(now_ms)
-        elif not self._wake and self._nothing_follows(now_ms):
-            return ()
-        return self._step(now_ms)
-
-    def owned_partitions(self) -> tuple[TopicPartition, ...]:
-        """Everything owned, from the begin of on_assigned to the end of on_revoked or on_lost; sorted."""
-        owned, names = self._owned
-        if owned is not self.assignment.owned:
-            owned = self.assignment.owned
-            names = named(owned, self._names.known)
-            self._owned = owned, names
-        return names
-
-    def poll_end(self, consumed: Mapping[TopicPartition, int], now_ms: int) -> Actions:
-        """The application got all records before these offsets; the poll timer starts.
-
-        Partitions that are not fetchable (any more) are left as they are: their records must not be
-        handed over.
-        """
-        self.in_poll = False
-        self._poll_deadline_ms = now_ms + self.config.max_poll_interval_ms
-        self.positions.deliver(consumed)
-        return () if self._nothing_follows(now_ms) else self._step(now_ms)
 
     def _nothing_follows(self, now_ms: int) -> bool:
-        """Whether a stable member's poll changes no more than the poll timer, which is then done here."""
         if self._keepalive is None or (self.deadline_ms is not None and now_ms >= self.deadline_ms):
             return False
-        heartbeats = self._heartbeats
+        heartbeats = self.heartbeats
         due = heartbeats.at_ms if heartbeats.in_flight is None else None
-        self._idle_until_ms = earlier(self._other_deadline_ms, self._poll_deadline_ms)
+        self._idle_until_ms = earlier(self._other_deadline_ms, self.polls.deadline_ms)
         self.deadline_ms = earlier(due, self._idle_until_ms)
         return True
 
@@ -140,8 +145,8 @@ class ConsumerMember(Exchange):
     def heartbeat_answered(
         self, token: int, response: ConsumerGroupHeartbeatResponse, now_ms: int
     ) -> Actions:
-        """The coordinator answered a heartbeat."""
-        heartbeats = self._heartbeats
+        """Take the response to a heartbeat."""
+        heartbeats = self.heartbeats
         keepalive = self._keepalive
         if (
             keepalive is not None
@@ -153,7 +158,7 @@ class ConsumerMember(Exchange):
         ):
             if response.member_epoch != self.member_epoch:
                 self.member_epoch = response.member_epoch
-                self._coordinator.answered()
+                self.coordinator.answered()
                 self._keepalive = (heartbeats.keepalive(self.member_epoch),)
             heartbeats.in_flight = None
             due = heartbeats.at_ms = now_ms + heartbeats.interval_ms
@@ -163,51 +168,388 @@ class ConsumerMember(Exchange):
         if heartbeats.in_flight == token:
             if heartbeats.answered(token) and self._keeps_session:
                 self._heartbeat_answered(response, now_ms)
-        elif token == self._leave.in_flight:
+        elif token == self.leave.in_flight:
             self._leave_answered(token, response.error_code, now_ms)
         return self._step(now_ms)
 
     def request_failed(self, token: int, failure: RequestFailure, now_ms: int) -> Actions:
-        """A request of any kind got no answer."""
-        if token == self._heartbeats.in_flight:
-            self._may_hold_instance()
-            self._coordinator.lost(now_ms)
-            if self._heartbeats.answered(token):
-                self._heartbeats.failed(now_ms)
-        elif self._leave.failed(token, now_ms):
-            self._coordinator.lost(now_ms)
-        elif self._coordinator.failed(token, now_ms) or self._names.answered(token, {}, now_ms):
+        """Take note that a request of any kind got no response."""
+        if token == self.heartbeats.in_flight:
+            self.instance.may_be_held()
+            self.coordinator.lost(now_ms)
+            if self.heartbeats.answered(token):
+                self.heartbeats.failed(now_ms)
+        elif self.leave.failed(token, now_ms):
+            self.coordinator.lost(now_ms)
+        elif self.coordinator.failed(token, now_ms) or self.reconciler.names.answered(token, {}, now_ms):
             pass
         else:
             self._work_failed(token, now_ms)
         return self._step(now_ms)
 
-    def coordinator_refused(self, token: int, code: ErrorCode, now_ms: int) -> Actions:
-        """The cluster answered the lookup with an error."""
-        if self._coordinator.failed(token, now_ms) and not code.retriable:
-            message = "the group's coordinator cannot be looked up"
-            if self.state in ACTIVE or self.state is S.PREPARE_LEAVING:
-                self._fail(code, message)
-            else:
-                self._leave.cancel()
-                for commit in self._commits.take_all():
-                    self._commit_ended(commit, code, now_ms)
+    def topic_names_found(self, token: int, names: Mapping[TopicId, str], now_ms: int) -> Actions:
+        """Take names from fresh metadata; ids without a name are unknown to the cluster."""
+        self.reconciler.names.answered(token, names, now_ms)
         return self._step(now_ms)
 
-    def topic_names_found(self, token: int, names: Mapping[TopicId, str], now_ms: int) -> Actions:
-        """Names from fresh metadata; ids without a name are unknown to the cluster."""
-        self._names.answered(token, names, now_ms)
-        return self._step(now_ms)
+    def _heartbeat_answered(self, response: ConsumerGroupHeartbeatResponse, now_ms: int) -> None:
+        code = response.error_code
+        if code:
+            self._heartbeat_refused(code, response.error_message or "", now_ms)
+            return
+        self.coordinator.answered()
+        if response.member_epoch <= 0:
+            # No answer to a join or a keepalive; a late one to a leave has this form (KAFKA-19335).
+            self.heartbeats.failed(now_ms)
+            return
+        self.heartbeats.succeeded(response, now_ms)
+        self.instance.joined()
+        self.member_epoch = response.member_epoch
+        if response.assignment is not None and self.state in ACTIVE:
+            self._take_target(response.assignment)
+
+    def _heartbeat_refused(self, code: ErrorCode, message: str, now_ms: int) -> None:
+        rule = heartbeat_rule(code)
+        if code is ErrorCode.UNRELEASED_INSTANCE_ID:
+            if self._frees_instance:
+                self.coordinator.answered()
+                self._release_instance(now_ms)
+                return
+            if self.instance.count_refusal():
+                rule = ErrorRule.RETRY
+        elif rule in (ErrorRule.REDISCOVER, ErrorRule.RETRY):
+            self.instance.may_be_held()  # the coordinator may have written the join before it failed
+        if rule is ErrorRule.REDISCOVER:
+            self.coordinator.lost(now_ms)
+            self.heartbeats.failed(now_ms, wait=False)
+            return
+        self.coordinator.answered()
+        if rule is ErrorRule.FENCED:
+            self._fenced(now_ms)
+        elif rule is ErrorRule.FATAL:
+            self._fail(code, message)
+        else:
+            self.heartbeats.failed(now_ms)
+            if rule is ErrorRule.REPORT:
+                self.out.raise_to_application(MemberError(code, message))
+
+    @property
+    def _frees_instance(self) -> bool:
+        """True if this process may hold the instance id that refused its join, so that it can free it."""
+        return self.state is states.JOINING and bool(self.instance.holders)
+
+    def _release_instance(self, now_ms: int) -> None:
+        """Free the instance id that this process holds itself, so that the member's next join is accepted."""
+        self.instance.is_released = True
+        self.heartbeats.failed(now_ms, wait=False)
+        request = self.heartbeats.instance_release(self.instance.holders[-1])
+        self.leave.begin(request, now_ms, now_ms + self.config.request_timeout_ms)
+
+    def _leave_answered(self, token: int, code: ErrorCode, now_ms: int) -> None:
+        """Anything but "not here" or "not now" ends the leave, and lets a member that freed its id join."""
+        if heartbeat_rule(code) in (ErrorRule.REDISCOVER, ErrorRule.RETRY) and code:
+            self.coordinator.note(code, now_ms)
+            self.leave.failed(token, now_ms)
+            return
+        self.leave.answered(token)
+        if self.instance.is_released:
+            self.instance.is_released = False
+            self._instance_released(code, now_ms)
+
+    def _instance_released(self, code: ErrorCode, now_ms: int) -> None:
+        """Join, unless the coordinator says that the instance id is another member's, or refuses for good."""
+        if code is ErrorCode.FENCED_INSTANCE_ID:
+            self.instance.not_held_by_newest()
+            if self.instance.holders:
+                return
+            if self.instance.count_refusal():
+                self.heartbeats.failed(now_ms)
+            else:
+                instance_id = self.config.group_instance_id
+                message = f"another member of the group has the instance id {instance_id}"
+                self._fail(ErrorCode.UNRELEASED_INSTANCE_ID, message)
+        elif code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.GROUP_ID_NOT_FOUND):
+            self._fail(code, "the instance id that this member holds cannot be released")
+
+    # -- moving ------------------------------------------------------------------------------------------
+
+    def _move(self, event: E, target: S) -> None:
+        CONSUMER_MEMBER.check(self.state, event, target)
+        self.out.put(ConsumerMoved(event, self.state, target))
+        self.state = target
+
+    def _move_to_fatal(self) -> None:
+        self._move(E.FATAL_ERROR, S.FATAL)
+
+    def _join(self, event: E, now_ms: int) -> None:
+        """Ask to join, with the same member id and epoch 0."""
+        self.leave.cancel()
+        self.instance.is_released = False
+        self._announced = self.subscription
+        self.member_epoch = JOIN_EPOCH
+        self.assignment.forget_target()
+        self.reconciler.names.forget()
+        self.heartbeats.begin_join(now_ms)
+        self.polls.waits_for_next = False
+        self.commits.delay_auto(now_ms)
+        self._move(event, S.JOINING)
+
+    def _freeze(self) -> None:
+        """Stop what works on the assignment: nothing may be fetched, the pass is abandoned (KAFKA-20332)."""
+        self.reconciler.current = None
+        self.instance.is_released = False
+        self.commits.abandon()
+        self.positions.freeze()
+        self.out.wakes = True
+
+    def _fenced(self, now_ms: int) -> None:
+        """Lose everything: the coordinator does not know this member (any more)."""
+        self.member_epoch = JOIN_EPOCH
+        self.heartbeats.may_be_member = False
+        self._lose_what_is_left()
+        if self.state is S.JOINING:
+            self.heartbeats.failed(now_ms)
+        self._freeze()
+        self._move(E.FENCED, S.UNSUBSCRIBED if self._gives_up else S.FENCED)
+
+    # -- leaving -----------------------------------------------------------------------------------------
+
+    def _begin_leaving(self, now_ms: int, *, closes: bool) -> None:
+        """Leave on purpose: from a group, give everything up first; from nowhere, nothing is to be told."""
+        event = E.CLOSE if closes else E.UNSUBSCRIBE
+        self.closing.wanted = True
+        if self.state is S.FENCED:
+            self._move(event, S.UNSUBSCRIBED)
+        elif self.state is S.UNSUBSCRIBED and closes:
+            self._move(event, S.PREPARE_LEAVING)
+        elif self.state in ACTIVE:
+            self._freeze()
+            self._move(event, S.PREPARE_LEAVING)
+            if not closes or not self._commit_before_leaving(now_ms):
+                self._release_for_leaving()
+
+    def _poll_timed_out(self, now_ms: int) -> None:
+        """Make room for others now, and give everything up afterwards: the application does not poll."""
+        self._freeze()
+        self._move(E.POLL_TIMED_OUT, S.PREPARE_LEAVING)
+        self._move(E.POLL_TIMED_OUT, S.LEAVING)
+        self._build_leave(CloseOption.DEFAULT, now_ms)
+        self._move(E.LEAVE_BUILT, S.STALE)
+        self.callbacks.release = LOST
+
+    def _build_leave(self, option: CloseOption, now_ms: int) -> None:
+        self.heartbeats.drop_expected_answer()
+        request = self.heartbeats.leave_request(option)
+        if request is not None:
+            self.leave.begin(request, now_ms, self.closing.limit_ms(now_ms))
+        self.heartbeats.may_be_member = False
+        self.member_epoch = JOIN_EPOCH
+        self.assignment.forget_target()
+
+    def _left(self, now_ms: int) -> None:
+        if not self.heartbeats.may_be_member:
+            self._build_leave(self.closing.option, now_ms)
+            self._move(E.RELEASED, S.UNSUBSCRIBED)
+            return
+        self._move(E.RELEASED, S.LEAVING)
+        self._build_leave(self.closing.option, now_ms)
+        self._move(E.LEAVE_BUILT, S.UNSUBSCRIBED)
+
+    def _released(self) -> None:
+        self.reconciler.released()
+
+    # -- reconciling -------------------------------------------------------------------------------------
+
+    def _take_target(self, received: Partitions) -> None:
+        """Take the assignment that came with a response of this join."""
+        assignment = self.assignment
+        changed = assignment.replace_target(received)
+        if self.state is S.JOINING:
+            if assignment.target_is_owned:
+                assignment.acknowledged_epoch = assignment.local_epoch
+                self.heartbeats.joined_owning_nothing(assignment.local_epoch)
+                self._move(E.TARGET_OWNED, S.STABLE)
+            else:
+                self._move(E.TARGET_RECEIVED, S.RECONCILING)
+        elif changed and self.state is S.STABLE:
+            self._move(E.TARGET_RECEIVED, S.RECONCILING)
+        elif changed and self.state is S.ACKNOWLEDGING:
+            if assignment.target_is_owned:
+                assignment.acknowledged_epoch = assignment.local_epoch
+            else:
+                self._move(E.TARGET_RECEIVED, S.RECONCILING)
+        elif changed and self.state is S.RECONCILING:
+            is_idle = self.reconciler.current is None and self.callbacks.running is None
+            if assignment.target_is_owned and is_idle:
+                assignment.acknowledged_epoch = assignment.local_epoch
+                self.heartbeats.urgent = True
+                self._move(E.TARGET_OWNED, S.STABLE)
+            else:
+                self._move(E.TARGET_RECEIVED, S.RECONCILING)
+
+    def _after_pass(self, result: PassResult) -> bool:
+        """Move if the pass is over. Whether anything happened."""
+        if result is PassResult.FINISHED:
+            self._move(E.PASS_FINISHED, S.ACKNOWLEDGING)
+        return result is not PassResult.NOTHING
+
+    def _release_committed(self) -> None:
+        self._after_pass(self.reconciler.committed())
+
+    def _callback_ended(self, callback: Callback, error: BaseException | None, now_ms: int) -> None:
+        """Keep what the callback did to the owned set, then go on with its pass, if that still counts."""
+        raised = error is not None
+        if error is not None:
+            self.out.raise_to_application(CallbackFailed.of(f"on_partitions_{callback.kind}", error))
+        gone = self.reconciler.callback_ended(callback, raised=raised)
+        if gone:
+            self._forget_commits(gone, now_ms)
+        result = self.reconciler.go_on(callback, raised=raised)
+        self._after_pass(result)
+        if result is PassResult.FINISHED and callback.kind is ASSIGNED:
+            self.commits.delay_auto(now_ms)
+
+    # -- one step ----------------------------------------------------------------------------------------
+
+    def _step(self, now_ms: int) -> Actions:
+        """Let everything follow from what just happened, and hand out the actions."""
+        self._meet_deadlines(now_ms)
+        heartbeat_due_ms = self._settle(now_ms)
+        self._send_others(now_ms)
+        self._finish_leaving()
+        self._plan(heartbeat_due_ms)
+        return self.out.take()
+
+    def _settle(self, now_ms: int) -> int | None:
+        """Move as far as that goes, and send the heartbeat if it is due. When the next one is."""
+        while True:
+            while self._progress(now_ms):
+                pass
+            due_ms = self._heartbeat_due_ms(now_ms)
+            if due_ms is None or now_ms < due_ms:
+                return due_ms
+            if not self._send_heartbeat():
+                return None
+
+    def _progress(self, now_ms: int) -> bool:
+        """Make one move that needs nothing more from outside. Whether there was one."""
+        if self.state in ACTIVE:
+            if self.polls.expired(now_ms):
+                self._poll_timed_out(now_ms)
+                return True
+            return self.state is states.RECONCILING and self._after_pass(self.reconciler.begin(now_ms))
+        if self.callbacks.running is not None:
+            return False
+        if self.callbacks.release is not None:
+            self.reconciler.begin_release()
+        elif self.state is states.FENCED:
+            self._join(E.RELEASED, now_ms)
+        elif self.state is states.PREPARE_LEAVING and self.closing.commit is None:
+            self._left(now_ms)
+        elif self.state in (states.UNSUBSCRIBED, states.STALE) and self.subscription and self.polls.in_poll:
+            self._join(E.SUBSCRIBED if self.state is states.UNSUBSCRIBED else E.POLLED, now_ms)
+        else:
+            return False
+        return True
+
+    # -- sending -----------------------------------------------------------------------------------------
+
+    @property
+    def _keeps_session(self) -> bool:
+        """Whether heartbeats go out in this state; a member that never joined does not join to leave."""
+        return self.state in ACTIVE or (self.state is states.PREPARE_LEAVING and self.member_epoch > 0)
+
+    def _heartbeat_due_ms(self, now_ms: int) -> int | None:
+        """Return when the next heartbeat goes out; None: not before another input."""
+        heartbeats = self.heartbeats
+        if heartbeats.in_flight is not None or not self.coordinator.known or not self._keeps_session:
+            return None
+        if self.instance.is_released:
+            if self.leave.pending is not None:
+                return None
+            self.instance.is_released = False  # no response to the leave in time: the next join decides
+        # An active member that has not polled in time is not active any more by now.
+        if self.state is states.PREPARE_LEAVING and self.polls.expired(now_ms):
+            return None
+        return heartbeats.due_ms(now_ms, acknowledges=self.state is states.ACKNOWLEDGING)
+
+    def _send_heartbeat(self) -> bool:
+        """Send the heartbeat. Whether that moved the member."""
+        assignment = self.assignment
+        view = HeartbeatView(
+            epoch=self.member_epoch,
+            joining=self.state is states.JOINING,
+            reconciling=self.state in (states.RECONCILING, states.PREPARE_LEAVING),
+            subscription=self._announced,
+            local_epoch=assignment.acknowledged_epoch,
+            owned=assignment.claimed if self.state in ACTIVE else assignment.owned,
+        )
+        self.out.put(self.heartbeats.build(view))
+        if self.state is not states.ACKNOWLEDGING:
+            return False
+        self._move(E.ACKNOWLEDGED, states.STABLE if assignment.reconciled else states.RECONCILING)
+        return True
+
+    def _send_others(self, now_ms: int) -> None:
+        """Send what is due except the heartbeat; see when time alone makes more of it due, or ends it."""
+        known, leave, commits, out = self.coordinator.known, self.leave, self.commits, self.out
+        deadline = self.closing.deadline_ms
+        if leave.pending is not None:
+            if known:
+                out.put(leave.request(now_ms))
+                deadline = earlier(deadline, leave.retry_ms())
+            deadline = earlier(deadline, leave.expires_ms())
+        if commits.queue:
+            if known:
+                out.put(commits.request(self.member_epoch, now_ms))
+                deadline = earlier(deadline, commits.retry_ms())
+            deadline = earlier(deadline, commits.expires_ms())
+        if not known and self._wants_coordinator:
+            out.put(self.coordinator.request(now_ms))
+            deadline = earlier(deadline, self.coordinator.retry_ms())
+        if self.positions.sought:
+            deadline = earlier(deadline, self._ask_for_positions(now_ms))
+        if self.state is states.RECONCILING:
+            deadline = earlier(deadline, self._ask_for_names(now_ms))
+        self._other_deadline_ms = deadline
+
+    def _ask_for_positions(self, now_ms: int) -> int | None:
+        """Ask for positions where that is due. When to ask again."""
+        positions = self.positions
+        deadline: int | None = None
+        if self.coordinator.known:
+            self.out.put(positions.fetch_request(self.member_epoch, now_ms))
+            deadline = positions.fetch_retry_ms()
+        self.out.put(positions.reset_request(now_ms))
+        return earlier(deadline, positions.reset_retry_ms())
+
+    def _ask_for_names(self, now_ms: int) -> int | None:
+        """Ask for the target's topics that have no name yet, if that is due. When to ask again."""
+        names = self.reconciler.names
+        unknown = names.unknown(self.assignment.target or ())
+        if not unknown:
+            return None
+        self.out.put(names.request(unknown, now_ms))
+        return names.retry_at_ms if names.in_flight is None else None
+
+    @property
+    def _wants_coordinator(self) -> bool:
+        return (
+            self._keeps_session
+            or self.leave.pending is not None
+            or bool(self.commits.queue)
+            or self.positions.wants_fetch()
+        )
 
     # -- time --------------------------------------------------------------------------------------------
 
     def deadline_reached(self, now_ms: int) -> Actions:
-        """Time passed. Does nothing if called too early."""
+        """Do what is due by now. Does nothing if called too early."""
         deadline = self.deadline_ms
         if deadline is None or now_ms < deadline:
             return ()
         keepalive = self._keepalive
-        heartbeats = self._heartbeats
+        heartbeats = self.heartbeats
         if keepalive is not None and heartbeats.in_flight is None:
             idle_until_ms = self._idle_until_ms
             if idle_until_ms is None or now_ms < idle_until_ms:
@@ -215,3 +557,19 @@ class ConsumerMember(Exchange):
                 self.deadline_ms = idle_until_ms
                 return keepalive
         return self._step(now_ms)
+
+    def _plan(self, heartbeat_due_ms: int | None) -> None:
+        """Work out when time alone makes something due, and whether the next heartbeat is a repetition."""
+        heartbeats, state, assignment = self.heartbeats, self.state, self.reconciler.assignment
+        if (
+            state is not states.STABLE
+            or not self.coordinator.known
+            or heartbeats.urgent
+            or heartbeats.has_news(self._announced, assignment.acknowledged_epoch, assignment.owned)
+        ):
+            self._keepalive = None
+        elif self._keepalive is None or self._keepalive[0].request.member_epoch != self.member_epoch:
+            self._keepalive = (heartbeats.keepalive(self.member_epoch),)
+        poll = self.polls.deadline_ms if state in ACTIVE else None
+        self._idle_until_ms = earlier(self._other_deadline_ms, poll)
+        self.deadline_ms = earlier(heartbeat_due_ms, self._idle_until_ms)

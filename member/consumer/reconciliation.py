@@ -8,11 +8,25 @@ or fails; the callback that runs then is awaited, and only what it did to the ow
 from __future__ import annotations
 
 import enum
-from collections.abc import Container
+from collections.abc import Container, Iterator, Mapping
 
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, Partitions, TopicId, TopicPartition
-from fencepost.member.base.actions import CallbackKind
-from fencepost.member.consumer.assignment import canonical, difference, intersection, only_topics, union
+from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
+from fencepost.member.base.actions import ASSIGNED, REVOKED, CallbackKind, Outbox, RunCallback
+from fencepost.member.base.application import Polls, RebalanceCallbacks
+from fencepost.member.base.backoff import Backoff
+from fencepost.member.base.commits import CommitKind, Commits
+from fencepost.member.base.config import ConsumerConfig
+from fencepost.member.base.lookups import ResolvedTopicNames
+from fencepost.member.base.positions import Positions
+from fencepost.member.consumer.assignment import (
+    canonical,
+    difference,
+    intersection,
+    named,
+    only_topics,
+    union,
+)
 
 NO_LOCAL_EPOCH = -1
 
@@ -23,6 +37,15 @@ class PassStage(enum.Enum):
     COMMIT = "commit"
     REVOKE = "revoke"
     ASSIGN = "assign"
+
+
+class PassResult(enum.Enum):
+    """What a step of a reconciliation came to."""
+
+    NOTHING = "nothing"
+    GOES_ON = "goes on"
+    FINISHED = "finished"
+    """The pass is over, and the next heartbeat acknowledges it."""
 
 
 class Pass:
@@ -145,3 +168,177 @@ class Assignment:
     def revoked_raised(self, revoked: Partitions) -> None:
         """on_revoked raised: still owned, but if they are to stay, on_assigned has to run again."""
         self.unconfirmed = union(self.unconfirmed, revoked)
+
+
+class Reconciler:
+    """The passes of one member: the assignment that they change, and the names of its topics."""
+
+    __slots__ = (
+        "_callbacks",
+        "_commits",
+        "_config",
+        "_out",
+        "_owned_names",
+        "_polls",
+        "_positions",
+        "_tokens",
+        "assignment",
+        "current",
+        "names",
+    )
+
+    def __init__(
+        self,
+        config: ConsumerConfig,
+        backoff: Backoff,
+        tokens: Iterator[int],
+        *,
+        out: Outbox,
+        polls: Polls,
+        callbacks: RebalanceCallbacks,
+        positions: Positions,
+        commits: Commits,
+    ) -> None:
+        self._config = config
+        self._tokens = tokens
+        self._out = out
+        self._polls = polls
+        self._callbacks = callbacks
+        self._positions = positions
+        self._commits = commits
+        self._owned_names: tuple[Partitions, tuple[TopicPartition, ...]] = NO_PARTITIONS, ()
+        """What `owned_names` returned last, and for which set."""
+        self.assignment = Assignment()
+        self.names = ResolvedTopicNames(backoff, tokens)
+        self.current: Pass | None = None
+        """The pass under way."""
+
+    def owned_names(self) -> tuple[TopicPartition, ...]:
+        """Return everything owned under its topics' names, sorted."""
+        owned, names = self._owned_names
+        if owned is not self.assignment.owned:
+            owned = self.assignment.owned
+            names = named(owned, self.names.known)
+            self._owned_names = owned, names
+        return names
+
+    def topic_ids(self) -> Mapping[str, TopicId]:
+        """Return the ids of the owned topics."""
+        return {self.names.known[topic_id]: topic_id for topic_id in self.assignment.owned}
+
+    def begin(self, now_ms: int) -> PassResult:
+        """Begin a pass, if there is something to do and it may be done now."""
+        assignment = self.assignment
+        if self.current is not None or self._callbacks.running is not None or self._polls.waits_for_next:
+            return PassResult.NOTHING
+        names = self.names
+        if names.never_answered(names.unknown(assignment.target or ())):
+            return PassResult.NOTHING
+        revoked, added = assignment.changes(names.known)
+        if not revoked and not added:
+            if assignment.acknowledged_epoch == assignment.local_epoch:
+                return PassResult.NOTHING
+            return self._finish(assignment.local_epoch)
+        auto_commit = self._config.enable_auto_commit
+        # A member that owns nothing has nothing to commit: its application need not poll for its partitions.
+        if (revoked or (auto_commit and assignment.owned)) and not self._polls.in_poll:
+            return PassResult.NOTHING
+        self.current = Pass(assignment.local_epoch, revoked, added)
+        self._positions.suspend(named(revoked, names.known))
+        self._out.wakes = self._out.wakes or bool(revoked)
+        offsets = self._positions.uncommitted(delivered=False) if auto_commit else {}
+        if offsets:
+            return self._commit(self.current, offsets, now_ms + self._config.max_poll_interval_ms)
+        return self._revoke(self.current)
+
+    def _commit(
+        self, current: Pass, offsets: Mapping[TopicPartition, OffsetAndMetadata], deadline_ms: int
+    ) -> PassResult:
+        self._commits.make(CommitKind.RELEASE, offsets, deadline_ms, self.topic_ids())
+        return PassResult.GOES_ON
+
+    def committed(self) -> PassResult:
+        """Go on with the pass that waited for its commit."""
+        if self.current is not None and self.current.stage is PassStage.COMMIT:
+            return self._revoke(self.current)
+        return PassResult.NOTHING
+
+    def _revoke(self, current: Pass) -> PassResult:
+        if not current.revoked:
+            return self._assign(current)
+        current.stage = PassStage.REVOKE
+        return self._call(REVOKED, current.revoked, current)
+
+    def _assign(self, current: Pass) -> PassResult:
+        """Take what is still in the target; what a newer one left out may be another member's already."""
+        current.stage = PassStage.ASSIGN
+        if current.local_epoch != self.assignment.local_epoch:
+            current.added = intersection(current.added, self.assignment.target or NO_PARTITIONS)
+        if not current.revoked and not current.added:
+            return self._finish(current.local_epoch)
+        self.assignment.begin_assigned(current.added)
+        return self._call(ASSIGNED, current.added, current)
+
+    def _finish(self, local_epoch: int) -> PassResult:
+        self.current = None
+        self.assignment.acknowledged_epoch = local_epoch
+        self._positions.suspend(())
+        return PassResult.FINISHED
+
+    # -- callbacks ---------------------------------------------------------------------------------------
+
+    def _call(
+        self, kind: CallbackKind, partitions: Partitions, of_pass: Pass | None, *, releases: bool = False
+    ) -> PassResult:
+        token, names = next(self._tokens), named(partitions, self.names.known)
+        self._callbacks.running = Callback(token, kind, partitions, names, of_pass, releases=releases)
+        if kind is ASSIGNED:
+            self._positions.announce(names)
+        self._out.put(RunCallback(token, kind, names, releases))
+        return PassResult.GOES_ON
+
+    def begin_release(self) -> None:
+        """Give everything up, with the callback for it if anything is owned."""
+        kind = self._callbacks.take_release()
+        if kind is not None and self.assignment.owned:
+            self._call(kind, self.assignment.owned, None, releases=True)
+        else:
+            self.released()
+
+    def released(self) -> None:
+        """Own nothing any more."""
+        self.assignment.forget_owned()
+        self._positions.clear()
+
+    def callback_ended(self, callback: Callback, *, raised: bool) -> tuple[TopicPartition, ...]:
+        """Keep what the callback did to the owned set. The partitions that were let go."""
+        if callback.releases:
+            self.released()
+            return callback.names
+        if callback.kind is REVOKED:
+            self._positions.remove(callback.names)
+            if raised:
+                self.assignment.revoked_raised(callback.partitions)
+                return ()
+            self.assignment.end_revoked(callback.partitions)
+            return callback.names
+        if raised:
+            self._positions.announce(())
+        else:
+            self.assignment.end_assigned(callback.partitions)
+            self._positions.add(callback.names)
+            self._out.wakes = True
+        return ()
+
+    def go_on(self, callback: Callback, *, raised: bool) -> PassResult:
+        """Go on with the callback's pass, if that still counts. If it raised, the next poll retries."""
+        current = self.current
+        if current is None or current is not callback.of_pass:
+            return PassResult.NOTHING
+        if raised:
+            self.current = None
+            self._polls.waits_for_next = True
+            return PassResult.NOTHING
+        if callback.kind is REVOKED:
+            return self._assign(current)
+        return self._finish(current.local_epoch)

@@ -10,7 +10,7 @@ from aiokafka.structs import TopicPartition as KafkaPartition
 
 from fencepost.member.base.leave import CloseOption
 from fencepost.member.classic.assignors.streams import StreamsAssignor
-from fencepost.member.classic.assignors.task_ids import AssignorError
+from fencepost.member.classic.assignors.streams_metadata import AssignorError
 from fencepost.member.kafka.classic import ClassicConsumer
 from fencepost.member.kafka.streams_member import KafkaConsumerGroupMember
 from fencepost.member.streams.application.port import PartitionRecords, ThreadEvents

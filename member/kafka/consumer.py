@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from ssl import SSLContext
 from types import TracebackType
-from typing import Any
+from typing import Any, NoReturn
 
 import msgspec
 from aiokafka.errors import ConsumerStoppedError, IllegalStateError
@@ -16,24 +16,25 @@ from aiokafka.structs import ConsumerRecord, TopicPartition
 from aiokafka.util import commit_structure_validate
 
 from fencepost.coordinator.protocol import ids
+from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
 from fencepost.member.base.errors import CallbackFailed
 from fencepost.member.base.leave import CloseOption
 from fencepost.member.base.listener import MemberObserver
 from fencepost.member.consumer.driver import ConsumerDriver
+from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.kafka import settings
 from fencepost.member.kafka.client import KafkaClient
 from fencepost.member.kafka.connections import Connections
 from fencepost.member.kafka.listener import ApplicationListener
-from fencepost.member.kafka.logs import Partition
+from fencepost.member.kafka.logs import LogQuestions, Partition
 from fencepost.member.kafka.member import STOPPED, KafkaMember
-from fencepost.member.kafka.standing import Standing
 
 _FAILED_START_CLOSE_MS = 5_000
 """How long a start that fails takes at most to leave the group."""
 
 
-class KIP848Consumer(Standing):
+class KIP848Consumer(LogQuestions):
     """A consumer of a group whose broker assigns the partitions (KIP-848): Kafka 4.0 or later.
 
         async with KIP848Consumer("orders", bootstrap_servers="…", group_id="billing") as consumer:
@@ -101,7 +102,12 @@ class KIP848Consumer(Standing):
         partition_assignment_strategy: None = None,
         rebalance_timeout_ms: None = None,
     ) -> None:
-        super().__init__()
+        self._session: KafkaMember | None = None
+        self._closed = False
+        self._failed_start: KafkaMember | None = None
+        """The session of a start that ended with an error which no retry mends, until `stop`."""
+        self._start_error: BaseException | None = None
+        """The error that ended the start and closed the consumer."""
         settings.refuse(
             self._protocol,
             session_timeout_ms=session_timeout_ms,
@@ -174,6 +180,64 @@ class KIP848Consumer(Standing):
             sasl_oauth_token_provider=sasl_oauth_token_provider,
         )
 
+    # -- where it stands: not started, running, stopped, or ended by an error of its start -------------------
+
+    @property
+    def member_id(self) -> MemberId:
+        """The member id, kept from start to stop; empty before the start."""
+        return MemberId("") if self._session is None else self._session.driver.member_id
+
+    @property
+    def member_epoch(self) -> int:
+        """The newest epoch received; 0 before the start and while out of the group."""
+        return 0 if self._session is None else self._session.driver.member_epoch
+
+    @property
+    def state(self) -> ConsumerMemberState:
+        """Where the member stands; UNSUBSCRIBED before the start."""
+        if self._session is None:
+            return ConsumerMemberState.UNSUBSCRIBED
+        return ConsumerMemberState(self._session.driver.state)
+
+    @property
+    def instance_holders(self) -> tuple[MemberId, ...]:
+        """The member ids under which this process may hold the consumer's instance id."""
+        driver = None if self._session is None else self._session.driver
+        if isinstance(driver, ConsumerDriver):
+            return driver.instance_holders
+        return self._config.instance_holders
+
+    def is_connected(self) -> bool:
+        """Return True if the consumer runs and its last request to the coordinator was answered (KIP-457).
+
+        A heartbeat goes out every few seconds, so a lost connection is noticed with the next one.
+        """
+        session = self._session
+        return session is not None and not self._closed and session.is_connected
+
+    def _running(self) -> KafkaMember:
+        """The session, until everything of it is closed: callbacks may use it while the consumer stops.
+
+        :raises IllegalStateError: before the start.
+        :raises ConsumerStoppedError: once the consumer is stopped.
+        :raises KafkaError: if its start ended with an error that no retry mends.
+        :raises RuntimeError: on another event loop than the consumer's.
+        """
+        session = self._session
+        if self._closed and (session is None or session.ended):
+            self._raise_stopped()
+        if session is None:
+            raise IllegalStateError("the consumer is not started")
+        session.check_loop()
+        return session
+
+    def _raise_stopped(self) -> NoReturn:
+        if self._failed_start is not None:
+            self._failed_start.check_failed()
+        if self._start_error is not None:
+            raise ConsumerStoppedError(f"{STOPPED}: its start failed with {self._start_error!r}")
+        raise ConsumerStoppedError(STOPPED)
+
     # -- start and stop ----------------------------------------------------------------------------------
 
     async def start(self) -> None:
@@ -216,14 +280,6 @@ class KIP848Consumer(Standing):
             if not isinstance(error, ConsumerStoppedError | asyncio.CancelledError):
                 self._start_error = error
             raise
-
-    @property
-    def instance_holders(self) -> tuple[ids.MemberId, ...]:
-        """The member ids under which this process may hold the consumer's instance id."""
-        driver = None if self._session is None else self._session.driver
-        if isinstance(driver, ConsumerDriver):
-            return driver.instance_holders
-        return self._config.instance_holders
 
     def follow(self, before: KIP848Consumer) -> None:
         """Take over the instance id of a consumer of this process that has stopped. Call it before `start`.

@@ -28,8 +28,7 @@ from fencepost.member.streams.client_states import StreamClientState as S
 from fencepost.member.streams.errors import IllegalStreamsState
 from fencepost.member.streams.handler import HandlerDecision
 from fencepost.member.streams.handler import StreamThreadExceptionResponse as Response
-from fencepost.member.streams.moving import Moving
-from fencepost.member.streams.thread import StreamThread
+from fencepost.member.streams.thread import Moving, StreamThread
 from fencepost.member.streams.thread_states import GLOBAL_THREAD, GlobalThreadEvent, GlobalThreadState
 from fencepost.member.streams.thread_states import StreamThreadState as T
 

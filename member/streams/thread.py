@@ -1,12 +1,48 @@
-"""One stream thread, as a pure state machine."""
+"""One stream thread, as a pure state machine, and what it has in common with the client's machine."""
 
 from __future__ import annotations
 
-from fencepost.member.streams.actions import Action, Level
-from fencepost.member.streams.moving import Moving
+import enum
+from typing import Generic, TypeVar
+
+from fencepost.coordinator.protocol.machine import StateTable
+from fencepost.member.streams.actions import Action, Level, MoveRefused, StreamsMoved
 from fencepost.member.streams.thread_states import CONNECTED, RUNNING, STREAM_THREAD
 from fencepost.member.streams.thread_states import StreamThreadEvent as E
 from fencepost.member.streams.thread_states import StreamThreadState as S
+
+StateT = TypeVar("StateT", bound=enum.StrEnum)
+EventT = TypeVar("EventT", bound=enum.StrEnum)
+
+
+class Moving(Generic[StateT, EventT]):
+    """A state that moves along its table, reports each step to `out`, and counts what the table refuses."""
+
+    __slots__ = ("_out", "_table", "level", "name", "refusals", "state")
+
+    def __init__(self, table: StateTable[StateT, EventT], level: Level, name: str, out: list[Action]) -> None:
+        self._table = table
+        self._out = out
+        self.level = level
+        self.name = name
+        self.state: StateT = table.initial
+        self.refusals = 0
+        """How many moves were refused without an error."""
+
+    def move(self, event: EventT, target: StateT) -> bool:
+        """Take the arrow. False, and nothing changes, if the table refuses the move.
+
+        :raises IllegalTransition: if the table neither has the arrow nor refuses the move.
+        """
+        source = self.state
+        if self._table.refuses(source, target):
+            self.refusals += 1
+            self._out.append(MoveRefused(self.level, self.name, event, source, target))
+            return False
+        self._table.check(source, event, target)
+        self._out.append(StreamsMoved(self.level, self.name, event, source, target))
+        self.state = target
+        return True
 
 
 class StreamThread(Moving[S, E]):

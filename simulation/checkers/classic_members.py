@@ -18,7 +18,7 @@ from fencepost.coordinator.protocol.consumer_protocol import read_subscription
 from fencepost.coordinator.protocol.ids import TopicPartition, topic_partitions
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Request, Response
-from fencepost.member.classic.assignors.offered import ASSIGNORS
+from fencepost.member.classic.assignors import ASSIGNORS
 from fencepost.member.classic.states import ClassicMemberState as S
 from fencepost.simulation.checkers.base import NOTHING, Checker, Finding, as_set, joined, shown_names, without
 from fencepost.simulation.checkers.requests import NEVER, patience_us

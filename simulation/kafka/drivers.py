@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from fencepost.member.base.config import ConsumerConfig
 from fencepost.member.base.driver import MemberDriver
 from fencepost.member.base.transport import TransportError
-from fencepost.member.classic.assignors.offered import ASSIGNORS
+from fencepost.member.classic.assignors import ASSIGNORS
 from fencepost.member.classic.config import ClassicConfig
 from fencepost.member.classic.driver import ClassicDriver
 from fencepost.member.consumer.driver import ConsumerDriver

@@ -16,7 +16,7 @@ from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.records import GroupMetadataMember
 from fencepost.member.classic.assignor import Subscriber
 from fencepost.member.classic.assignors.sticky import CooperativeStickyAssignor
-from fencepost.member.classic.membership import ClassicMembership
+from fencepost.member.classic.ownership import Ownership
 from fencepost.simulation.mutants.mutant import Mutant, Patch
 from fencepost.simulation.mutants.slips import NOBODY
 
@@ -26,12 +26,12 @@ _RESTARTS_AFTER: Final = 3
 
 
 def _keeps_partitions(prepare: _Function) -> _Function:
-    def mutated(self: Any, now_ms: int) -> bool:
-        was, self._cooperative = self._cooperative, True
+    def mutated(self: Ownership, *arguments: Any) -> bool:
+        was, self.cooperative = self.cooperative, True
         try:
-            return bool(prepare(self, now_ms))
+            return bool(prepare(self, *arguments))
         finally:
-            self._cooperative = was
+            self.cooperative = was
 
     return mutated
 
@@ -92,7 +92,7 @@ CLASSIC_MUTANTS: Final = (
         "A member with an eager assignor joins again without letting go of what it has.",
         ("classic-joins",),
         _DEPLOY,
-        (Patch(ClassicMembership, "_prepare", _keeps_partitions),),
+        (Patch(Ownership, "prepare", _keeps_partitions),),
         ("group.partition_assignment_strategy=range",),
     ),
     Mutant(

@@ -8,13 +8,12 @@ from typing import Any, Final
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.base.actions import CallbackKind
-from fencepost.member.base.commits import Commit, CommitKind
+from fencepost.member.base.commits import CommitKind
+from fencepost.member.base.machine import MemberMachine
 from fencepost.member.base.positions import Positions
-from fencepost.member.consumer.exchange import Exchange
 from fencepost.member.consumer.heartbeats import Heartbeats, SentFields
 from fencepost.member.consumer.machine import ConsumerMember
-from fencepost.member.consumer.membership import Membership
-from fencepost.member.consumer.reconciliation import Assignment, Callback, PassStage
+from fencepost.member.consumer.reconciliation import Assignment, Callback, Pass, PassResult, Reconciler
 from fencepost.simulation.mutants.coordinators import CHURN, LOSSES
 from fencepost.simulation.mutants.mutant import Mutant, Patch
 
@@ -33,25 +32,19 @@ def _keepalive_after_failure(original: _Method) -> _Method:
     return failed
 
 
-_put_aside: Final[dict[Membership, tuple[Any, int]]] = {}
-"""By member: what a late commit holds and until when. Members themselves have no place for it."""
+_put_aside: Final[dict[Reconciler, tuple[Any, int]]] = {}
+"""By reconciler: what a late commit holds and until when. Members themselves have no place for it."""
 
 
-def _late_commit(original: _Method) -> _Method:
+def _late_commit(_: _Method) -> _Method:
     """The commit before a release is put aside, and the release goes on without it."""
     _put_aside.clear()
 
-    def add_commit(self: Any, kind: CommitKind, offsets: Any, deadline_ms: int) -> Commit:
-        current = self._pass
-        if kind is not CommitKind.RELEASE or current is None or current.stage is not PassStage.COMMIT:
-            commit: Commit = original(self, kind, offsets, deadline_ms)
-            return commit
+    def commit(self: Reconciler, current: Pass, offsets: Any, deadline_ms: int) -> PassResult:
         _put_aside[self] = offsets, deadline_ms
-        commit = Commit(next(self._tokens), kind, offsets, deadline_ms, {})
-        self._revoke(current)
-        return commit
+        return self._revoke(current)
 
-    return add_commit
+    return commit
 
 
 def _commit_after_release(original: _Method) -> _Method:
@@ -59,8 +52,8 @@ def _commit_after_release(original: _Method) -> _Method:
 
     def callback_ended(self: Any, callback: Callback, error: BaseException | None, now_ms: int) -> None:
         original(self, callback, error, now_ms)
-        if self in _put_aside and callback.kind is CallbackKind.REVOKED:
-            self._add_commit(CommitKind.AUTO, *_put_aside.pop(self))
+        if self.reconciler in _put_aside and callback.kind is CallbackKind.REVOKED:
+            self.commits.make(CommitKind.AUTO, *_put_aside.pop(self.reconciler), self.reconciler.topic_ids())
 
     return callback_ended
 
@@ -96,9 +89,9 @@ def _never_suspends(_: _Method) -> _Method:
 
 def _epoch_of_the_step_before(original: _Method) -> _Method:
     """A commit that goes out in the step in which the epoch moves has the epoch of before."""
-    left_behind: dict[Exchange, int] = {}
+    left_behind: dict[ConsumerMember, int] = {}
 
-    def send_others(self: Exchange, now_ms: int) -> None:
+    def send_others(self: ConsumerMember, now_ms: int) -> None:
         newest = self.member_epoch
         self.member_epoch = left_behind.get(self, newest)
         try:
@@ -145,8 +138,8 @@ MEMBER_MUTANTS: Final = (
         ("commit-before-release", "commit-while-owned"),
         COMMITS_SOON,
         (
-            Patch(Membership, "_add_commit", _late_commit),
-            Patch(Membership, "_callback_ended", _commit_after_release),
+            Patch(Reconciler, "_commit", _late_commit),
+            Patch(ConsumerMember, "_callback_ended", _commit_after_release),
         ),
     ),
     Mutant(
@@ -157,7 +150,7 @@ MEMBER_MUTANTS: Final = (
         COMMITS_SOON,
         (
             Patch(Positions, "uncommitted", _commits_what_was_fetched),
-            Patch(ConsumerMember, "poll_end", _commits_in_the_background),
+            Patch(MemberMachine, "poll_end", _commits_in_the_background),
         ),
     ),
     Mutant(
@@ -174,7 +167,7 @@ MEMBER_MUTANTS: Final = (
         "A commit carries an epoch that the member has left behind.",
         ("epoch-as-answered",),
         CHURN,
-        (Patch(Exchange, "_send_others", _epoch_of_the_step_before),),
+        (Patch(ConsumerMember, "_send_others", _epoch_of_the_step_before),),
     ),
     Mutant(
         "released-and-still-listed",
@@ -190,6 +183,6 @@ MEMBER_MUTANTS: Final = (
         "A static member gives up when its own earlier join keeps its instance id.",
         ("frees-own-instance",),
         ("static-rolling-deploy",),
-        (Patch(Membership, "_release_instance", _never_frees),),
+        (Patch(ConsumerMember, "_release_instance", _never_frees),),
     ),
 )

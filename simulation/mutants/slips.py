@@ -35,8 +35,7 @@ from fencepost.coordinator.protocol.records import (
     Record,
 )
 from fencepost.member.consumer.actions import ConsumerMoved
-from fencepost.member.consumer.exchange import Exchange
-from fencepost.member.consumer.membership import Membership
+from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
 from fencepost.simulation.mutants.coordinators import CHURN, LOSSES
 from fencepost.simulation.mutants.mutant import Mutant, Patch
@@ -190,7 +189,7 @@ def _tombstone_needs_a_member(handlers: Mapping[type, _Function]) -> Mapping[typ
 def _silent_in_callbacks(original: property) -> property:
     getter = original.fget
     assert getter is not None
-    return property(lambda self: getter(self) and self._callback is None)
+    return property(lambda self: getter(self) and self.callbacks.running is None)
 
 
 def _never_over(_: _Function) -> _Function:
@@ -202,11 +201,11 @@ def _never_over(_: _Function) -> _Function:
 
 
 def _always_heard_anew(original: _Function) -> _Function:
-    def heard(self: ConsumerGroupMember, request: Any) -> ConsumerGroupMember:
+    def with_heartbeat(self: ConsumerGroupMember, request: Any) -> ConsumerGroupMember:
         found: ConsumerGroupMember = msgspec.structs.replace(original(self, request))
         return found
 
-    return heard
+    return with_heartbeat
 
 
 def _assignor(
@@ -255,7 +254,7 @@ def _fenced_is_joining(original: _Function) -> _Function:
         if event is not ConsumerMemberEvent.FENCED or target is not ConsumerMemberState.FENCED:
             original(self, event, target)
             return
-        self._out.append(ConsumerMoved(event, self.state, ConsumerMemberState.JOINING))
+        self.out.put(ConsumerMoved(event, self.state, ConsumerMemberState.JOINING))
         self.state = ConsumerMemberState.JOINING
 
     return move
@@ -265,7 +264,7 @@ def _does_not_wait_for_answers(original: _Function) -> _Function:
     """A heartbeat that is due goes out although the last one was not answered."""
 
     def heartbeat_due_ms(self: Any, now_ms: int) -> int | None:
-        heartbeats = self._heartbeats
+        heartbeats = self.heartbeats
         waits_for, heartbeats.in_flight = heartbeats.in_flight, None
         due_ms: int | None = original(self, now_ms)
         heartbeats.in_flight = waits_for
@@ -401,7 +400,7 @@ SLIPS: Final = (
         "No heartbeat is sent while a callback runs.",
         ("heartbeats-go-on",),
         ("slow-callbacks-and-poll-timeouts",),
-        (Patch(Exchange, "_keeps_session", _silent_in_callbacks),),
+        (Patch(ConsumerMember, "_keeps_session", _silent_in_callbacks),),
     ),
     Mutant(
         "sessions-never-end",
@@ -417,7 +416,7 @@ SLIPS: Final = (
         "Every heartbeat writes the member again.",
         ("quiet",),
         ("steady", "rolling-deploy"),
-        (Patch(ConsumerGroupMember, "heard", _always_heard_anew),),
+        (Patch(ConsumerGroupMember, "with_heartbeat", _always_heard_anew),),
     ),
     Mutant(
         "stable-too-soon",
@@ -455,7 +454,7 @@ SLIPS: Final = (
         "A fenced member asks to join before it has let go of what it owned.",
         ("transitions",),
         ("frozen-members", *LOSSES),
-        (Patch(Membership, "_move", _fenced_is_joining),),
+        (Patch(ConsumerMember, "_move", _fenced_is_joining),),
     ),
     Mutant(
         "heartbeats-overlap",
@@ -463,6 +462,6 @@ SLIPS: Final = (
         "A heartbeat that is due does not wait for the answer to the one before.",
         ("one-in-flight",),
         LOSSES,
-        (Patch(Exchange, "_heartbeat_due_ms", _does_not_wait_for_answers),),
+        (Patch(ConsumerMember, "_heartbeat_due_ms", _does_not_wait_for_answers),),
     ),
 )

@@ -10,7 +10,7 @@ from fencepost.coordinator.protocol.ids import TopicPartition, uuid_from_topic_i
 from fencepost.member.base.config import ConsumerConfig
 from fencepost.member.base.leave import CloseOption
 from fencepost.member.classic.assignors.streams import StreamsAssignor
-from fencepost.member.classic.assignors.task_ids import AssignorError
+from fencepost.member.classic.assignors.streams_metadata import AssignorError
 from fencepost.member.classic.config import ClassicConfig
 from fencepost.member.classic.driver import ClassicDriver
 from fencepost.member.consumer.driver import ConsumerDriver

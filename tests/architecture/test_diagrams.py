@@ -18,7 +18,8 @@ def test_every_table_that_is_declared_is_collected() -> None:
             if "StateTable(" in file.read_text():
                 name = ".".join(file.relative_to(ROOT).with_suffix("").parts)
                 module = importlib.import_module(f"fencepost.{name.removesuffix('.__init__')}")
-                declared |= {value.name for value in vars(module).values() if isinstance(value, StateTable)}
+                values = [getattr(value, "table", value) for value in vars(module).values()]
+                declared |= {value.name for value in values if isinstance(value, StateTable)}
     assert {table.name for table in TABLES} == declared
 
 

@@ -12,7 +12,7 @@ import aiokafka
 import pytest
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 
-from fencepost.member.classic.assignors.range_ import RangeAssignor
+from fencepost.member.classic.assignors.plain import RangeAssignor
 from fencepost.member.kafka.classic import ClassicConsumer
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]

@@ -13,7 +13,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from fencepost.coordinator.protocol.consumer_protocol import read_subscription
-from fencepost.member.classic.assignors.range_ import RangeAssignor
+from fencepost.member.classic.assignors.plain import RangeAssignor
 from fencepost.member.classic.assignors.streams import StreamsAssignor
 from fencepost.member.classic.assignors.subscription_info import read_subscription_info
 from fencepost.member.kafka.classic import ClassicConsumer

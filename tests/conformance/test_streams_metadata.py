@@ -15,18 +15,19 @@ from typing import Any
 import pytest
 
 from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.streams import TaskId
 from fencepost.member.classic.assignors.assignment_info import (
     NO_REBALANCE_MS,
     AssignmentInfo,
     read_assignment_info,
     write_assignment_info,
 )
+from fencepost.member.classic.assignors.streams_metadata import HostInfo
 from fencepost.member.classic.assignors.subscription_info import (
     SubscriptionInfo,
     read_subscription_info,
     write_subscription_info,
 )
-from fencepost.member.classic.assignors.task_ids import HostInfo, TaskId
 
 VECTORS = Path(__file__).parents[1] / "vectors" / "streams_metadata.jsonl"
 LINES = [json.loads(line) for line in VECTORS.read_text(encoding="utf-8").splitlines()]

@@ -38,7 +38,9 @@ def test_there_are_four_walks_of_few_stops() -> None:
     for title, stops in walks().items():
         assert 4 <= len(stops) <= MOST_STOPS, title
         section = PAGE.split(f"## {title}\n")[1].split("\n## ")[0]
-        assert len(re.findall(r"^\d+\. ", section, re.MULTILINE)) == len(stops), f"{title}: a stop is not read"
+        assert len(re.findall(r"^\d+\. ", section, re.MULTILINE)) == len(stops), (
+            f"{title}: a stop is not read"
+        )
 
 
 @pytest.mark.parametrize("title", walks())

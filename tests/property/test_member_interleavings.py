@@ -182,7 +182,7 @@ class MemberWorld(RuleBasedStateMachine):
             self.confirmed -= partitions
 
     def saw_SendCommit(self, action: SendCommit) -> None:  # noqa: N802
-        queue = self.member._commits.queue
+        queue = self.member.commits.queue
         others = [self.commits[each.token] for each in self.open if isinstance(each, SendCommit)]
         overtaken = [other for other in others if self.now < other.deadline_ms]
         assert not any(other in queue for other in overtaken), "overtakes one that is waited for"
@@ -243,7 +243,7 @@ class MemberWorld(RuleBasedStateMachine):
         self.last_poll_end = None
         self.take(self.member.poll_begin(self.now))
 
-    @precondition(lambda self: self.member.in_poll)
+    @precondition(lambda self: self.member.polls.in_poll)
     @rule(count=st.integers(0, 5))
     def poll_end(self, count: int) -> None:
         consumed = {p: position + count for p, position in self.member.positions.fetchable().items()}

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fencepost.coordinator.assign.java_order import PriorityQueue, hash_map_order, timeline_order
-from fencepost.coordinator.assign.tasks import TaskGroupSpec, TaskId, TaskMember, sticky
-from fencepost.coordinator.protocol.streams import Tasks
+from fencepost.coordinator.assign.tasks import TaskGroupSpec, TaskMember, sticky
+from fencepost.coordinator.protocol.streams import TaskId, Tasks
 
 MEMBERS = st.dictionaries(
     st.text("abcdef0123456789", min_size=1, max_size=6),

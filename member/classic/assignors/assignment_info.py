@@ -12,6 +12,7 @@ from collections.abc import Mapping
 import msgspec
 
 from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.streams import TaskId
 from fencepost.member.classic.assignors.java_bytes import (
     JavaBytesReader,
     MalformedUserData,
@@ -20,12 +21,11 @@ from fencepost.member.classic.assignors.java_bytes import (
     int32,
     modified_utf8,
 )
-from fencepost.member.classic.assignors.task_ids import (
+from fencepost.member.classic.assignors.streams_metadata import (
     EARLIEST_VERSION,
     LATEST_VERSION,
     NAMED_TOPOLOGY_VERSION,
     HostInfo,
-    TaskId,
     check_version,
 )
 
@@ -41,9 +41,9 @@ class AssignmentInfo(msgspec.Struct, frozen=True, kw_only=True):
     version: int = LATEST_VERSION
     commonly_supported_version: int = LATEST_VERSION
     """The newest version that all members of the group support."""
-    active_tasks: tuple[TaskId, ...] = ()
+    active_tasks: tuple[TaskId[int], ...] = ()
     """A task for each assigned partition, in the order of the partitions when they are sorted."""
-    standby_tasks: Mapping[TaskId, tuple[TopicPartition, ...]] = {}
+    standby_tasks: Mapping[TaskId[int], tuple[TopicPartition, ...]] = {}
     partitions_by_host: HostPartitions = {}
     standby_partitions_by_host: HostPartitions = {}
     error_code: int = 0
@@ -80,7 +80,7 @@ def read_assignment_info(data: bytes | None) -> AssignmentInfo:
         raise MalformedUserData(f"version {version}, expected {EARLIEST_VERSION} to {LATEST_VERSION}")
     commonly = reader.int32()
     active = tuple(_read_task(reader, version) for _ in range(reader.count(8)))
-    standby: dict[TaskId, tuple[TopicPartition, ...]] = {}
+    standby: dict[TaskId[int], tuple[TopicPartition, ...]] = {}
     for _ in range(reader.count(12)):
         task = _read_task(reader, version)
         standby[task] = tuple(TopicPartition(reader.text(), reader.int32()) for _ in range(reader.count(6)))
@@ -100,7 +100,7 @@ def read_assignment_info(data: bytes | None) -> AssignmentInfo:
     )
 
 
-def _task(task: TaskId, version: int) -> bytes:
+def _task(task: TaskId[int], version: int) -> bytes:
     ids = struct.pack(">ii", task.subtopology, task.partition)
     if version >= NAMED_TOPOLOGY_VERSION:
         name = (task.topology or "").encode("utf-16-be", "surrogatepass")
@@ -110,7 +110,7 @@ def _task(task: TaskId, version: int) -> bytes:
     return ids
 
 
-def _read_task(reader: JavaBytesReader, version: int) -> TaskId:
+def _read_task(reader: JavaBytesReader, version: int) -> TaskId[int]:
     subtopology, partition = reader.int32(), reader.int32()
     if version < NAMED_TOPOLOGY_VERSION:
         return TaskId(subtopology, partition)

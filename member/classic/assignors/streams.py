@@ -17,6 +17,7 @@ from fencepost.coordinator.protocol.consumer_protocol import (
     ConsumerProtocolSubscription,
 )
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
+from fencepost.coordinator.protocol.streams import TaskId
 from fencepost.member.classic.assignor import Subscriber
 from fencepost.member.classic.assignors.assignment_info import (
     NO_REBALANCE_MS,
@@ -25,7 +26,7 @@ from fencepost.member.classic.assignors.assignment_info import (
     write_assignment_info,
 )
 from fencepost.member.classic.assignors.java_bytes import MalformedUserData
-from fencepost.member.classic.assignors.stream_tasks import Tasks, share, tasks_of
+from fencepost.member.classic.assignors.streams_metadata import LATEST_VERSION, AssignorError, HostInfo
 from fencepost.member.classic.assignors.subscription_info import (
     ERROR_CODE_VERSION,
     RUNS_ACTIVE,
@@ -33,7 +34,6 @@ from fencepost.member.classic.assignors.subscription_info import (
     read_subscription_info,
     write_subscription_info,
 )
-from fencepost.member.classic.assignors.task_ids import LATEST_VERSION, AssignorError, HostInfo, TaskId
 
 PROBING_REBALANCE_MS = 600_000
 """After how long a member joins again that is to do so at some moment: probing.rebalance.interval.ms."""
@@ -48,6 +48,9 @@ _ALL_KNOW_MS = 1
 
 _FUTURE = "future"
 """The process of members whose subscription is of a newer version than ours."""
+
+
+Tasks = Mapping[TaskId[int], tuple[TopicPartition, ...]]
 
 
 class _Member(NamedTuple):
@@ -194,7 +197,7 @@ class StreamsAssignor:
             raise MalformedUserData(f"version {info.commonly_supported_version} is above {self._latest}")
         if len(assigned) != len(info.active_tasks):
             raise MalformedUserData(f"{len(info.active_tasks)} tasks for {len(assigned)} partitions")
-        tasks: dict[TaskId, tuple[TopicPartition, ...]] = {}
+        tasks: dict[TaskId[int], tuple[TopicPartition, ...]] = {}
         for task, partition in zip(info.active_tasks, assigned, strict=True):
             tasks[task] = (*tasks.get(task, ()), partition)
         self.active_tasks = tasks
@@ -253,10 +256,10 @@ def _owned(subscription: ConsumerProtocolSubscription) -> tuple[TopicPartition, 
     )
 
 
-def _workers(tasks: Tasks, members: Mapping[MemberId, _Member]) -> dict[TaskId, MemberId]:
+def _workers(tasks: Tasks, members: Mapping[MemberId, _Member]) -> dict[TaskId[int], MemberId]:
     """Who has partitions of each task."""
     task_of = {partition: task for task, partitions in tasks.items() for partition in partitions}
-    found: dict[TaskId, MemberId] = {}
+    found: dict[TaskId[int], MemberId] = {}
     for member_id in sorted(members):
         for partition in members[member_id].owned:
             if (task := task_of.get(partition)) is not None:
@@ -264,9 +267,9 @@ def _workers(tasks: Tasks, members: Mapping[MemberId, _Member]) -> dict[TaskId, 
     return found
 
 
-def _stateful(members: Mapping[MemberId, _Member]) -> dict[TaskId, list[str]]:
+def _stateful(members: Mapping[MemberId, _Member]) -> dict[TaskId[int], list[str]]:
     """The processes that have state of each task, those that are furthest first."""
-    found: dict[TaskId, dict[str, float]] = {}
+    found: dict[TaskId[int], dict[str, float]] = {}
     for each in members.values():
         for task, offset_sum in each.info.task_offset_sums.items():
             far = float("inf") if offset_sum == RUNS_ACTIVE else float(offset_sum)
@@ -276,7 +279,7 @@ def _stateful(members: Mapping[MemberId, _Member]) -> dict[TaskId, list[str]]:
 
 
 def _hosts(
-    tasks: Tasks, given: Mapping[MemberId, Sequence[TaskId]], members: Mapping[MemberId, _Member]
+    tasks: Tasks, given: Mapping[MemberId, Sequence[TaskId[int]]], members: Mapping[MemberId, _Member]
 ) -> dict[HostInfo, tuple[TopicPartition, ...]]:
     """Where the partitions' tasks can be asked, of processes that say where."""
     hosts: dict[HostInfo, tuple[TopicPartition, ...]] = {}
@@ -301,7 +304,7 @@ def _assignment(
     template: AssignmentInfo, tasks: Tasks, member_id: MemberId, owners: Mapping[TopicPartition, MemberId]
 ) -> ConsumerProtocolAssignment:
     """A member's tasks without those that another one has not let go of; for these it joins once more."""
-    mine: list[tuple[TopicPartition, TaskId]] = []
+    mine: list[tuple[TopicPartition, TaskId[int]]] = []
     waits = False
     for task, partitions in tasks.items():
         if any(owners.get(partition, member_id) != member_id for partition in partitions):
@@ -320,3 +323,53 @@ def _assignment(
         next_rebalance_ms=0 if waits else NO_REBALANCE_MS,
     )
     return ConsumerProtocolAssignment(partitions=topics, user_data=write_assignment_info(info))
+
+
+def tasks_of(subtopologies: Sequence[Sequence[str]], partitions: Mapping[str, int]) -> Tasks:
+    """A task for each number of a partition that a source topic of the subtopology has.
+
+    `partitions` are the sizes of topics. Subtopologies have their position for an id.
+    """
+    tasks: dict[TaskId[int], tuple[TopicPartition, ...]] = {}
+    for subtopology, topics in enumerate(subtopologies):
+        for number in range(max((partitions.get(topic, 0) for topic in topics), default=0)):
+            tasks[TaskId(subtopology, number)] = tuple(
+                TopicPartition(topic, number) for topic in sorted(topics) if number < partitions.get(topic, 0)
+            )
+    return tasks
+
+
+def share(
+    tasks: Sequence[TaskId[int]],
+    members: Mapping[MemberId, str],
+    before: Mapping[TaskId[int], MemberId],
+    stateful: Mapping[TaskId[int], Sequence[str]],
+) -> dict[MemberId, list[TaskId[int]]]:
+    """Tasks by member; no member has two more than another.
+
+    `members` names the process of each; `before` who worked on a task last, as far as that is known;
+    `stateful` processes that have state of a task, those that are furthest first.
+    """
+    given: dict[MemberId, list[TaskId[int]]] = {member: [] for member in sorted(members)}
+    fewest, more = divmod(len(tasks), len(given)) if given else (0, 0)
+    left: list[TaskId[int]] = []
+    for task in tasks:
+        mine = given.get(before.get(task, ""))
+        if mine is not None and len(mine) < fewest:
+            mine.append(task)
+        elif mine is not None and len(mine) == fewest and more:
+            mine.append(task)
+            more -= 1
+        else:
+            left.append(task)
+    for task in left:
+        homes = [*stateful.get(task, ())]
+        if task in before and before[task] in members:
+            homes.insert(0, members[before[task]])
+
+        def cost(member: MemberId, homes: Sequence[str] = tuple(homes)) -> tuple[int, int]:
+            process = members[member]
+            return len(given[member]), homes.index(process) if process in homes else len(homes)
+
+        given[min(given, key=cost)].append(task)
+    return given

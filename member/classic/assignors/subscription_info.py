@@ -13,17 +13,17 @@ from collections.abc import Mapping
 
 import msgspec
 
+from fencepost.coordinator.protocol.streams import TaskId
 from fencepost.member.classic.assignors.java_bytes import (
     JavaBytesReader,
     MalformedUserData,
     in_hash_order,
     int32,
 )
-from fencepost.member.classic.assignors.task_ids import (
+from fencepost.member.classic.assignors.streams_metadata import (
     EARLIEST_VERSION,
     LATEST_VERSION,
     NAMED_TOPOLOGY_VERSION,
-    TaskId,
     check_version,
 )
 
@@ -51,7 +51,7 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     process_id: uuid.UUID = _NO_PROCESS
     user_endpoint: str | None = None
     """Where the process answers queries, as host:port."""
-    task_offset_sums: Mapping[TaskId, int] = {}
+    task_offset_sums: Mapping[TaskId[int], int] = {}
     """How far each task's state has come; RUNS_ACTIVE for those that the thread works on."""
     unique_field: int = 0
     """From -128 to 127; another one with each join."""
@@ -133,7 +133,7 @@ def _text(reader: JavaBytesReader) -> str:
     return reader.take(reader.int32()).decode("utf-8", "replace")
 
 
-def _named_sums(sums: Mapping[TaskId, int]) -> list[bytes]:
+def _named_sums(sums: Mapping[TaskId[int], int]) -> list[bytes]:
     parts = [int32(len(sums))]
     for task, offset_sum in sums.items():
         parts.append(struct.pack(">iiq", task.subtopology, task.partition, offset_sum))
@@ -145,7 +145,7 @@ def _named_sums(sums: Mapping[TaskId, int]) -> list[bytes]:
     return parts
 
 
-def _grouped_sums(sums: Mapping[TaskId, int]) -> list[bytes]:
+def _grouped_sums(sums: Mapping[TaskId[int], int]) -> list[bytes]:
     groups: dict[int, list[tuple[int, int]]] = {}
     for task, offset_sum in sums.items():
         if task.topology is not None:
@@ -159,8 +159,8 @@ def _grouped_sums(sums: Mapping[TaskId, int]) -> list[bytes]:
     return parts
 
 
-def _read_named_sums(reader: JavaBytesReader) -> dict[TaskId, int]:
-    sums: dict[TaskId, int] = {}
+def _read_named_sums(reader: JavaBytesReader) -> dict[TaskId[int], int]:
+    sums: dict[TaskId[int], int] = {}
     for _ in range(reader.count(18)):
         subtopology, partition, offset_sum = reader.int32(), reader.int32(), reader.number(8)
         length = reader.number(2)
@@ -169,8 +169,8 @@ def _read_named_sums(reader: JavaBytesReader) -> dict[TaskId, int]:
     return sums
 
 
-def _read_grouped_sums(reader: JavaBytesReader) -> dict[TaskId, int]:
-    sums: dict[TaskId, int] = {}
+def _read_grouped_sums(reader: JavaBytesReader) -> dict[TaskId[int], int]:
+    sums: dict[TaskId[int], int] = {}
     for _ in range(reader.count(8)):
         subtopology = reader.int32()
         for _ in range(reader.count(12)):

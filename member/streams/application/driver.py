@@ -27,13 +27,12 @@ from fencepost.member.streams.actions import (
     StreamsMoved,
 )
 from fencepost.member.streams.application.changelog import Changelog
-from fencepost.member.streams.application.global_worker import GlobalWorker
 from fencepost.member.streams.application.port import GlobalReader, StreamThreadMember, ThreadEvents
 from fencepost.member.streams.application.runtime import Runtime
 from fencepost.member.streams.application.services import Metrics, Service
 from fencepost.member.streams.application.settings import Processing
 from fencepost.member.streams.application.store import StateDirectory
-from fencepost.member.streams.application.worker import Worker
+from fencepost.member.streams.application.worker import GlobalWorker, Worker
 from fencepost.member.streams.client import StreamsClient
 from fencepost.member.streams.client_states import STREAM_CLIENT, StreamClientState
 from fencepost.member.streams.handler import HandlerDecision, Handlers

@@ -1,4 +1,4 @@
-"""One stream thread at work: a task that polls its member, has records processed, and commits."""
+"""Threads at work: a task that polls its member, has records processed, and commits; and the global one."""
 
 from __future__ import annotations
 
@@ -11,8 +11,14 @@ from typing import TYPE_CHECKING
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.base.log import log
 from fencepost.member.streams.application.changelog import Changelog, ChangelogUnavailable
-from fencepost.member.streams.application.port import CommitRefused, PartitionRecords, StreamThreadMember
+from fencepost.member.streams.application.port import (
+    CommitRefused,
+    GlobalReader,
+    PartitionRecords,
+    StreamThreadMember,
+)
 from fencepost.member.streams.application.runtime import CutShort
+from fencepost.member.streams.application.settings import Processing
 from fencepost.member.streams.application.store import TaskStore
 from fencepost.member.streams.thread_states import StreamThreadState
 
@@ -343,3 +349,50 @@ class Worker:
     def on_shutdown_requested(self) -> None:
         """The application is to be shut down."""
         self._engine.carry_out(self._engine.client.shutdown_received(self.name))
+
+
+class GlobalWorker:
+    """The one task of the global thread, which reads whole topics before and while stream threads run.
+
+    It commits nothing: each start reads everything again.
+    """
+
+    def __init__(self, engine: StreamsDriver, processing: Processing, reader: GlobalReader) -> None:
+        self.started: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
+        """Done once it has caught up, with the exception that kept it from it, or if it is to end first."""
+        self._engine = engine
+        self._processing = processing
+        self._reader = reader
+        self._stopping = False
+
+    def stop(self) -> None:
+        """End after what is being processed."""
+        self._stopping = True
+
+    async def run(self) -> None:
+        """The whole life of the thread."""
+        engine = self._engine
+        error: BaseException | None = None
+        try:
+            await self._work()
+        except GeneratorExit:
+            raise
+        except BaseException as raised:
+            error = raised
+            engine.global_failed(raised, ask=self.started.done() and not is_cancelled(raised))
+        finally:
+            try:
+                await self._reader.close()
+            finally:
+                engine.carry_out(engine.client.global_ended())
+                if not self.started.done():
+                    self.started.set_result(error)
+
+    async def _work(self) -> None:
+        await self._reader.start()
+        while not self._stopping:
+            for batch in await self._reader.poll():
+                await self._processing.call(batch.partition, batch.records, None)
+            if self._reader.caught_up and not self.started.done():
+                self._engine.carry_out(self._engine.client.global_ready())
+                self.started.set_result(None)

@@ -19,13 +19,11 @@ Frozen: TypeAlias = Any
 
 _MOMENTS: Final = frozenset(
     {
-        "_close_deadline_ms",
         "_idle_until_ms",
-        "_next_auto_commit_ms",
         "_other_deadline_ms",
-        "_poll_deadline_ms",
         "at_ms",
         "deadline_ms",
+        "next_auto_ms",
         "not_before_ms",
         "retry_at_ms",
     }

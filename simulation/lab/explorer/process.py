@@ -87,7 +87,7 @@ class ExploredProcess:
 
     def __init__(self, *, static: bool) -> None:
         machine = ConsumerMember(GROUP, ITSELF, _STATIC if static else _DYNAMIC, _RNG)
-        _count_with(machine, machine._tokens, FrozenTokens())
+        _count_with(machine, machine.tokens, FrozenTokens())
         self.machine = machine
         self.callbacks = CallbackBalance(ITSELF)
         self.requests: tuple[HeartbeatInFlight, ...] = ()
@@ -114,7 +114,7 @@ class ExploredProcess:
 
     def timer(self, image: TopicsImage) -> list[Finding]:
         """Time passes until its next deadline."""
-        now_ms, close_by_ms = self.machine.deadline_ms, self.machine._close_deadline_ms
+        now_ms, close_by_ms = self.machine.deadline_ms, self.machine.closing.deadline_ms
         assert now_ms is not None
         gives_up = close_by_ms is not None and now_ms >= close_by_ms
         return self._run(self.machine.deadline_reached(now_ms), image, now_ms, gives_up=gives_up)
@@ -122,7 +122,7 @@ class ExploredProcess:
     def callback_ends(self, image: TopicsImage) -> list[Finding]:
         """The application's callback returns."""
         assert self.callbacks.running is not None
-        callback = self.machine._callback
+        callback = self.machine.callbacks.running
         assert callback is not None
         kind, partitions = self.callbacks.running
         found = list(self.callbacks.end(kind, partitions))
@@ -180,14 +180,14 @@ class ExploredProcess:
     @property
     def possible(self) -> tuple[str, ...]:
         """What may happen to it next, faults included."""
-        runs = not self.machine.closed and not self.is_refused
-        polls = runs and self.machine.in_poll and self.callbacks.running is None
+        runs = not self.machine.closing.closed and not self.is_refused
+        polls = runs and self.machine.polls.in_poll and self.callbacks.running is None
         found = {
             "timer": self.machine.deadline_ms is not None,
             "callback": self.callbacks.running is not None,
             "refused": self.is_refused and self.callbacks.running is None,
             "answer": self.answers,
-            "polls": self.machine.subscription and not self.machine.in_poll,
+            "polls": self.machine.subscription and not self.machine.polls.in_poll,
             "subscribes": runs and not self.machine.subscription,
             "breaks": self.requests or self.answers,
             "late": self.requests,
@@ -249,7 +249,7 @@ class ExploredProcess:
                 case ConsumerMoved():
                     found += self._judged(action)
                 case LeaveFinished():
-                    self.left = machine.closed
+                    self.left = machine.closing.closed
                     if self.left and not gives_up:
                         found += self.callbacks.emptied("stopped")
                 case RaiseToApplication() if not _place_is_taken(action.error):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.member.base.config import ConsumerConfig
-from fencepost.member.base.durations import duration_ms
+from fencepost.member.base.config import ConsumerConfig, duration_ms
 
 
 @pytest.mark.parametrize(

@@ -14,6 +14,7 @@ from fencepost.coordinator.protocol.consumer_protocol import (
     ConsumerProtocolSubscription,
 )
 from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.streams import TaskId
 from fencepost.member.classic.assignor import Subscriber
 from fencepost.member.classic.assignors.assignment_info import (
     NO_REBALANCE_MS,
@@ -21,20 +22,21 @@ from fencepost.member.classic.assignors.assignment_info import (
     read_assignment_info,
     write_assignment_info,
 )
-from fencepost.member.classic.assignors.stream_tasks import share, tasks_of
 from fencepost.member.classic.assignors.streams import (
     ASK_AGAIN_MS,
     MOST_REPEATS,
     PROBING_REBALANCE_MS,
     StreamsAssignor,
+    share,
+    tasks_of,
 )
+from fencepost.member.classic.assignors.streams_metadata import AssignorError, HostInfo
 from fencepost.member.classic.assignors.subscription_info import (
     RUNS_ACTIVE,
     SubscriptionInfo,
     read_subscription_info,
     write_subscription_info,
 )
-from fencepost.member.classic.assignors.task_ids import AssignorError, HostInfo, TaskId
 
 Owned = Mapping[str, tuple[int, ...]]
 

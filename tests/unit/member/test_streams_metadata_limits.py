@@ -10,18 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.streams import TaskId
 from fencepost.member.classic.assignors.assignment_info import (
     AssignmentInfo,
     read_assignment_info,
     write_assignment_info,
 )
 from fencepost.member.classic.assignors.java_bytes import MalformedUserData, modified_utf8
+from fencepost.member.classic.assignors.streams_metadata import HostInfo
 from fencepost.member.classic.assignors.subscription_info import (
     SubscriptionInfo,
     read_subscription_info,
     write_subscription_info,
 )
-from fencepost.member.classic.assignors.task_ids import HostInfo, TaskId
 
 PROCESS = uuid.UUID(int=7)
 SUBSCRIPTION = SubscriptionInfo(

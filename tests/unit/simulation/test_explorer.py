@@ -11,9 +11,9 @@ import pytest
 import fencepost.simulation.lab.explorer.roles as roles_module
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.soft import ConsumerGroupSoftState, ConsumerSoftState
-from fencepost.member.base.participant import Actions
+from fencepost.member.base.actions import Actions
 from fencepost.member.consumer.machine import ConsumerMember
-from fencepost.member.consumer.membership import Membership
+from fencepost.member.consumer.reconciliation import Reconciler
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.cli import main
@@ -219,11 +219,11 @@ def test_what_cores_raise_in_a_failover_is_a_finding(monkeypatch: pytest.MonkeyP
 
 
 def test_who_closes_or_joins_again_must_have_let_everything_go(monkeypatch: pytest.MonkeyPatch) -> None:
-    def released_in_silence(self: Membership) -> None:
-        self._release = None
-        self._released()
+    def released_in_silence(self: Reconciler) -> None:
+        self._callbacks.release = None
+        self.released()
 
-    monkeypatch.setattr(Membership, "_begin_release", released_in_silence)
+    monkeypatch.setattr(Reconciler, "begin_release", released_in_silence)
     for kind, why in (("closes", "stopped"), ("expires", "joined"), ("stalls", "joined")):
         (found,) = walk(members=1, faults=1, kinds=(kind,)).violations
         assert found.invariant == "callbacks-balanced"

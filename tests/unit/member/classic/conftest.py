@@ -36,7 +36,7 @@ from fencepost.member.base.actions import (
     SendFindCoordinator,
 )
 from fencepost.member.classic.actions import ClassicMoved, CountPartitions, SendGroupRequest
-from fencepost.member.classic.assignors.range_ import RangeAssignor
+from fencepost.member.classic.assignors.plain import RangeAssignor
 from fencepost.member.classic.config import ClassicConfig
 from fencepost.member.classic.machine import ClassicMember
 from fencepost.member.classic.states import ClassicMemberState as S

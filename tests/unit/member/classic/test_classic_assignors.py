@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolSubscription
 from fencepost.member.classic.assignor import Subscriber
+from fencepost.member.classic.assignors import ASSIGNORS
 from fencepost.member.classic.assignors.balance import balanced
-from fencepost.member.classic.assignors.offered import ASSIGNORS
 from fencepost.member.classic.assignors.sticky import CooperativeStickyAssignor, StickyAssignor, read_previous
 
 TOPICS = ("t0", "t1", "t2")

@@ -107,7 +107,7 @@ def test_who_is_fenced_while_it_closes_has_lost_everything(new_rig) -> None:
     rig.take(HeartbeatRequest)
     rig.answer(HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID))
     assert rig.calls[1:] == [("lost", [0])]
-    assert (rig.member.owned, rig.sent) == ((), [])
+    assert (rig.member.owned_partitions(), rig.sent) == ((), [])
     assert LeaveFinished() in rig.other
 
 
@@ -277,7 +277,7 @@ def test_a_callback_that_raises_is_told_and_has_happened(new_rig) -> None:
     rig.do(rig.member.callback_finished(rig.held.pop().token, KeyError("x"), rig.now))
     (raised,) = [each for each in rig.other if isinstance(each, RaiseToApplication)]
     assert "on_partitions_assigned raised" in str(raised.error)
-    assert rig.member.owned == (T0,)
+    assert rig.member.owned_partitions() == (T0,)
     assert rig.member.positions.fetchable() == {T0: 5}
 
 

@@ -36,10 +36,10 @@ from fencepost.member.base.actions import (
 from fencepost.member.base.errors import RequestFailure
 from fencepost.member.classic.actions import CountPartitions
 from fencepost.member.classic.assignors.assignment_info import AssignmentInfo, write_assignment_info
-from fencepost.member.classic.assignors.range_ import RangeAssignor
+from fencepost.member.classic.assignors.plain import RangeAssignor
 from fencepost.member.classic.assignors.streams import StreamsAssignor
+from fencepost.member.classic.assignors.streams_metadata import AssignorError
 from fencepost.member.classic.assignors.subscription_info import read_subscription_info
-from fencepost.member.classic.assignors.task_ids import AssignorError
 from fencepost.member.classic.states import ClassicMemberState as S
 
 T0, T1, T2 = (TopicPartition("t", number) for number in range(3))
@@ -55,7 +55,7 @@ def test_a_member_gets_its_id_first_and_joins_with_it(new_rig) -> None:
     sync = rig.take(SyncGroupRequest)
     assert (sync.generation, sync.member_id, sync.assignments) == (1, "m", {})
     rig.synced(0, 2)
-    assert rig.member.owned == (T0, T2)
+    assert rig.member.owned_partitions() == (T0, T2)
     assert rig.calls == [("assigned", [0, 2])]
     assert rig.member.positions.fetchable() == {T0: 5, T2: 5}
     assert rig.member.is_settled
@@ -256,7 +256,7 @@ def test_a_fenced_member_loses_everything_and_joins_again(new_rig, code: ErrorCo
     rig.stable(0, 1)
     rig.beat(code)
     assert rig.calls[1:] == [("lost", [0, 1])]
-    assert rig.member.owned == ()
+    assert rig.member.owned_partitions() == ()
     join = rig.take(JoinGroupRequest)
     assert join.member_id == ("" if code is ErrorCode.UNKNOWN_MEMBER_ID else "m")
     assert read_subscription(join.protocols[0].metadata).generation == -1

@@ -16,7 +16,7 @@ from fencepost.coordinator.protocol import classic, cluster, consumer
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.member.base.clock import LoopClock
 from fencepost.member.base.errors import FatalMemberError
-from fencepost.member.classic.assignors.range_ import RangeAssignor
+from fencepost.member.classic.assignors.plain import RangeAssignor
 from fencepost.member.classic.driver import ClassicDriver
 from fencepost.member.classic.states import ClassicMemberState
 from fencepost.member.kafka.connections import COORDINATION, ROUNDS

@@ -42,7 +42,7 @@ from fencepost.member.base.actions import (
 from fencepost.member.base.errors import RequestFailure
 from fencepost.member.base.leave import CloseOption
 from fencepost.member.classic.actions import ClassicMoved, CountPartitions, SendGroupRequest
-from fencepost.member.classic.assignors.range_ import RangeAssignor
+from fencepost.member.classic.assignors.plain import RangeAssignor
 from fencepost.member.classic.config import ClassicConfig
 from fencepost.member.classic.machine import ClassicMember
 from fencepost.member.classic.states import CLASSIC_MEMBER

@@ -22,7 +22,7 @@ from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse, Topi
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.member.base.clock import LoopClock
 from fencepost.member.base.transport import Disconnected, RequestTimedOut
-from fencepost.member.classic.assignors.range_ import RangeAssignor
+from fencepost.member.classic.assignors.plain import RangeAssignor
 from fencepost.member.classic.assignors.streams import StreamsAssignor
 from fencepost.member.classic.config import ClassicConfig
 from fencepost.member.classic.driver import ClassicDriver

@@ -1,4 +1,4 @@
-"""Names of things in Kafka Streams: tasks, versions of the metadata, and the assignor's error codes."""
+"""What subscriptions and assignments of classic Kafka Streams groups share: versions, hosts, error codes."""
 
 from __future__ import annotations
 
@@ -11,18 +11,6 @@ EARLIEST_VERSION = 7
 """The oldest that is written and read here: Kafka Streams 2.6."""
 NAMED_TOPOLOGY_VERSION = 10
 """From this version on a task is named with its topology, if that has a name."""
-
-
-class TaskId(NamedTuple):
-    """A task: the part of a topology, and the number of the partitions that it works on."""
-
-    subtopology: int
-    partition: int
-    topology: str | None = None
-    """Only of an application that gives its topologies names."""
-
-    def __str__(self) -> str:
-        return f"{self.topology}__{self[0]}_{self[1]}" if self.topology else f"{self[0]}_{self[1]}"
 
 
 class HostInfo(NamedTuple):
