@@ -18,8 +18,7 @@ from fencepost.coordinator.protocol.outcome import (
     Response,
     TopicsChanged,
 )
-from fencepost.simulation.kafka.requests import GROUP_REQUESTS, refuse
-from fencepost.simulation.kafka.waiting import MAY_WAIT
+from fencepost.simulation.kafka.requests import GROUP_REQUESTS, MAY_WAIT, refuse
 from fencepost.simulation.kernel.host import Host, HostClock, HostTimer
 from fencepost.simulation.kernel.network import Call
 from fencepost.simulation.kernel.rng import Samples

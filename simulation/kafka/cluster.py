@@ -19,6 +19,7 @@ from fencepost.simulation.kafka.broker import ACTIVE, BrokerHost
 from fencepost.simulation.kafka.journal import ReplicatedJournal
 from fencepost.simulation.kafka.logs import PartitionLogs
 from fencepost.simulation.kafka.requests import (
+    ArrivalTokens,
     CoordinatorFound,
     FindCoordinator,
     LogOffsets,
@@ -27,7 +28,6 @@ from fencepost.simulation.kafka.requests import (
     PartitionCounts,
     TopicNames,
 )
-from fencepost.simulation.kafka.waiting import ArrivalTokens
 from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.kernel.network import Network
 from fencepost.simulation.kernel.rng import Streams

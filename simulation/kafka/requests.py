@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, Final
 
 import msgspec
 
@@ -27,6 +28,7 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatRequest
 from fencepost.coordinator.refusals import refusal
+from fencepost.simulation.kernel.rng import Streams
 
 
 class FindCoordinator(msgspec.Struct, frozen=True):
@@ -113,3 +115,25 @@ def error_of(response: object) -> ErrorCode:
     code = getattr(response, "error_code", ErrorCode.NONE)
     assert isinstance(code, ErrorCode)
     return code
+
+
+MAY_WAIT: Final = frozenset({JoinGroupRequest, SyncGroupRequest})
+"""Requests that a coordinator does not answer at once: they wait for other members."""
+
+
+class ArrivalTokens:
+    """What brokers give to requests on arrival: a number, and the id of a member that has none yet."""
+
+    __slots__ = ("_last", "_streams")
+
+    def __init__(self, streams: Streams) -> None:
+        self._streams = streams
+        self._last = 0
+
+    def stamp(self, request: Any) -> Any:
+        """The request with its number; no two requests have the same."""
+        self._last += 1
+        if isinstance(request, SyncGroupRequest):
+            return msgspec.structs.replace(request, token=self._last)
+        suffix = self._streams.uuid(f"joiner/{self._last}") if not request.member_id else ""
+        return msgspec.structs.replace(request, token=self._last, new_member_suffix=suffix)

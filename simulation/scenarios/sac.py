@@ -6,7 +6,6 @@ one for each partition of a super stream, all with the group's id as their consu
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 from msgspec import Meta
@@ -21,6 +20,7 @@ from fencepost.simulation.scenarios.scenario import (
     Name,
     RollingRestart,
     Scale,
+    ScenarioBase,
     Share,
     SlowCallback,
     _Fault,
@@ -138,12 +138,11 @@ SacFault: TypeAlias = (
 SacStep: TypeAlias = ClientsRestart | Scale
 
 
-class SacScenario(_Table, frozen=True, kw_only=True):
+class SacScenario(ScenarioBase, frozen=True, kw_only=True):
     """A whole scenario of single active consumers."""
 
     subject: ClassVar[str] = "single active consumers"
     runs_with: ClassVar[str] = "`simulate` and `campaign`"
-    members_are: ClassVar[str] = "clients"
     partitioned: ClassVar[str] = "streams"
     settles_unless_slow: ClassVar[bool] = False
     positive: ClassVar[tuple[tuple[str, ...], ...]] = (
@@ -158,18 +157,8 @@ class SacScenario(_Table, frozen=True, kw_only=True):
     global_topic: ClassVar[None] = None
     max_poll_interval_us: ClassVar[int] = 0
     """Clients do not poll."""
-    record_rates: ClassVar[Mapping[str, float]] = {}
 
     protocol: Literal["sac"]
-    name: Name = "scenario"
-    summary: str = ""
-    duration: Duration
-    """How long a run takes in virtual time; longer if the quiet phase needs it."""
-    quiet: Duration | None = None
-    """The phase at the end without faults; by default what groups need to settle. After a shorter one
-    nobody judges whether they have."""
-    swarm: bool = False
-    """Whether each run leaves out about half of the faults and steps, as the seed draws."""
     group: SacGroup = SacGroup()
     streams: Annotated[tuple[SacStream, ...], Meta(min_length=1)]
     cluster: SacCluster = SacCluster()
@@ -192,11 +181,6 @@ class SacScenario(_Table, frozen=True, kw_only=True):
     def named_topics(self) -> tuple[str, ...]:
         """The streams and super streams."""
         return tuple(stream.name for stream in self.streams)
-
-    @property
-    def quiet_us(self) -> int:
-        """How long the quiet phase is, in microseconds."""
-        return self.settling_us if self.quiet is None else self.quiet.us
 
     @property
     def settling_us(self) -> int:

@@ -325,32 +325,21 @@ Fault: TypeAlias = (
 )
 
 
-class Scenario(_Table, frozen=True, kw_only=True):
-    """A whole scenario. `load` reads one from a file and checks what types can't say."""
+class ScenarioBase(_Table, frozen=True, kw_only=True):
+    """What scenarios of all kinds have."""
 
-    protocol: ClassVar[Literal["consumer"]] = "consumer"
-    subject: ClassVar[str] = "consumer groups"
+    subject: ClassVar[str]
     """What scenarios of this kind are about."""
     runs_with: ClassVar[str] = "`simulate`, `campaign` and `chaos`"
     """The commands that run them."""
-    members_are: ClassVar[str] = "members"
+    members_are: ClassVar[str] = "clients"
     """What each of the group's hosts runs, for people."""
     partitioned: ClassVar[str] = "topics"
     """The key of the tables that have partitions."""
     settles_unless_slow: ClassVar[bool] = True
     """Whether only times of the scenario can keep a correct run from settling."""
-    positive: ClassVar[tuple[tuple[str, ...], ...]] = (
-        ("duration",),
-        ("group", "session_timeout"),
-        ("group", "heartbeat_interval"),
-        ("group", "metadata_max_age"),
-        ("group", "rebalance_timeout"),
-        ("network", "request_timeout"),
-        ("application", "poll"),
-        ("application", "auto_commit_interval"),
-    )
+    positive: ClassVar[tuple[tuple[str, ...], ...]]
     """Durations that can't be zero."""
-    global_topic: ClassVar[None] = None
 
     name: Name = "scenario"
     summary: str = ""
@@ -361,6 +350,41 @@ class Scenario(_Table, frozen=True, kw_only=True):
     nobody judges whether it has."""
     swarm: bool = False
     """Whether each run leaves out about half of the faults and steps, as the seed draws."""
+
+    @property
+    def settling_us(self) -> int:
+        """How long a group may need to settle once nothing disturbs it any more, in microseconds."""
+        raise NotImplementedError
+
+    @property
+    def quiet_us(self) -> int:
+        """How long the quiet phase is, in microseconds."""
+        return self.settling_us if self.quiet is None else self.quiet.us
+
+    @property
+    def record_rates(self) -> dict[str, float]:
+        """The keys of rates that a run can do without, and what they are."""
+        return {}
+
+
+class Scenario(ScenarioBase, frozen=True, kw_only=True):
+    """A whole scenario. `load` reads one from a file and checks what types can't say."""
+
+    protocol: ClassVar[Literal["consumer"]] = "consumer"
+    subject: ClassVar[str] = "consumer groups"
+    members_are: ClassVar[str] = "members"
+    positive: ClassVar[tuple[tuple[str, ...], ...]] = (
+        ("duration",),
+        ("group", "session_timeout"),
+        ("group", "heartbeat_interval"),
+        ("group", "metadata_max_age"),
+        ("group", "rebalance_timeout"),
+        ("network", "request_timeout"),
+        ("application", "poll"),
+        ("application", "auto_commit_interval"),
+    )
+    global_topic: ClassVar[None] = None
+
     group: ScenarioGroup = ScenarioGroup()
     topics: Annotated[tuple[ScenarioTopic, ...], Meta(min_length=1)]
     cluster: ScenarioCluster = ScenarioCluster()
@@ -420,14 +444,12 @@ class Scenario(_Table, frozen=True, kw_only=True):
     # -- time ---------------------------------------------------------------------------------------------
 
     @property
-    def quiet_us(self) -> int:
+    def settling_us(self) -> int:
         """How long a group may need to settle once nothing disturbs it any more, in microseconds.
 
         A dead member's session runs out, then a member that does not revoke is fenced, and each learns of it
         by a heartbeat; before all that a request may still time out, and a process be on its way up.
         """
-        if self.quiet is not None:
-            return self.quiet.us
         before_us = self.network.request_timeout.us + self.application.restart.longest_us
         config = GroupCoordinatorConfig.from_properties(self.config)
         return self.settling_ms(config) * 1_000 + before_us + SLACK_US

@@ -5,7 +5,6 @@ It is a file as any other, with `protocol = "streams"` in it. The clients form o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Annotated, ClassVar, Literal, TypeAlias
 
 import msgspec
@@ -24,6 +23,7 @@ from fencepost.simulation.scenarios.scenario import (
     MemberFreeze,
     Name,
     Partition,
+    ScenarioBase,
     ScenarioCluster,
     ScenarioNetwork,
     ScenarioTopic,
@@ -141,14 +141,10 @@ StreamsFault: TypeAlias = (
 )
 
 
-class StreamsScenario(_Table, frozen=True, kw_only=True):
+class StreamsScenario(ScenarioBase, frozen=True, kw_only=True):
     """A whole scenario of a Streams application."""
 
     subject: ClassVar[str] = "Streams applications"
-    runs_with: ClassVar[str] = "`simulate`, `campaign` and `chaos`"
-    members_are: ClassVar[str] = "clients"
-    partitioned: ClassVar[str] = "topics"
-    settles_unless_slow: ClassVar[bool] = True
     positive: ClassVar[tuple[tuple[str, ...], ...]] = (
         ("duration",),
         ("group", "rebalance_timeout"),
@@ -159,18 +155,8 @@ class StreamsScenario(_Table, frozen=True, kw_only=True):
         ("application", "commit_interval"),
     )
     patterns: ClassVar[tuple[str, ...]] = ()
-    record_rates: ClassVar[Mapping[str, float]] = {}
 
     protocol: Literal["streams"]
-    name: Name = "scenario"
-    summary: str = ""
-    duration: Duration
-    """How long a run takes in virtual time; longer if the quiet phase needs it."""
-    quiet: Duration | None = None
-    """The phase at the end without faults; by default what the group needs to settle. After a shorter one
-    nobody judges whether it has."""
-    swarm: bool = False
-    """Whether each run leaves out about half of the faults, as the seed draws."""
     group: ScenarioStreamsGroup = ScenarioStreamsGroup()
     topics: Annotated[tuple[ScenarioTopic, ...], Meta(min_length=1)]
     global_topic: ScenarioTopic | None = None
@@ -226,11 +212,6 @@ class StreamsScenario(_Table, frozen=True, kw_only=True):
         if self.group.protocol == "classic":
             session_ms, interval_ms = self.group.session_timeout.ms, self.group.heartbeat_interval.ms
         return (session_ms + self.group.rebalance_timeout.ms + 3 * interval_ms) * 1_000 + slowness_us(self)
-
-    @property
-    def quiet_us(self) -> int:
-        """How long the quiet phase is, in microseconds."""
-        return self.settling_us if self.quiet is None else self.quiet.us
 
     @property
     def settling_us(self) -> int:

@@ -10,6 +10,7 @@ from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from fencepost.coordinator.protocol.outcome import Outcome, Request, Response
 from fencepost.coordinator.protocol.regular_expressions import matching
 from fencepost.coordinator.protocol.slices import at_once
 from fencepost.simulation.faults.draw import FaultKind
@@ -26,10 +27,10 @@ from fencepost.simulation.lab.chaos.processes import RunContext
 from fencepost.simulation.lab.chaos.replayed import ReplayedWorld
 from fencepost.simulation.lab.chaos.result import Skipped
 from fencepost.simulation.lab.chaos.staging import LossWatch, Staging
-from fencepost.simulation.lab.chaos.trace_writer import RealTraceWriter
 from fencepost.simulation.lab.chaos.world import RealWorld
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
 from fencepost.simulation.trace.rows import TraceRows
+from fencepost.simulation.trace.writer import TraceWriter
 
 _UNSEEN: Final = frozenset({"commit-before-release"})
 """What can't be judged of members that do not tell of their requests."""
@@ -154,6 +155,22 @@ class RealStage(Staging[RealWorld, ReplayedWorld]):
     def counts(self, replayed: ReplayedWorld) -> RunCounts:
         """What was measured."""
         return RunCounts(self._trace_writer.heartbeats, self._trace_writer.rebalances)
+
+
+class RealTraceWriter(TraceWriter):
+    """The trace of a real run: heartbeats are seen where members are answered, all else as in simulation."""
+
+    def on_member_response(
+        self, host: str, request: Request, response: Response | Exception, now_us: int
+    ) -> None:
+        """A heartbeat was answered."""
+        if isinstance(request, ConsumerGroupHeartbeatRequest) and isinstance(
+            response, ConsumerGroupHeartbeatResponse
+        ):
+            super()._heartbeat(request, Outcome(reply=response), now_us)
+
+    def _heartbeat(self, event: ConsumerGroupHeartbeatRequest, outcome: Outcome, now_us: int) -> None:
+        """The coordinator's side of a heartbeat: its row is written when the member hears of it."""
 
 
 class _HeartbeatWatch(LossWatch):
