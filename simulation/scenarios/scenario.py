@@ -353,8 +353,11 @@ class ScenarioBase(_Table, frozen=True, kw_only=True):
 
     @property
     def settling_us(self) -> int:
-        """How long a group may need to settle once nothing disturbs it any more, in microseconds."""
-        raise NotImplementedError
+        """How long a group may need to settle once nothing disturbs it any more, in microseconds.
+
+        Each kind of scenario computes it; by itself nothing takes time.
+        """
+        return 0
 
     @property
     def quiet_us(self) -> int:
