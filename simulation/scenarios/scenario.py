@@ -349,7 +349,7 @@ class ScenarioBase(_Table, frozen=True, kw_only=True):
     """The phase at the end without faults; by default what a group needs to settle. After a shorter one
     nobody judges whether it has."""
     swarm: bool = False
-    """Whether each run leaves out about half of the faults and steps, as the seed draws."""
+    """Whether each run leaves out about half of the faults and of the steps, if any, as the seed draws."""
 
     @property
     def settling_us(self) -> int:
