@@ -32,7 +32,7 @@ from fencepost.member.base.machine import MemberMachine
 from fencepost.member.classic.actions import ClassicMoved, SendGroupRequest
 from fencepost.member.classic.assignor import Assignor
 from fencepost.member.classic.config import ClassicConfig
-from fencepost.member.classic.ownership import ClassicCallback, Ownership, ReleaseStage
+from fencepost.member.classic.ownership import ClassicCallback, ClassicOwnership, ReleaseStage
 from fencepost.member.classic.rounds import Rounds
 from fencepost.member.classic.states import ACTIVE, CLASSIC_MEMBER
 from fencepost.member.classic.states import ClassicMemberEvent as E
@@ -68,7 +68,7 @@ class ClassicMember(MemberMachine):
         self._answered = True
         self.leave = Leave(Backoff.of(config, rng), self.tokens, self._leave_action)
         self.rounds = Rounds(group_id, config, Backoff.of(config, rng), self.tokens)
-        self.ownership = Ownership(
+        self.ownership = ClassicOwnership(
             config,
             self.tokens,
             cooperative=all(assignor.cooperative for assignor in assignors),

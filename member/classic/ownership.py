@@ -43,7 +43,7 @@ class ClassicCallback(NamedTuple):
     """Everything is given up with it."""
 
 
-class Ownership:
+class ClassicOwnership:
     """The partitions of one member, and the assignment that it has not taken up yet."""
 
     __slots__ = (

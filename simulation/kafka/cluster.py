@@ -7,16 +7,18 @@ from typing import TYPE_CHECKING, Any
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.host import AppendFailed
+from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import (
     CreateInternalTopics,
 )
+from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.regular_expressions import matching
 from fencepost.coordinator.protocol.slices import at_once
 from fencepost.coordinator.protocol.streams import TopicInfo
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.simulation.kafka.broker import ACTIVE, BrokerHost
-from fencepost.simulation.kafka.journal import ReplicatedJournal
 from fencepost.simulation.kafka.logs import PartitionLogs
 from fencepost.simulation.kafka.requests import (
     ArrivalTokens,
@@ -35,6 +37,29 @@ from fencepost.simulation.kernel.rng import Streams
 if TYPE_CHECKING:
     from fencepost.simulation.scenarios.scenario import Scenario, ScenarioTopic
     from fencepost.simulation.scenarios.streams import StreamsScenario
+
+_COMPACT_BEYOND = 2_000
+"""Records; a coordinator that loads reads all that there are, and so do the checkers, twice."""
+
+
+class ReplicatedJournal(MemoryJournal):
+    """A journal that is compacted now and then, as Kafka's cleaner does; `failing` refuses appends."""
+
+    __slots__ = ("failing",)
+
+    def __init__(self) -> None:
+        super().__init__(compact_beyond=_COMPACT_BEYOND)
+        self.failing = 0
+        """How many faults make appends fail now."""
+
+    def append(self, records: tuple[Record, ...]) -> None:
+        """Keep one batch.
+
+        :raises AppendFailed: while it fails, as a partition without enough replicas does.
+        """
+        if self.failing:
+            raise AppendFailed(ErrorCode.COORDINATOR_NOT_AVAILABLE, "not enough replicas are in sync")
+        super().append(records)
 
 
 class SimulatedCluster:

@@ -16,7 +16,7 @@ from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.records import GroupMetadataMember
 from fencepost.member.classic.assignor import Subscriber
 from fencepost.member.classic.assignors.sticky import CooperativeStickyAssignor
-from fencepost.member.classic.ownership import Ownership
+from fencepost.member.classic.ownership import ClassicOwnership
 from fencepost.simulation.mutants.mutant import Mutant, Patch
 from fencepost.simulation.mutants.slips import NOBODY
 
@@ -26,7 +26,7 @@ _RESTARTS_AFTER: Final = 3
 
 
 def _keeps_partitions(prepare: _Function) -> _Function:
-    def mutated(self: Ownership, *arguments: Any) -> bool:
+    def mutated(self: ClassicOwnership, *arguments: Any) -> bool:
         was, self.cooperative = self.cooperative, True
         try:
             return bool(prepare(self, *arguments))
@@ -92,7 +92,7 @@ CLASSIC_MUTANTS: Final = (
         "A member with an eager assignor joins again without letting go of what it has.",
         ("classic-joins",),
         _DEPLOY,
-        (Patch(Ownership, "prepare", _keeps_partitions),),
+        (Patch(ClassicOwnership, "prepare", _keeps_partitions),),
         ("group.partition_assignment_strategy=range",),
     ),
     Mutant(

@@ -26,7 +26,7 @@ INT: Final = ColumnType("int", -1)
 PARTITIONS: Final = ColumnType("array<struct<topic: string, partition: int>>", ())
 
 
-class Column(NamedTuple):
+class TraceColumn(NamedTuple):
     """One column of the trace."""
 
     type: ColumnType
@@ -38,45 +38,47 @@ class Column(NamedTuple):
 class Row(NamedTuple):
     """One event. `run_id` is kept apart from the rows: it is the same for all, and not in the digest."""
 
-    seq: Annotated[int, Column(LONG, "The number of the row in its run, from 1.", required=True)]
-    t_us: Annotated[int, Column(LONG, "Virtual microseconds since the start of the run.", required=True)]
-    world: Annotated[str, Column(TEXT, "`simulated`; other worlds write the same schema.", required=True)]
-    group: Annotated[str, Column(TEXT, "The group's id.")]
-    actor: Annotated[
-        str, Column(TEXT, "What the event happened to: mostly a host, whose name outlives restarts.")
+    seq: Annotated[int, TraceColumn(LONG, "The number of the row in its run, from 1.", required=True)]
+    t_us: Annotated[int, TraceColumn(LONG, "Virtual microseconds since the start of the run.", required=True)]
+    world: Annotated[
+        str, TraceColumn(TEXT, "`simulated`; other worlds write the same schema.", required=True)
     ]
-    kind: Annotated[str, Column(TEXT, "What happened: one of the kinds below.", required=True)]
-    state_from: Annotated[str, Column(TEXT, "The state before a transition.")]
-    state_to: Annotated[str, Column(TEXT, "The state after a transition.")]
-    member_epoch: Annotated[int, Column(INT, "The member's epoch after the event; -1 if it has none.")]
-    group_epoch: Annotated[int, Column(INT, "The group's epoch after the event; -1 if it has none.")]
+    group: Annotated[str, TraceColumn(TEXT, "The group's id.")]
+    actor: Annotated[
+        str, TraceColumn(TEXT, "What the event happened to: mostly a host, whose name outlives restarts.")
+    ]
+    kind: Annotated[str, TraceColumn(TEXT, "What happened: one of the kinds below.", required=True)]
+    state_from: Annotated[str, TraceColumn(TEXT, "The state before a transition.")]
+    state_to: Annotated[str, TraceColumn(TEXT, "The state after a transition.")]
+    member_epoch: Annotated[int, TraceColumn(INT, "The member's epoch after the event; -1 if it has none.")]
+    group_epoch: Annotated[int, TraceColumn(INT, "The group's epoch after the event; -1 if it has none.")]
     partitions: Annotated[
         tuple[TopicPartition, ...],
-        Column(PARTITIONS, "List of (topic, partition); the kind says which partitions these are."),
+        TraceColumn(PARTITIONS, "List of (topic, partition); the kind says which partitions these are."),
     ]
     error: Annotated[
         str,
-        Column(
+        TraceColumn(
             TEXT,
             "Kafka's error; Disconnected, RequestTimedOut, CallbackFailed; a broken invariant; or empty.",
         ),
     ]
-    detail: Annotated[str, Column(TEXT, "What else there is to say; the kind says what.")]
+    detail: Annotated[str, TraceColumn(TEXT, "What else there is to say; the kind says what.")]
 
 
-def columns_of(row: type) -> dict[str, Column]:
+def columns_of(row: type) -> dict[str, TraceColumn]:
     """Return the columns of a file of such rows, by name and in order: `run_id`, then the row's fields."""
     fields = get_type_hints(row, include_extras=True)
-    run_id = Column(TEXT, "The run; the only column that is not in the digest.", required=True)
+    run_id = TraceColumn(TEXT, "The run; the only column that is not in the digest.", required=True)
     return {"run_id": run_id} | {name: get_args(hint)[1] for name, hint in fields.items()}
 
 
-def ddl_of(columns: Mapping[str, Column]) -> str:
+def ddl_of(columns: Mapping[str, TraceColumn]) -> str:
     """Return these columns as Spark declares them."""
     return ", ".join(f"`{name}` {column.type.ddl}" for name, column in columns.items())
 
 
-COLUMNS: Final[Mapping[str, Column]] = columns_of(Row)
+COLUMNS: Final[Mapping[str, TraceColumn]] = columns_of(Row)
 """The columns of a trace, by name and in their order."""
 
 TRACE_DDL: Final = ddl_of(COLUMNS)

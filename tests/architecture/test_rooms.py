@@ -18,10 +18,7 @@ USED_TWICE = {
     "SaslAuthenticateResponse",
     "SaslHandshakeResponse",
     "Subscribe",
-    "CallbackRaised",
-    "Curve",
     "StreamMessage",
-    "TaskId",
 }
 """Public class names that stand for two things. The list may only shrink."""
 

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import Protocol, TypeVar
 
 from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.simulation.kafka.member import CallbackRaised
 from fencepost.simulation.kernel.rng import Samples, Streams
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.scenarios.values import Span
@@ -22,10 +23,6 @@ class Offset(Protocol):
 
 R = TypeVar("R", bound=Offset)
 Run = tuple[TopicPartition, Sequence[R]]
-
-
-class CallbackRaised(Exception):
-    """What a rebalance callback raises when it is told to."""
 
 
 class Behaviour:

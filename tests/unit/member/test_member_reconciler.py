@@ -18,7 +18,7 @@ from fencepost.member.base.backoff import Backoff
 from fencepost.member.base.commits import Commits
 from fencepost.member.base.positions import Positions
 from fencepost.member.classic.config import ClassicConfig
-from fencepost.member.classic.ownership import Ownership, ReleaseStage
+from fencepost.member.classic.ownership import ClassicOwnership, ReleaseStage
 from fencepost.member.consumer.reconciliation import PassResult, Reconciler
 
 FOO = "foo-id"
@@ -46,7 +46,7 @@ class Parts:
         }
         self.reconciler = Reconciler(config, backoff, tokens, **around)
         self.reconciler.names.known = {FOO: "foo"}
-        self.ownership = Ownership(config, tokens, cooperative=cooperative, **around)
+        self.ownership = ClassicOwnership(config, tokens, cooperative=cooperative, **around)
 
     def called(self) -> list[tuple[Any, tuple[TopicPartition, ...]]]:
         return [(each.kind, each.partitions) for each in self.out.take() if isinstance(each, RunCallback)]

@@ -6,7 +6,7 @@ import pytest
 
 from fencepost.coordinator.host import AppendFailed
 from fencepost.coordinator.protocol import records as r
-from fencepost.simulation.kafka.journal import ReplicatedJournal
+from fencepost.simulation.kafka.cluster import ReplicatedJournal
 
 KEY = r.ConsumerGroupMetadataKey("g")
 

@@ -20,7 +20,7 @@ import importlib.util, json, sys
 from typing import Annotated, NamedTuple
 from fencepost.simulation.trace import schema
 
-column = schema.Column(schema.TEXT, "The colour of the event.")
+column = schema.TraceColumn(schema.TEXT, "The colour of the event.")
 fields = [(name, hint) for name, hint in schema.Row.__annotations__.items()]
 vars(schema)["Row"] = NamedTuple("Row", [*fields, ("colour", Annotated[str, column])])
 schema.Row.__module__ = schema.__name__
