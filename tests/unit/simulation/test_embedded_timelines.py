@@ -56,10 +56,10 @@ def test_a_fixture_that_fails_leaves_a_timeline_too(run_pytest: Runs) -> None:
     printed = run_pytest(
         """
         import pytest
-        from fencepost.simulation.trace.schema import Kind
+        from fencepost.simulation.trace.schema import RowKind
 
         def seen(kafka, group):
-            kafka.endpoint.observer.note("fence", Kind.FAULT, group=group, state_to="begin")
+            kafka.endpoint.observer.note("fence", RowKind.FAULT, group=group, state_to="begin")
 
         @pytest.fixture
         def consumer(kafka):
@@ -112,11 +112,11 @@ def test_a_fixture_that_fails_behind_the_test_leaves_a_timeline(run_pytest: Runs
     printed = run_pytest(
         """
         import pytest
-        from fencepost.simulation.trace.schema import Kind
+        from fencepost.simulation.trace.schema import RowKind
 
         @pytest.fixture
         def consumer(kafka):
-            kafka.endpoint.observer.note("fence", Kind.FAULT, group="g", state_to="begin")
+            kafka.endpoint.observer.note("fence", RowKind.FAULT, group="g", state_to="begin")
             yield kafka
             raise RuntimeError("did not close")
 
