@@ -112,12 +112,15 @@ class RoundMembers:
     def compare(self, members: Iterable[GroupMember], state: str) -> None:
         """Tell what is new of the members of a group, who have come as far as `state`."""
         now = {member.member_id: (state, member.assignment) for member in members}
+        seen = self._world.seen
+        # One that is not seen any more was removed while the group was of another kind.
+        self._known = {member_id: known for member_id, known in self._known.items() if member_id in seen}
         for member_id in [each for each in self._known if each not in now]:
             self._tell("on_member_host", member_id, "stopped")
-            self._world.seen.pop(member_id, None)
+            del seen[member_id]
         for member_id, (_, given) in now.items():
-            if member_id not in self._known:
-                self._world.seen[member_id] = EmbeddedMember(member_id)
+            if member_id not in seen:
+                seen[member_id] = EmbeddedMember(member_id)
                 self._tell("on_member_host", member_id, "start")
             before, had = self._known.get(member_id, ("", ()))
             if state != before:

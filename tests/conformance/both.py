@@ -51,8 +51,8 @@ def made(kind: Any, value: Any) -> Any:
     if value is None:
         return None
     if dataclasses.is_dataclass(kind):
-        made: Any = kind
-        return made(**of_struct(kind, value))
+        of_kind: Any = kind
+        return of_kind(**of_struct(kind, value))
     if typing.get_origin(kind) is tuple:
         return tuple(made(arguments[0], one) for one in value)
     if arguments:
