@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ast
+import re
+import subprocess
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -73,3 +75,15 @@ def test_no_small_file_has_one_importer() -> None:
         and len(importers[name]) == 1
     }
     assert small == SMALL_WITH_ONE_IMPORTER
+
+
+def test_the_other_pythons_tests_exist() -> None:
+    script = (ROOT / ".ci" / "other-python").read_text()
+    listed = re.search(r"^tests=\(\n(.*?)^\)", script, re.MULTILINE | re.DOTALL)
+    assert listed is not None
+    words = subprocess.run(
+        ["bash", "-c", f"echo {' '.join(listed[1].split())}"], capture_output=True, text=True
+    )
+    paths = words.stdout.split()
+    assert len(paths) > 20
+    assert [path for path in paths if not (ROOT / path).exists()] == []
