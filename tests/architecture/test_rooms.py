@@ -81,9 +81,7 @@ def test_the_other_pythons_tests_exist() -> None:
     script = (ROOT / ".ci" / "other-python").read_text()
     listed = re.search(r"^tests=\(\n(.*?)^\)", script, re.MULTILINE | re.DOTALL)
     assert listed is not None
-    words = subprocess.run(
-        ["bash", "-c", f"echo {' '.join(listed[1].split())}"], capture_output=True, text=True
-    )
-    paths = words.stdout.split()
+    echo = ["bash", "-c", f"echo {' '.join(listed[1].split())}"]
+    paths = subprocess.run(echo, capture_output=True, text=True, check=True).stdout.split()
     assert len(paths) > 20
     assert [path for path in paths if not (ROOT / path).exists()] == []
