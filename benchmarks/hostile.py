@@ -49,7 +49,7 @@ SIGTERM_S = 2.0
 GIVE_UP_S = 60.0
 ASKS_EVERY_S = 0.01
 SLACK = 200
-"""What the structs and lists around a long list count at most."""
+"""The most that the structs and lists around a long list cost, in elements."""
 TOPIC, GROUP = "t", "g"
 METADATA_BYTES = 4_000
 CODECS: dict[str, tuple[int, Callable[[bytes], bytes]]] = {
@@ -110,7 +110,7 @@ def _value(field: WireField, path: tuple[WireField, ...], count: int, name: Name
 
 
 def _cost(field: WireField, *, inner: bool) -> int:
-    """What one element of a list counts; with `inner` it has an element in each list of its own."""
+    """Return the cost of one element of a list. With `inner`, each list inside it has one element too."""
     if field.struct is None:
         return STRING_COST if field.kafka_type in {"string", "bytes", "records"} else NUMBER_COST
     own = (each for each in wire_fields(field.struct) if each.is_array and each.tag is None)
@@ -320,7 +320,7 @@ class WellBehaved:
 
 
 class Measured(NamedTuple):
-    """What one input did."""
+    """The effect of one input on the server."""
 
     name: str
     sent: int
@@ -331,7 +331,7 @@ class Measured(NamedTuple):
 
     @property
     def is_fine(self) -> bool:
-        """Whether the server stayed responsive and gave the memory back."""
+        """True if the server stayed responsive and freed the memory."""
         return self.wait_s <= WAIT_S and self.memory_mb <= MEMORY_MB
 
 

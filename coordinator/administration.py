@@ -1,4 +1,4 @@
-"""What clients and administrators ask of groups of every kind, their committed offsets, and housekeeping."""
+"""Requests about groups of every kind: listing, deletion, committed offsets, and their expiry."""
 
 from __future__ import annotations
 

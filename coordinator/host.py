@@ -103,7 +103,7 @@ class ManualClock:
         return self.time_ms
 
     def call_at(self, when_ms: int, callback: Callable[[], None], /) -> CoordinatorTimer:
-        """Do nothing: whoever moves the clock runs what is due."""
+        """Do nothing: the owner of the clock runs what is due."""
         return _NO_TIMER
 
 
@@ -208,7 +208,7 @@ class CoordinatorHost(Generic[C]):
         return outcome
 
     def step(self, event: Any, now_ms: int) -> Any:
-        """Handle an event, append its records and apply them; nobody is told, and no effect carried out.
+        """Handle an event, append and apply its records. No observer is called, and no effect carried out.
 
         If the journal fails, nothing has changed and the reply tells the client so.
         """

@@ -29,7 +29,7 @@ from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.timers import Timers
 
 GiveWay: TypeAlias = Callable[[str], "tuple[Record, ...] | None"]
-"""Returns the records that end a group of another kind: () if there is none, None if it stays."""
+"""Returns the records that end a group of another kind: () if there is none, None if it must stay."""
 RequestHandler: TypeAlias = Callable[[Any, int], Outcome]
 """Handles a request at a time."""
 Applier: TypeAlias = Callable[[Any, Any], None]

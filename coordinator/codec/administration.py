@@ -33,7 +33,7 @@ class AlterConfigsCall(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AlterConfigsReply(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the settings were set."""
+    """The result: an error, or none if the settings were changed."""
 
     error_code: ErrorCode = ErrorCode.NONE
     error_message: str | None = None

@@ -25,7 +25,7 @@ FEATURES = {"group.version": 1, "transaction.version": 2}
 
 
 class BrokerVersions(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker speaks, and the cluster's features with their finalized levels (KIP-584)."""
+    """The API versions that a broker supports, and the cluster's finalized feature levels (KIP-584)."""
 
     error_code: ErrorCode
     api_versions: Mapping[int, cluster.ApiVersion]

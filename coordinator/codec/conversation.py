@@ -116,7 +116,7 @@ class CallVersions(NamedTuple):
     newest: int
 
     def newest_of(self, versions: Mapping[int, tuple[int, int]]) -> int | None:
-        """Return the newest version that a broker of these versions speaks as well; None if there is none."""
+        """Return the newest version that both sides support, or None."""
         low, high = versions.get(self.key, (0, -1))
         version = min(high, self.newest)
         return version if version >= max(low, self.oldest) else None

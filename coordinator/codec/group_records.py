@@ -33,7 +33,7 @@ _INT16_MAX: Final = 2**15 - 1
 _NEWEST_TYPE: Final = 23
 """The last of the streams groups' types, in Kafka 4.3: StreamsGroupTopology."""
 _UNREADABLE: Final = (MalformedFrame, struct.error, IndexError, UnicodeDecodeError)
-"""What readers raise where bytes are not what they were announced as."""
+"""The exceptions that readers raise for malformed bytes."""
 K = TypeVar("K")
 
 

@@ -53,7 +53,7 @@ class Via(NamedTuple):
     of: Layout | None = None
     """The layout of the struct, or of each struct in the array, on the wire's side of the conversions."""
     null: Any = None
-    """What null is read as."""
+    """The value that stands for null."""
     is_never_null: bool = False
     """True if null is written as an empty value in versions that know no null."""
     codes: Mapping[ErrorCode, tuple[int, ErrorCode]] = {}

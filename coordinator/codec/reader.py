@@ -31,17 +31,17 @@ MAX_TAGGED_FIELDS = 1_000
 
 
 STRUCT_COST, LIST_COST, STRING_COST, NUMBER_COST = 6, 3, 3, 1
-"""What an element of a list counts, and each list. A tagged field counts as a number does."""
+"""The cost of a list, and of each element. A tagged field costs as much as a number."""
 
 
 class Allowance:
-    """What a message may still cost to read: elements of its lists, on all levels, and tagged fields."""
+    """The cost that is left for reading a message: list elements on all levels, and tagged fields."""
 
     __slots__ = ("_left", "_limit", "_name")
 
     def __init__(self, name: str, limit: int) -> None:
         self._name = name
-        """What the documentation calls the limit."""
+        """The name of the limit in the documentation."""
         self._limit = limit
         self._left = limit
 
@@ -78,12 +78,12 @@ def _fixed(code: str) -> Reader:
 
 
 def is_number_reader(reader: Reader) -> bool:
-    """Whether a reader reads a number as it is."""
+    """Return true if the reader returns a number unchanged."""
     return reader in _codes
 
 
 _RUN = 4
-"""So many numbers are read faster together."""
+"""From this many numbers on, it is faster to read them in one call."""
 
 
 class _Step(NamedTuple):

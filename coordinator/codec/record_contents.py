@@ -100,7 +100,7 @@ def opened(batch: bytes) -> Sliced[OpenedBatch]:
 
 
 def keeping(opened: OpenedBatch, is_kept: Callable[[StoredRecord], bool]) -> Sliced[bytes | None]:
-    """Return a batch with some of its records only; None if there are none, the same one if it keeps all.
+    """Return a batch with only some of its records: None if none are left, the same batch if all are.
 
     The records keep their offsets, and the batch its first and its last one, as Kafka's cleaner does.
     :raises ProtocolError: CORRUPT_MESSAGE if the records can't be read.
