@@ -107,8 +107,8 @@ class ManualClock:
         return _NO_TIMER
 
 
-Work: TypeAlias = Callable[[], bool]
-"""Work in slices: each call does one, and returns true if the work is over."""
+Slices: TypeAlias = Callable[[], bool]
+"""Long work: each call does one slice, and returns true if that was the last."""
 Waiter: TypeAlias = Any
 """The world's own handle of a request whose response is parked: a future, a simulated call."""
 
@@ -127,7 +127,7 @@ class HostHooks:
     def deliver(self, responses: Sequence[tuple[Waiter, Response]], outcome: Any) -> None:
         """Send parked responses. `outcome` is of the step that released them."""
 
-    def later(self, work: Work) -> None:
+    def later(self, work: Slices) -> None:
         """Run work behind the reply, slice by slice: the resolution of regular expressions."""
 
     def carry_out(self, effect: Any) -> None:
@@ -255,7 +255,7 @@ class CoordinatorHost(Generic[C]):
         waiting = [(parked.pop(one.token), one.response) for one in responses if one.token in parked]
         self._hooks.deliver(waiting, outcome)
 
-    def _resolution(self, effect: ResolveRegularExpressions) -> Work:
+    def _resolution(self, effect: ResolveRegularExpressions) -> Slices:
         """Match the expressions with the topics of the moment at which the work begins."""
         slices: Sliced[RegularExpressionsResolved] | None = None
 

@@ -17,7 +17,7 @@ import structlog
 
 from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
-from fencepost.coordinator.host import CoordinatorHost, HostHooks, Journal, Work
+from fencepost.coordinator.host import CoordinatorHost, HostHooks, Journal, Slices
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.asks import Asks, AsksAndWaits
 from fencepost.coordinator.protocol.consumer import ListGroupsRequest, ListGroupsResponse
@@ -66,11 +66,11 @@ class ServedHooks(HostHooks):
             if not future.done():
                 future.set_result(response)
 
-    def later(self, work: Work) -> None:
+    def later(self, work: Slices) -> None:
         """Run one slice of the work in each of the loop's next turns."""
         self._loop.call_soon(self._slice, work)
 
-    def _slice(self, work: Work) -> None:
+    def _slice(self, work: Slices) -> None:
         if not work():
             self.later(work)
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fencepost.coordinator.coordinator import GroupCoordinator
-from fencepost.coordinator.host import CoordinatorHost, HostHooks, Work
+from fencepost.coordinator.host import CoordinatorHost, HostHooks, Slices
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import (
     NOTHING,
@@ -119,7 +119,7 @@ class BrokerHost(Host, HostHooks):
         ready_us = now_us + self._replication.draw() if outcome.records else now_us
         self.run(_answer, (responses, ready_us))
 
-    def later(self, work: Work) -> None:
+    def later(self, work: Slices) -> None:
         """Resolve regular expressions after the time that it takes."""
         HostTimer(self, self.loop.now_us + self._cluster.regex.draw(), _finish, (work,))
 
@@ -207,7 +207,7 @@ class BrokerHost(Host, HostHooks):
             self.step(TopicsChanged(image=self._cluster.topics))
 
 
-def _finish(work: Work) -> None:
+def _finish(work: Slices) -> None:
     while not work():
         pass
 

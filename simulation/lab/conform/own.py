@@ -21,7 +21,7 @@ from fencepost.coordinator.codec.framing import read_header
 from fencepost.coordinator.codec.registry import api_name, codec_of
 from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
-from fencepost.coordinator.host import CoordinatorHost, HostHooks, ManualClock, Work
+from fencepost.coordinator.host import CoordinatorHost, HostHooks, ManualClock, Slices
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.cluster import Node
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
@@ -108,7 +108,7 @@ class _OwnHooks(HostHooks):
     def stepped(self, event: Event, outcome: Outcome, now_ms: int) -> None:
         self._own.take(event, outcome)
 
-    def later(self, work: Work) -> None:
+    def later(self, work: Slices) -> None:
         self._own.later(work)
 
 
@@ -128,7 +128,7 @@ class Own:
         self._config = config
         self._clock = ManualClock()
         self._resolved: dict[str, tuple[str, ...]] = {}
-        self._background: list[Work] = []
+        self._background: list[Slices] = []
         self._host = CoordinatorHost(self.coordinator, MemoryJournal(), self._clock, _OwnHooks(self))
         self._cluster = KafkaCluster()
         self._cluster.nodes = (Node(node_id=1, host="127.0.0.1", port=9092),)
@@ -188,7 +188,7 @@ class Own:
                 pass
         return self._resolved if background else None
 
-    def later(self, work: Work) -> None:
+    def later(self, work: Slices) -> None:
         """Keep work for `resolve`: the broker takes its time, too."""
         self._background.append(work)
 
