@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -11,6 +12,7 @@ import pytest
 
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load_any
+from fencepost.simulation.trace.documents import VERSION, TracedRow, decode
 from fencepost.simulation.trace.schema import COLUMNS, Row, RowKind, kinds_of
 
 DOCS = Path(__file__).parents[3] / "docs"
@@ -108,3 +110,11 @@ def test_every_kind_declares_columns_that_there_are():
     for kind in RowKind:
         assert kind.columns.keys() <= COLUMNS.keys()
         assert kind.event.endswith(".")
+
+
+@pytest.mark.parametrize("missing", ["kind", "run_id", "seq", "t_us", "world"])
+def test_a_document_without_what_every_row_has_is_refused(missing: str) -> None:
+    document = {"v": VERSION, "run_id": "r", "seq": 1, "t_us": 0, "world": "real", "kind": "run.end"}
+    assert isinstance(decode(json.dumps(document).encode()), TracedRow)
+    del document[missing]
+    assert isinstance(decode(json.dumps(document).encode()), str)
