@@ -49,6 +49,7 @@ from fencepost.coordinator.protocol.outcome import (
     Event,
     MemberHeard,
     Outcome,
+    ParkedResponse,
     RebalanceRequested,
     SessionEnded,
     TopicsChanged,
@@ -226,7 +227,7 @@ class GroupCoordinator:
             effects += kind.discard(outcome, code)
         return Outcome(reply=refusal(event, code), effects=tuple(effects))
 
-    def unload(self) -> tuple[Effect, ...]:
+    def unload(self) -> tuple[ParkedResponse, ...]:
         """The groups have another coordinator from now on: what to tell those who wait here."""
         return tuple(effect for kind in self.kinds for effect in kind.unload())
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeAlias, TypeVar, cast
 
+from fencepost.coordinator.config import GroupConfig
 from fencepost.coordinator.consumer.regular_expressions import resolving
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
@@ -23,10 +24,12 @@ from fencepost.coordinator.protocol.outcome import (
     Response,
 )
 from fencepost.coordinator.protocol.slices import Sliced
+from fencepost.coordinator.protocol.topics import TopicsImage
 
 NONE: Final = ErrorCode.NONE
 R_contra = TypeVar("R_contra", contravariant=True)
 C = TypeVar("C", bound="Coordinator")
+G = TypeVar("G", bound="CoordinatorOfGroups")
 
 
 class AppendFailed(Exception):
@@ -61,6 +64,20 @@ class Coordinator(Protocol):
 
     def next_deadline(self) -> int | None:
         """Return when `DeadlineReached` is due, in milliseconds; None if nothing is timed."""
+
+
+class CoordinatorOfGroups(Coordinator, Protocol):
+    """A coordinator of Kafka's groups: it can be configured and given up, and knows the cluster's topics."""
+
+    @property
+    def image(self) -> TopicsImage:
+        """Return the topics as of the last `TopicsChanged`."""
+
+    def set_group_config(self, group_id: str, config: GroupConfig | None) -> None:
+        """Give a group settings of its own, or take them away with None."""
+
+    def unload(self) -> tuple[ParkedResponse, ...]:
+        """Return what to tell those who wait here: the groups have another coordinator from now on."""
 
 
 class CoordinatorTimer(Protocol):
@@ -229,10 +246,10 @@ class CoordinatorHost(Generic[C]):
         """Keep a request whose response comes with a later step, or never."""
         self._parked[token] = waiter
 
-    def configure(self, group_id: str, config: Any) -> None:
+    def configure(self: CoordinatorHost[G], group_id: str, config: GroupConfig | None) -> None:
         """Give a group settings of its own, or take them away with None; then do what is due by them."""
         self._hooks.configured(group_id, config)
-        self.coordinator.set_group_config(group_id, config)  # type: ignore[attr-defined]  # a group coordinator's
+        self.coordinator.set_group_config(group_id, config)
         self.run_due()
 
     # -- effects ----------------------------------------------------------------------------------------
@@ -264,7 +281,8 @@ class CoordinatorHost(Generic[C]):
             if self.closed:
                 return True
             if slices is None:
-                slices = resolving(effect, self.coordinator.image)  # type: ignore[attr-defined]  # as above
+                # Only a coordinator of groups has this effect.
+                slices = resolving(effect, cast("CoordinatorOfGroups", self.coordinator).image)
             try:
                 next(slices)
             except StopIteration as end:
@@ -308,10 +326,10 @@ class CoordinatorHost(Generic[C]):
 
     # -- the end ----------------------------------------------------------------------------------------
 
-    def close(self) -> None:
+    def close(self: CoordinatorHost[G]) -> None:
         """Give the coordinator up: nothing happens by itself any more, and those who wait are turned away."""
         self._hooks.closing()
-        responses = self.coordinator.unload()  # type: ignore[attr-defined]  # as above
+        responses = self.coordinator.unload()
         self.abandon()
         if responses:
             self._deliver(responses, NOTHING)

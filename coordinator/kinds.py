@@ -23,7 +23,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicPartition, topic_partitions
 from fencepost.coordinator.protocol.machine import StateTable
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetFetchRequest, PartitionFence
-from fencepost.coordinator.protocol.outcome import NOTHING, Effect, Outcome
+from fencepost.coordinator.protocol.outcome import NOTHING, Effect, Outcome, ParkedResponse
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.timers import Timers
@@ -125,7 +125,7 @@ class GroupKind:
         """Forget what was prepared for records that were not written; return whom to tell."""
         return ()
 
-    def unload(self) -> tuple[Effect, ...]:
+    def unload(self) -> tuple[ParkedResponse, ...]:
         """Return what to tell those who wait here: the groups have another coordinator from now on."""
         return ()
 

@@ -257,7 +257,7 @@ class ClassicGroups(GroupKind):
         step.failed(undo, code)
         return tuple(undo.answers)
 
-    def unload(self) -> tuple[Effect, ...]:
+    def unload(self) -> tuple[ParkedResponse, ...]:
         """The groups have another coordinator now: all who wait are told to look for it."""
         code = ErrorCode.NOT_COORDINATOR
         answers: list[ParkedResponse] = []

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from fencepost.coordinator.protocol.asks import Asks
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 
@@ -15,7 +16,7 @@ EPOCH_PER_TRANSACTION = 2
 """The client version from which each transaction has an epoch of its own (KIP-890, TV2)."""
 
 
-class InitProducerIdRequest(msgspec.Struct, frozen=True, kw_only=True):
+class InitProducerIdRequest(Asks["InitProducerIdResponse"], msgspec.Struct, frozen=True, kw_only=True):
     """Asks for a producer id, or with a transactional id for the next epoch of the one that it has.
 
     A producer that goes on after an error says which id and epoch it had (KIP-360).
@@ -42,7 +43,9 @@ class InitProducerIdResponse(msgspec.Struct, frozen=True, kw_only=True):
     producer_epoch: int = NO_PRODUCER_EPOCH
 
 
-class AddPartitionsToTxnRequest(msgspec.Struct, frozen=True, kw_only=True):
+class AddPartitionsToTxnRequest(
+    Asks["AddPartitionsToTxnResponse"], msgspec.Struct, frozen=True, kw_only=True
+):
     """Makes partitions a part of the transaction, or with `verify_only` asks whether they are."""
 
     transactional_id: str
@@ -60,7 +63,7 @@ class AddPartitionsToTxnResponse(msgspec.Struct, frozen=True, kw_only=True):
     errors: Mapping[TopicPartition, ErrorCode]
 
 
-class AddOffsetsToTxnRequest(msgspec.Struct, frozen=True, kw_only=True):
+class AddOffsetsToTxnRequest(Asks["AddOffsetsToTxnResponse"], msgspec.Struct, frozen=True, kw_only=True):
     """Makes the offsets of a group a part of the transaction."""
 
     transactional_id: str
@@ -77,7 +80,7 @@ class AddOffsetsToTxnResponse(msgspec.Struct, frozen=True, kw_only=True):
     error_code: ErrorCode = ErrorCode.NONE
 
 
-class EndTxnRequest(msgspec.Struct, frozen=True, kw_only=True):
+class EndTxnRequest(Asks["EndTxnResponse"], msgspec.Struct, frozen=True, kw_only=True):
     """Commits or aborts the transaction."""
 
     transactional_id: str

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import TypeVar
 
 from fencepost.coordinator.codec.transactions import (
     AddPartitionsCall,
@@ -12,6 +12,7 @@ from fencepost.coordinator.codec.transactions import (
     TxnOffsetCommitReply,
 )
 from fencepost.coordinator.protocol import transactions
+from fencepost.coordinator.protocol.asks import Asks
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import (
@@ -21,8 +22,8 @@ from fencepost.coordinator.protocol.offsets import (
 from fencepost.coordinator.server.existing_topics import commit_existing
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.turns import Work, in_turns
-from fencepost.coordinator.transactions.coordinator import TransactionRequest
 
+R = TypeVar("R")
 _ABORTABLE_FROM, _ADDED_BY_BROKER_FROM = 4, 5
 """Versions of TxnOffsetCommit: the first that knows TRANSACTION_ABORTABLE, the first whose group is added."""
 _AS_OLDER_CLIENTS_KNOW_IT = {
@@ -40,8 +41,7 @@ def init_producer_id(
     if request.transactional_id is None:
         producer_id = services.cluster.next_producer_id()
         return transactions.InitProducerIdResponse(producer_id=producer_id, producer_epoch=0)
-    reply: transactions.InitProducerIdResponse = services.transactions.ask(request, services.node_id)
-    return reply
+    return services.transactions.ask(request, services.node_id)
 
 
 @in_turns
@@ -71,8 +71,7 @@ def _added(
                 for one in request.partitions
             }
         )
-    reply: transactions.AddPartitionsToTxnResponse = services.transactions.ask(request, services.node_id)
-    return reply
+    return services.transactions.ask(request, services.node_id)
 
 
 def _exists(services: Services, partition: TopicPartition) -> bool:
@@ -80,7 +79,7 @@ def _exists(services: Services, partition: TopicPartition) -> bool:
     return topic is not None and 0 <= partition.partition < topic.partitions
 
 
-def ask(services: Services, request: TransactionRequest, asked: Asked) -> Any:
+def ask(services: Services, request: Asks[R], asked: Asked) -> R:
     """The transaction coordinator's reply. EndTxn has one when the markers are written."""
     return services.transactions.ask(request, services.node_id)
 

@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import zlib
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import structlog
 
 from fencepost.coordinator.codec.batches import BatchHeader
 from fencepost.coordinator.host import CoordinatorHost, HostHooks
+from fencepost.coordinator.protocol.asks import Asks
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.transaction_records import TransactionKey, TransactionRecord
@@ -33,11 +34,11 @@ from fencepost.coordinator.server.storage import Storage
 from fencepost.coordinator.transactions.coordinator import (
     TransactionConfig,
     TransactionCoordinator,
-    TransactionRequest,
     refusal,
 )
 
 log = structlog.get_logger(__name__)
+_R = TypeVar("_R")
 
 _RETRY_S = 0.02
 """How soon groups that are being loaded are told again of a transaction's end."""
@@ -106,10 +107,12 @@ class TransactionCoordinators:
         node_id = nodes[zlib.crc32(transactional_id.encode()) % len(nodes)]
         return self._cluster.running_from(node_id) if self._cluster.stopped else node_id
 
-    def ask(self, request: TransactionRequest, node_id: int) -> Any:
-        """What the broker `node_id` answers; NOT_COORDINATOR for ids that another one leads."""
-        if request.transactional_id is not None and self.leader_id(request.transactional_id) != node_id:
-            return refusal(request, ErrorCode.NOT_COORDINATOR)
+    def ask(self, request: Asks[_R], node_id: int) -> _R:
+        """Return the response of the broker `node_id`; NOT_COORDINATOR for ids that another one leads."""
+        event: Any = request  # each request of a transaction has the id
+        if event.transactional_id is not None and self.leader_id(event.transactional_id) != node_id:
+            refused: _R = refusal(request, ErrorCode.NOT_COORDINATOR)
+            return refused
         return self._process(request)
 
     def check_batch(
@@ -168,14 +171,15 @@ class TransactionCoordinators:
             # At an epoch that the log does not know yet the producer has no open transaction in it.
             if own_id is not None and request.producer_epoch <= known[own_id].producer_epoch:
                 request = msgspec.structs.replace(request, transactional_id=own_id)
-        code: ErrorCode = self._process(request).error_code
-        return code
+        return self._process(request).error_code
 
-    def _process(self, event: TransactionRequest | MarkersWritten) -> Any:
+    def _process(self, request: Asks[_R]) -> _R:
         assert self._host is not None
+        event: Any = request
         if self._needs_id(event):
             event = msgspec.structs.replace(event, next_producer_id=self._cluster.next_producer_id())
-        return self._host.process(event).reply
+        reply: _R = self._host.process(event).reply
+        return reply
 
     def _needs_id(self, event: object) -> bool:
         """Ids are drawn where one may be used: for a new transactional id, or when epochs run out."""
@@ -203,7 +207,8 @@ class TransactionCoordinators:
         if left:
             self._notify_later(effect, tuple(left))
             return
-        self._process(
+        assert self._host is not None
+        self._host.process(
             MarkersWritten(
                 transactional_id=effect.transactional_id,
                 producer_id=effect.producer_id,

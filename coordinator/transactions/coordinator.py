@@ -352,7 +352,7 @@ def _ended(value: TransactionValue, own_epochs: bool) -> EndTxnResponse:
     return EndTxnResponse(producer_id=value.producer_id, producer_epoch=value.producer_epoch)
 
 
-def refusal(event: object, code: ErrorCode) -> TransactionResponse | None:
+def refusal(event: object, code: ErrorCode) -> Any:
     """The reply that gives this error to a request; None for an event nobody waits for."""
     match event:
         case InitProducerIdRequest():

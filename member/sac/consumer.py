@@ -40,7 +40,7 @@ from fencepost.member.sac.transport import (
 )
 
 
-class StreamMessage(NamedTuple):
+class SacMessage(NamedTuple):
     """One message of a stream."""
 
     offset: int
@@ -125,7 +125,7 @@ class SingleActiveConsumer:
         self._connecting: asyncio.Future[SacConnection] | None = None
         self._timer: tuple[int, TimerHandle] | None = None
         self._task: asyncio.Task[None] | None = None
-        self._chunks: deque[deque[StreamMessage]] = deque()
+        self._chunks: deque[deque[SacMessage]] = deque()
         self._owed = 0
         """Chunks that the server may send in place of those that are done with."""
         self._handed_over: int | None = None
@@ -189,7 +189,7 @@ class SingleActiveConsumer:
             self._task.cancel()
         self._stop()
 
-    async def getone(self) -> StreamMessage:
+    async def getone(self) -> SacMessage:
         """The next message; waits until there is one, as long as other consumers are active.
 
         :raises SubscriptionRefused: if the server refused the subscription.
@@ -213,7 +213,7 @@ class SingleActiveConsumer:
     def __aiter__(self) -> SingleActiveConsumer:
         return self
 
-    async def __anext__(self) -> StreamMessage:
+    async def __anext__(self) -> SacMessage:
         """The next message; the iteration ends when the consumer is closed."""
         try:
             return await self.getone()
@@ -402,7 +402,7 @@ class SingleActiveConsumer:
         if begin is None:
             return
         rest = messages[begin - first :]
-        self._chunks.append(deque(StreamMessage(begin + i, value) for i, value in enumerate(rest)))
+        self._chunks.append(deque(SacMessage(begin + i, value) for i, value in enumerate(rest)))
         self._wake()
 
     def _take_unreadable(self, number: int, first: int, count: int, reason: str) -> None:

@@ -174,7 +174,7 @@ def _step_entries(step: s.Step, members: int, length: int, rng: random.Random) -
             )
             for number in range(members)
         ]
-    if isinstance(step, s.Subscribe):
+    if isinstance(step, s.ChangeSubscription):
         chosen = sorted(rng.sample(range(members), max(1, round(members * step.share))))
         times = _spread(step.at, step.over, len(chosen), length)
         return [

@@ -203,7 +203,7 @@ def _classic(
 def _steps(scenario: AnyScenario) -> Iterator[Mistake]:
     for index, step in enumerate(scenario.steps):
         yield from _inside(scenario, ("steps", index, "at"), step.at)
-        if isinstance(step, s.RollingRestart | s.Scale | s.Subscribe):
+        if isinstance(step, s.RollingRestart | s.Scale | s.ChangeSubscription):
             end = step.at.within(scenario.duration.us) + step.over.within(scenario.duration.us)
             if end > scenario.duration.us:
                 yield ("steps", index, "over"), f"the step ends after the run's {scenario.duration}"
@@ -217,7 +217,7 @@ def _steps(scenario: AnyScenario) -> Iterator[Mistake]:
                     f"expected at most {most:g}, which makes {_MOST_MEMBERS:,} members of the"
                     f" {scenario.group.members:,} at the start, got {step.factor:g}",
                 )
-        if isinstance(step, s.Subscribe):
+        if isinstance(step, s.ChangeSubscription):
             if not step.topics and step.pattern is None:
                 yield ("steps", index), "expected topics or a pattern"
             if step.pattern is not None and (wrong := pattern_mistake(step.pattern)):

@@ -146,7 +146,7 @@ class Scale(_Step, frozen=True, tag="scale"):
     over: Moment = Moment(10 * SECOND)
 
 
-class Subscribe(_Step, frozen=True, tag="subscribe"):
+class ChangeSubscription(_Step, frozen=True, tag="subscribe"):
     """Members change what they subscribe to, evenly over a time."""
 
     topics: tuple[Name, ...] = ()
@@ -181,7 +181,7 @@ class DeleteTopic(_Step, frozen=True, tag="delete-topic"):
     name: Name
 
 
-Step: TypeAlias = RollingRestart | Scale | Subscribe | CreateTopic | GrowTopic | DeleteTopic
+Step: TypeAlias = RollingRestart | Scale | ChangeSubscription | CreateTopic | GrowTopic | DeleteTopic
 
 
 # -- what befalls them ------------------------------------------------------------------------------------
@@ -433,7 +433,7 @@ class Scenario(ScenarioBase, frozen=True, kw_only=True):
     @property
     def patterns(self) -> list[str]:
         """The expressions that members subscribe to, sooner or later."""
-        later = (step.pattern for step in self.steps if isinstance(step, Subscribe))
+        later = (step.pattern for step in self.steps if isinstance(step, ChangeSubscription))
         return [each for each in (self.group.pattern, *later) if each is not None]
 
     @property

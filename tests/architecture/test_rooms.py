@@ -15,12 +15,10 @@ LONGEST_FILE = 700
 SMALL_FILE = 40
 
 USED_TWICE = {
-    # RabbitMQ's and Kafka's protocols both have these requests and responses.
+    # RabbitMQ's and Kafka's protocols both have these responses.
     "MetadataResponse",
     "SaslAuthenticateResponse",
     "SaslHandshakeResponse",
-    "Subscribe",
-    "StreamMessage",
 }
 """Public class names that stand for two things. The list may only shrink."""
 
