@@ -237,15 +237,17 @@ class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
     session_timeout_ms: int
     heartbeat_interval_ms: int
     assignment_interval_ms: int
+
+
+class ConsumerGroupSettings(GroupSettings, frozen=True, kw_only=True):
+    """The settings of a consumer group."""
+
     assignor_offload_enable: bool
 
 
-class StreamsGroupSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The same for a streams group."""
+class StreamsGroupSettings(GroupSettings, frozen=True, kw_only=True):
+    """The settings of a streams group."""
 
-    session_timeout_ms: int
-    heartbeat_interval_ms: int
-    assignment_interval_ms: int
     num_standby_replicas: int
     initial_rebalance_delay_ms: int
 
@@ -306,13 +308,11 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
         """
         return _from_properties(cls, properties)
 
-    def settings(self, broker: GroupCoordinatorConfig) -> GroupSettings:
+    def settings(self, broker: GroupCoordinatorConfig) -> ConsumerGroupSettings:
         """What holds for the group. A value that the broker's bounds exclude by now is moved to the bound."""
         offload = self.consumer_assignor_offload_enable
-        return GroupSettings(
-            session_timeout_ms=_clamped(self, broker, "consumer", "session_timeout_ms"),
-            heartbeat_interval_ms=_clamped(self, broker, "consumer", "heartbeat_interval_ms"),
-            assignment_interval_ms=_clamped(self, broker, "consumer", "assignment_interval_ms"),
+        return ConsumerGroupSettings(
+            **self._intervals(broker, "consumer"),
             assignor_offload_enable=broker.group_consumer_assignor_offload_enable
             if offload is None
             else offload,
@@ -322,9 +322,7 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
         """The same, for a streams group."""
         standbys, delay_ms = self.streams_num_standby_replicas, self.streams_initial_rebalance_delay_ms
         return StreamsGroupSettings(
-            session_timeout_ms=_clamped(self, broker, "streams", "session_timeout_ms"),
-            heartbeat_interval_ms=_clamped(self, broker, "streams", "heartbeat_interval_ms"),
-            assignment_interval_ms=_clamped(self, broker, "streams", "assignment_interval_ms"),
+            **self._intervals(broker, "streams"),
             num_standby_replicas=broker.group_streams_num_standby_replicas
             if standbys is None
             else min(standbys, broker.group_streams_max_standby_replicas),
@@ -333,16 +331,22 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
             else delay_ms,
         )
 
+    def _intervals(self, broker: GroupCoordinatorConfig, kind: str) -> dict[str, int]:
+        return {name: _clamped(self, broker, kind, name) for name in GroupSettings.__struct_fields__}
 
-class SettingsByGroup(Generic[Settings]):
+
+OfGroup = TypeVar("OfGroup", bound=GroupSettings)
+
+
+class SettingsByGroup(Generic[OfGroup]):
     """What holds for each group. `settings_of` makes it of a group's configuration; most groups have none."""
 
     __slots__ = ("_default", "_own", "_settings_of")
 
-    def __init__(self, settings_of: Callable[[GroupConfig], Settings]) -> None:
+    def __init__(self, settings_of: Callable[[GroupConfig], OfGroup]) -> None:
         self._settings_of = settings_of
-        self._own: dict[str, Settings] = {}
-        self._default: Settings | None = None
+        self._own: dict[str, OfGroup] = {}
+        self._default: OfGroup | None = None
         """Made when it is asked for: many a coordinator does no more than load."""
 
     def configure(self, group_id: str, config: GroupConfig | None) -> None:
@@ -352,7 +356,7 @@ class SettingsByGroup(Generic[Settings]):
         else:
             self._own[group_id] = self._settings_of(config)
 
-    def of(self, group_id: str) -> Settings:
+    def of(self, group_id: str) -> OfGroup:
         """The settings that hold for a group."""
         found = self._own.get(group_id) or self._default
         if found is None:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import enum
 import heapq
 from collections.abc import Hashable, Iterator
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
+
+from fencepost.coordinator.protocol.ids import MemberId
 
 K = TypeVar("K", bound=Hashable)
 
@@ -103,6 +106,30 @@ class Timers(Generic[K]):
         self._heap = [(at, sequence, key) for key, (at, sequence, _) in self._deadlines.items()]
         self._deadlines = {key: (at, sequence, at) for at, sequence, key in self._heap}
         heapq.heapify(self._heap)
+
+
+class GroupTimerKind(enum.StrEnum):
+    """What a deadline of a group, or of one of its members, is for."""
+
+    SESSION = "session"
+    """The member was not heard for its session length, or nobody joined with an id that was given out."""
+    REBALANCE = "rebalance"
+    """The member did not confirm a revocation within its rebalance time-out."""
+    JOIN = "join"
+    """The members of a classic group, or one classic member of a consumer group, did not join again."""
+    SYNC = "sync"
+    """They joined, and did not ask for their assignment."""
+    INITIAL = "initial"
+    """The streams group has waited for members long enough, and gets its first target."""
+
+
+class GroupTimerKey(NamedTuple):
+    """One deadline."""
+
+    kind: GroupTimerKind
+    group_id: str
+    member_id: MemberId = ""
+    """Empty if the deadline is the whole group's."""
 
 
 class MetadataRefresh:

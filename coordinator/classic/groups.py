@@ -10,7 +10,7 @@ from typing import Any
 from fencepost.coordinator.classic import describe, join, offset_fencing, rounds, sessions, sync
 from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.classic.states import ClassicGroupEvent, ClassicGroupState
-from fencepost.coordinator.classic.step import ClassicStep, ClassicTimerKey, ClassicTimerKind, ClassicTimers
+from fencepost.coordinator.classic.step import ClassicStep, ClassicTimers
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.kinds import Applier, GroupKind, GroupMember, RequestHandler
 from fencepost.coordinator.protocol.classic import (
@@ -42,7 +42,7 @@ from fencepost.coordinator.protocol.outcome import (
 )
 from fencepost.coordinator.protocol.records import GroupMetadataKey, GroupMetadataValue, Record
 from fencepost.coordinator.protocol.topics import TopicsImage
-from fencepost.coordinator.timers import Timers
+from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind, Timers
 
 
 class ClassicGroups(GroupKind):
@@ -164,7 +164,7 @@ class ClassicGroups(GroupKind):
         """A member's session is over, whatever its timer says."""
         if member_id not in self._groups[group_id].members:
             return NOTHING
-        return self._time_over(ClassicTimerKey(ClassicTimerKind.SESSION, group_id, member_id), now_ms)
+        return self._time_over(GroupTimerKey(GroupTimerKind.SESSION, group_id, member_id), now_ms)
 
     def rebalance(self, group_id: str, now_ms: int) -> Outcome:
         """A group that has members joins anew."""
@@ -182,15 +182,15 @@ class ClassicGroups(GroupKind):
         if rebalance:
             step.written = partial(rounds.start, step)
 
-    def _time_over(self, key: ClassicTimerKey, now_ms: int) -> Outcome:
+    def _time_over(self, key: GroupTimerKey, now_ms: int) -> Outcome:
         step = self._begin(self._groups[key.group_id], now_ms)
         before = tuple(step.group.members)
         match key.kind:
-            case ClassicTimerKind.SESSION:
+            case GroupTimerKind.SESSION:
                 sessions.session_over(step, key.member_id)
-            case ClassicTimerKind.JOIN:
+            case GroupTimerKind.JOIN:
                 rounds.join_time_over(step)
-            case ClassicTimerKind.SYNC:
+            case GroupTimerKind.SYNC:
                 rounds.sync_time_over(step)
         fenced = [member_id for member_id in before if member_id not in step.group.members]
         effects = tuple(
@@ -346,8 +346,8 @@ class ClassicGroups(GroupKind):
         del self._groups[group.group_id]
         for member_id in (*group.members, *group.pending_joins):
             undo.end_session(member_id)
-        undo.cancel_timer(ClassicTimerKind.JOIN)
-        undo.cancel_timer(ClassicTimerKind.SYNC)
+        undo.cancel_timer(GroupTimerKind.JOIN)
+        undo.cancel_timer(GroupTimerKind.SYNC)
 
     def _begin(self, group: ClassicGroup, now_ms: int) -> ClassicStep:
         self._step = None

@@ -8,9 +8,10 @@ longer while more of them come.
 from __future__ import annotations
 
 from fencepost.coordinator.classic.states import ClassicGroupEvent, ClassicGroupState
-from fencepost.coordinator.classic.step import ClassicStep, ClassicTimerKind
+from fencepost.coordinator.classic.step import ClassicStep
 from fencepost.coordinator.protocol.classic import JoinGroupResponse, SyncGroupResponse, Token
 from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.timers import GroupTimerKind
 
 _State = ClassicGroupState
 
@@ -21,7 +22,7 @@ def start(step: ClassicStep) -> None:
     if group.is_in(_State.COMPLETING_REBALANCE):
         fail_syncs(step, ErrorCode.REBALANCE_IN_PROGRESS)
     group.pending_syncs.clear()
-    step.cancel_timer(ClassicTimerKind.SYNC)
+    step.cancel_timer(GroupTimerKind.SYNC)
     was_empty = group.is_in(_State.EMPTY)
     group.move(ClassicGroupEvent.REBALANCE_STARTED, step.now_ms)
     if was_empty:
@@ -30,7 +31,7 @@ def start(step: ClassicStep) -> None:
     elif group.has_all_joined:
         complete(step)
     else:
-        step.set_timer(ClassicTimerKind.JOIN, group.rebalance_timeout_ms)
+        step.set_timer(GroupTimerKind.JOIN, group.rebalance_timeout_ms)
 
 
 def start_or_complete(step: ClassicStep) -> None:
@@ -63,19 +64,19 @@ def join_time_over(step: ClassicStep) -> None:
 def _wait_for_first_members(step: ClassicStep, delay_ms: int, remaining_ms: int) -> None:
     step.group.new_member_added = False
     step.group.initial_delay = delay_ms, remaining_ms
-    step.set_timer(ClassicTimerKind.JOIN, delay_ms)
+    step.set_timer(GroupTimerKind.JOIN, delay_ms)
 
 
 def complete(step: ClassicStep) -> None:
     """End the round with those that have joined, and with the static members that have not."""
     group = step.group
-    step.cancel_timer(ClassicTimerKind.JOIN)
+    step.cancel_timer(GroupTimerKind.JOIN)
     for member in tuple(group.members.values()):
         if member.join is None and member.instance_id is None:
             step.remove(member)
     if not group.elect_joined_leader() and group.members:
         # Only static members are left, and none of them joined: their sessions decide about them.
-        step.set_timer(ClassicTimerKind.JOIN, group.rebalance_timeout_ms)
+        step.set_timer(GroupTimerKind.JOIN, group.rebalance_timeout_ms)
         return
     group.next_generation(step.now_ms)
     if group.is_in(_State.EMPTY):
@@ -95,7 +96,7 @@ def complete(step: ClassicStep) -> None:
         step.restart_session(member)
         member.is_new = False
         group.pending_syncs[member.member_id] = None
-    step.set_timer(ClassicTimerKind.SYNC, group.rebalance_timeout_ms)
+    step.set_timer(GroupTimerKind.SYNC, group.rebalance_timeout_ms)
 
 
 def sync_time_over(step: ClassicStep) -> None:

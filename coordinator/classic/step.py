@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Callable
-from typing import NamedTuple
 
 from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.classic.member import ClassicGroupMember
@@ -14,29 +12,9 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.outcome import ParkedResponse
 from fencepost.coordinator.protocol.records import GroupMetadataKey, GroupMetadataValue, Record
-from fencepost.coordinator.timers import Timers
+from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind, Timers
 
-
-class ClassicTimerKind(enum.StrEnum):
-    """What a deadline of a classic group is for."""
-
-    SESSION = "session"
-    """The member was not heard for its session length, or nobody joined with an id that was given out."""
-    JOIN = "join"
-    """Members that have not joined by now are left behind."""
-    SYNC = "sync"
-    """Members that have not asked for their assignment by now are removed."""
-
-
-class ClassicTimerKey(NamedTuple):
-    """One deadline."""
-
-    kind: ClassicTimerKind
-    group_id: str
-    member_id: MemberId = ""
-
-
-ClassicTimers = Timers[ClassicTimerKey]
+ClassicTimers = Timers[GroupTimerKey]
 
 
 class ClassicStep:
@@ -78,20 +56,20 @@ class ClassicStep:
 
     def set_session(self, member_id: MemberId, length_ms: int) -> None:
         """The member, or whoever got that id, has so long to be heard."""
-        key = ClassicTimerKey(ClassicTimerKind.SESSION, self.group.group_id, member_id)
+        key = GroupTimerKey(GroupTimerKind.SESSION, self.group.group_id, member_id)
         self.timers.set(key, self.now_ms + length_ms)
 
     def end_session(self, member_id: MemberId) -> None:
         """Nobody is expected to be heard under that id any more."""
-        self.timers.cancel(ClassicTimerKey(ClassicTimerKind.SESSION, self.group.group_id, member_id))
+        self.timers.cancel(GroupTimerKey(GroupTimerKind.SESSION, self.group.group_id, member_id))
 
-    def set_timer(self, kind: ClassicTimerKind, length_ms: int) -> None:
+    def set_timer(self, kind: GroupTimerKind, length_ms: int) -> None:
         """The group's join or sync phase ends after that time."""
-        self.timers.set(ClassicTimerKey(kind, self.group.group_id), self.now_ms + length_ms)
+        self.timers.set(GroupTimerKey(kind, self.group.group_id), self.now_ms + length_ms)
 
-    def cancel_timer(self, kind: ClassicTimerKind) -> None:
+    def cancel_timer(self, kind: GroupTimerKind) -> None:
         """The phase is over."""
-        self.timers.cancel(ClassicTimerKey(kind, self.group.group_id))
+        self.timers.cancel(GroupTimerKey(kind, self.group.group_id))
 
     def remove(self, member: ClassicGroupMember) -> None:
         """Take a member out of the group; requests of it that wait are told that it is unknown."""

@@ -6,9 +6,10 @@ from fencepost.coordinator.classic import rounds, sessions
 from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.classic.member import ClassicGroupMember
 from fencepost.coordinator.classic.states import ClassicGroupEvent, ClassicGroupState
-from fencepost.coordinator.classic.step import ClassicStep, ClassicTimerKind
+from fencepost.coordinator.classic.step import ClassicStep
 from fencepost.coordinator.protocol.classic import SyncGroupRequest, SyncGroupResponse
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.timers import GroupTimerKind
 
 _State = ClassicGroupState
 
@@ -53,7 +54,7 @@ def _has_synced(step: ClassicStep, member: ClassicGroupMember) -> None:
     pending = step.group.pending_syncs
     pending.pop(member.member_id, None)
     if not pending:
-        step.cancel_timer(ClassicTimerKind.SYNC)
+        step.cancel_timer(GroupTimerKind.SYNC)
 
 
 def _assign(step: ClassicStep, request: SyncGroupRequest) -> None:

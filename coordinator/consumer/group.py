@@ -1,8 +1,4 @@
-"""The hard state of one consumer group. Records are the only way to change it, live and on load.
-
-Records may come from a compacted journal: the first ones seen of a member or a group may be any of
-theirs, so each record creates what it needs. Tombstones of what is not there are ignored.
-"""
+"""The hard state of one consumer group. Records are the only way to change it, live and on load."""
 
 from __future__ import annotations
 
@@ -14,13 +10,12 @@ from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.owners import PartitionEpochs
 from fencepost.coordinator.consumer.states import ConsumerGroupMemberState, GroupState
 from fencepost.coordinator.consumer.subscription import SubscriptionCounts
-from fencepost.coordinator.protocol.errors import ErrorCode, InconsistentRecord, ProtocolError
-from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, NO_PARTITIONS, MemberId, Partitions
+from fencepost.coordinator.epoch_groups import EpochGroup
+from fencepost.coordinator.protocol.errors import InconsistentRecord
+from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, Partitions
 from fencepost.coordinator.protocol.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
-    ConsumerGroupMemberMetadataKey,
-    ConsumerGroupMemberMetadataValue,
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
     ConsumerGroupRegularExpressionKey,
@@ -37,53 +32,35 @@ from fencepost.coordinator.protocol.records import (
 EMPTY, ASSIGNING, RECONCILING, STABLE, _ = GroupState
 MEMBER_STABLE = ConsumerGroupMemberState.STABLE
 
-INITIAL_EPOCH = 1
-"""Group and assignment epoch of a new group; the first change of its inputs makes 2."""
 NO_REFRESH = -(2**63)
 """Time of the last resolution in a group that never resolved a regular expression."""
 
 
-class ConsumerGroup:
+class ConsumerGroup(EpochGroup[ConsumerGroupMember, Partitions]):
     """A consumer group: epochs, members, the target assignment, and what follows from them.
 
-    Everything is read-only outside `apply_*`. What is derived (state, counts, partition epochs) is kept
-    up to date as members change, so that reading it costs the same in a group of any size.
+    What is derived (state, counts, partition epochs) is kept up to date as members change, so that reading it
+    costs the same in a group of any size.
     """
 
     __slots__ = (
-        "_members",
         "_resolved",
         "_stable_at",
         "_static_members",
-        "_targets",
-        "assignment_epoch",
-        "assignment_timestamp_ms",
         "counts",
-        "group_epoch",
-        "group_id",
-        "members",
-        "metadata_hash",
         "partition_epochs",
         "resolved",
         "static_members",
-        "targets",
     )
 
+    member_type = ConsumerGroupMember
+
     def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-        self.group_epoch = INITIAL_EPOCH
-        self.metadata_hash = 0
-        self.assignment_epoch = INITIAL_EPOCH
-        """The group epoch that the target was computed for; -1 once the group is being deleted."""
-        self.assignment_timestamp_ms = 0
-        self._members: dict[MemberId, ConsumerGroupMember] = {}
-        self._targets: dict[MemberId, Partitions] = {}
+        super().__init__(group_id)
         self._static_members: dict[str, MemberId] = {}
         self._resolved: dict[str, ConsumerGroupRegularExpressionValue] = {}
         self._stable_at: dict[int, int] = {}
         """How many members are stable, by their epochs."""
-        self.members: Mapping[MemberId, ConsumerGroupMember] = MappingProxyType(self._members)
-        self.targets: Mapping[MemberId, Partitions] = MappingProxyType(self._targets)
         self.static_members: Mapping[str, MemberId] = MappingProxyType(self._static_members)
         """Member ids by instance id."""
         self.resolved: Mapping[str, ConsumerGroupRegularExpressionValue] = MappingProxyType(self._resolved)
@@ -101,18 +78,6 @@ class ConsumerGroup:
         if self._stable_at.get(self.assignment_epoch, 0) < len(self._members):
             return RECONCILING
         return STABLE
-
-    def member(self, member_id: MemberId) -> ConsumerGroupMember:
-        """The member of that id.
-
-        :raises ProtocolError: UNKNOWN_MEMBER_ID if there is none.
-        """
-        member = self._members.get(member_id)
-        if member is None:
-            raise ProtocolError(
-                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}."
-            )
-        return member
 
     def static_member(self, instance_id: str) -> ConsumerGroupMember | None:
         """The member that holds the instance id, if any."""
@@ -189,42 +154,13 @@ class ConsumerGroup:
         self.metadata_hash = value.metadata_hash
 
     def check_deletable(self, key: ConsumerGroupMetadataKey) -> None:
-        """Type 3, tombstone: nothing of the group may be left.
+        """Take the group's tombstone (type 3): nothing of the group may be left.
 
         :raises InconsistentRecord: if something is.
         """
-        if self._members:
-            raise InconsistentRecord.of(key, f"the group still has {len(self._members)} members")
-        if self._targets:
+        if self._targets and not self._members:
             raise InconsistentRecord.of(key, f"the target assignment still has {len(self._targets)} members")
-        if self.assignment_epoch != LEAVE_EPOCH:
-            raise InconsistentRecord.of(key, "the target assignment's own tombstone is missing")
-
-    def apply_member_metadata(
-        self, key: ConsumerGroupMemberMetadataKey, value: ConsumerGroupMemberMetadataValue | None
-    ) -> None:
-        """Type 5: what a member said of itself; its tombstone removes the member."""
-        old = self._members.get(key.member_id)
-        if value is not None:
-            new = ConsumerGroupMember(member_id=key.member_id) if old is None else old
-            self._replace(old, new.with_metadata(value), key)
-        elif old is not None:
-            if old.member_epoch != LEAVE_EPOCH:
-                raise InconsistentRecord.of(key, "the tombstone of the member's assignment is missing")
-            if key.member_id in self._targets:
-                raise InconsistentRecord.of(key, "the tombstone of the member's target is missing")
-            self._replace(old, None, key)
-
-    def apply_target_metadata(
-        self,
-        key: ConsumerGroupTargetAssignmentMetadataKey,
-        value: ConsumerGroupTargetAssignmentMetadataValue | None,
-    ) -> None:
-        """Type 6: the target's epoch and time; its tombstone is the first step of the group's deletion."""
-        if value is None and self._targets:
-            raise InconsistentRecord.of(key, f"the assignment still has {len(self._targets)} members")
-        self.assignment_epoch = LEAVE_EPOCH if value is None else value.assignment_epoch
-        self.assignment_timestamp_ms = 0 if value is None else value.assignment_timestamp_ms
+        super().check_deletable(key)
 
     def apply_target(
         self,

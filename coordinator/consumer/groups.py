@@ -2,37 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from functools import partial
-from types import MappingProxyType
 from typing import Any, Protocol
 
 import msgspec
 
 from fencepost.coordinator.assign.registry import configured_assignors
 from fencepost.coordinator.assign.spec import Assignor
-from fencepost.coordinator.config import (
-    GroupConfig,
-    GroupCoordinatorConfig,
-    GroupSettings,
-    ReleaseVersion,
-    SettingsByGroup,
-)
+from fencepost.coordinator.config import ConsumerGroupSettings, GroupCoordinatorConfig, ReleaseVersion
 from fencepost.coordinator.consumer import describe, leaving, offset_fencing, regular_expressions
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.heartbeat import ConsumerHeartbeatContext, heartbeat
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.records import APPLY, apply_to_groups
 from fencepost.coordinator.consumer.soft import (
+    ConsumerGroupContact,
     ConsumerGroupSoftState,
     ConsumerSoftState,
-    ConsumerTimerKey,
-    ConsumerTimerKind,
-    MemberContact,
 )
 from fencepost.coordinator.consumer.states import GROUP_TABLE, ConsumerGroupMemberState
 from fencepost.coordinator.consumer.validation import check_request
-from fencepost.coordinator.kinds import Applier, GroupKind, GroupMember, ReportedMember, RequestHandler
+from fencepost.coordinator.epoch_groups import EpochGroups
+from fencepost.coordinator.kinds import GroupMember, ReportedMember, RequestHandler
 from fencepost.coordinator.protocol.consumer import (
     CONSUMER_GROUP_TYPE,
     ConsumerGroupDescribeRequest,
@@ -48,7 +40,6 @@ from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetFe
 from fencepost.coordinator.protocol.outcome import (
     NOTHING,
     Effect,
-    MemberFenced,
     Outcome,
     RegularExpressionsResolved,
     ResolveRegularExpressions,
@@ -59,6 +50,7 @@ from fencepost.coordinator.protocol.records import (
     Record,
 )
 from fencepost.coordinator.protocol.topics import TopicsImage, metadata_hash
+from fencepost.coordinator.timers import GroupTimerKind
 
 V4_3 = ReleaseVersion.V4_3
 """A name of its own: in Python 3.11 an attribute of an enum class costs as much as a call."""
@@ -81,7 +73,7 @@ class Migration(Protocol):
         """The records that remove members for good, or turn what is left into a classic group."""
 
 
-class ConsumerGroups(GroupKind):
+class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
     """Takes events about consumer groups, and the records that they led to.
 
     `assignors` are a user's own, by name; `config.group_consumer_assignors` says which ones are offered.
@@ -89,19 +81,9 @@ class ConsumerGroups(GroupKind):
     :raises FencepostError: on construction, if the configuration names an assignor that does not exist.
     """
 
-    __slots__ = (
-        "_groups",
-        "_newest_topics",
-        "_settings",
-        "assignors",
-        "config",
-        "groups",
-        "image",
-        "migration",
-        "replay",
-        "soft",
-        "timers",
-    )
+    __slots__ = ("_newest_topics", "assignors", "migration", "soft")
+
+    soft: ConsumerSoftState
 
     name = CONSUMER_GROUP_TYPE
     group_table = GROUP_TABLE
@@ -111,20 +93,12 @@ class ConsumerGroups(GroupKind):
     def __init__(
         self, config: GroupCoordinatorConfig, assignors: Mapping[str, Assignor] | None = None
     ) -> None:
-        self.config = config
         self.assignors = configured_assignors(config.group_consumer_assignors, assignors)
-        self._groups: dict[str, ConsumerGroup] = {}
-        self.groups: Mapping[str, ConsumerGroup] = MappingProxyType(self._groups)
-        self.replay: Callable[[Any, Any], None] = partial(apply_to_groups, self._groups)
-        """Makes a record of a journal true, or raises InconsistentRecord; `rebuild` ends a load."""
         self.soft = ConsumerSoftState(self._session_timeout_ms)
-        self.timers = self.soft.timers
-        self.image = TopicsImage()
-        """The cluster's topics, as of the last TopicsChanged."""
+        super().__init__(config, lambda own: own.settings(config), APPLY, apply_to_groups)
         self.migration: Migration
         """Set by the coordinator: it knows groups of both kinds."""
         self._newest_topics = -1
-        self._settings = SettingsByGroup(lambda own: own.settings(config))
 
     def handlers(self) -> Mapping[type, RequestHandler]:
         """Return the handlers of KIP-848's requests."""
@@ -136,30 +110,6 @@ class ConsumerGroups(GroupKind):
 
     # Records
 
-    def appliers(self) -> Mapping[type, Applier]:
-        """Return what makes the records of consumer groups true."""
-        return dict.fromkeys(APPLY, self.apply)
-
-    def replayers(self) -> Mapping[type, Applier]:
-        """Return the same, without what runs in memory."""
-        return dict.fromkeys(APPLY, self.replay)
-
-    def begin(self, now_ms: int) -> None:
-        """Take the time of the event that is about to be handled."""
-        self.soft.now_ms = now_ms
-
-    def apply(self, key: Any, value: Any) -> None:
-        """Make a record true, at the time of the event that was handled last.
-
-        :raises InconsistentRecord: if it cannot follow the records before it.
-        """
-        self.replay(key, value)
-        self.soft.follow(key, value, self._groups.get(key.group_id))
-
-    def rebuild(self, now_ms: int) -> None:
-        """Start all timers with their full length."""
-        self.soft.rebuild(self._groups, now_ms)
-
     def discard(self, outcome: Outcome, code: ErrorCode) -> tuple[Effect, ...]:
         """Forget what was prepared for records that were not written."""
         for effect in outcome.effects:
@@ -167,20 +117,6 @@ class ConsumerGroups(GroupKind):
                 self.resolution_ended(effect.group_id)
         self.soft.discard(outcome.records)
         return ()
-
-    # Configuration
-
-    def set_group_config(self, group_id: str, config: GroupConfig | None) -> None:
-        """Give a group a configuration of its own, or take it away. Configuration is in no record."""
-        self._settings.configure(group_id, config)
-        self.soft.restart_sessions((group_id,))
-
-    def settings(self, group_id: str) -> GroupSettings:
-        """The session length, heartbeat interval and assignment interval that hold for a group."""
-        return self._settings.of(group_id)
-
-    def _session_timeout_ms(self, group_id: str) -> int:
-        return self.settings(group_id).session_timeout_ms
 
     # Heartbeats
 
@@ -243,7 +179,7 @@ class ConsumerGroups(GroupKind):
         outcome: Outcome,
         group: ConsumerGroup,
         soft: ConsumerGroupSoftState,
-        contact: MemberContact,
+        contact: ConsumerGroupContact,
     ) -> None:
         """Keep what is to be answered again, if the heartbeat that comes next can be foretold."""
         reply: Any = outcome.reply
@@ -287,30 +223,18 @@ class ConsumerGroups(GroupKind):
     ) -> tuple[Record, ...]:
         return self.migration.removal(group, members, self.image, now_ms)
 
-    # What happens without a request
+    def end_of_members(
+        self, group: ConsumerGroup, member_ids: Collection[MemberId], now_ms: int
+    ) -> tuple[Record, ...]:
+        """Return the records that remove members, or turn what is left into a classic group."""
+        return self._removal(now_ms, group, tuple(group.members[one] for one in member_ids))
 
-    def heard(self, group_id: str, member_id: MemberId, now_ms: int) -> None:
-        """A member is alive, as the shell knows."""
-        soft = self.soft.groups.get(group_id)
-        if soft is not None and member_id in soft.contacts:
-            soft.contacts[member_id].last_ms = now_ms
-
-    def session_ended(self, group_id: str, member_id: MemberId, now_ms: int) -> Outcome:
-        """A member is gone, as the shell knows."""
-        group = self._groups.get(group_id)
-        if group is None or member_id not in group.members:
-            return NOTHING
-        return self._fence(ConsumerTimerKey(ConsumerTimerKind.SESSION, group_id, member_id), now_ms)
-
-    def rebalance(self, group_id: str, now_ms: int) -> Outcome:
-        """Raise the epoch of a group with members for its own sake."""
-        group = self._groups.get(group_id)
-        if group is None or not group.members:
-            return NOTHING
+    def raised(self, group: ConsumerGroup) -> tuple[Record, ...]:
+        """Return the record that raises the epoch of a group, and changes nothing else."""
         nobody = ()
-        return Outcome(
-            records=leaving.removal_records(group, nobody, self.image, self.config.release_version)
-        )
+        return leaving.removal_records(group, nobody, self.image, self.config.release_version)
+
+    # What happens without a request
 
     def topics_changed(self, before: TopicsImage, after: TopicsImage, changed: Iterable[str]) -> None:
         """The cluster's topics are others; `changed` are the names of those that differ."""
@@ -343,7 +267,7 @@ class ConsumerGroups(GroupKind):
     def deadline_reached(self, now_ms: int) -> Outcome | None:
         """Run the most overdue timer that ends something; None if there is none."""
         while (key := self.soft.timers.pop_due(now_ms)) is not None:
-            if key.kind is ConsumerTimerKind.SESSION:
+            if key.kind is GroupTimerKind.SESSION:
                 if self.soft.session_is_over(key, now_ms):
                     return self._fence(key, now_ms)
                 continue
@@ -352,12 +276,6 @@ class ConsumerGroups(GroupKind):
                 self.soft.retry_later(key, now_ms)
                 return self._fence(key, now_ms)
         return None
-
-    def _fence(self, key: ConsumerTimerKey, now_ms: int) -> Outcome:
-        group = self._groups[key.group_id]
-        records = self._removal(now_ms, group, (group.members[key.member_id],))
-        fenced = MemberFenced(group_id=key.group_id, member_id=key.member_id, reason=key.kind.value)
-        return Outcome(records=records, effects=(fenced,))
 
     # Administration
 

@@ -15,7 +15,7 @@ from fencepost.coordinator.consumer.groups import ConsumerGroups
 from fencepost.coordinator.consumer.heartbeat import ConsumerHeartbeatContext, Evaluated
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.records import apply_to_groups
-from fencepost.coordinator.consumer.soft import ConsumerGroupSoftState, ConsumerTimerKind
+from fencepost.coordinator.consumer.soft import ConsumerGroupSoftState
 from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.kinds import GroupKinds
 from fencepost.coordinator.migration import downgrade, members, upgrade
@@ -33,6 +33,7 @@ from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.records import ConsumerGroupMetadataValue, GroupMetadataKey, Record
 from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.timers import GroupTimerKind
 
 _IN_A_ROUND = (ClassicGroupState.PREPARING_REBALANCE, ClassicGroupState.COMPLETING_REBALANCE)
 
@@ -103,8 +104,8 @@ class ClassicProtocolRequests:
         if found.effects:
             self._soft.resolving[group_id] = None
         self._heard(group_id, member, now_ms)
-        self._soft.expect_no_more(ConsumerTimerKind.JOIN, group_id, member.member_id)
-        self._soft.expect(ConsumerTimerKind.SYNC, group_id, member)
+        self._soft.expect_no_more(GroupTimerKind.JOIN, group_id, member.member_id)
+        self._soft.expect(GroupTimerKind.SYNC, group_id, member)
         return Outcome(records=found.records, reply=members.joined(member), effects=found.effects)
 
     def _join_ends_the_group(
@@ -140,7 +141,7 @@ class ClassicProtocolRequests:
         except ProtocolError as error:
             return Outcome(reply=SyncGroupResponse(error_code=error.code))
         self._heard(group.group_id, group.members[request.member_id], now_ms)
-        self._soft.expect_no_more(ConsumerTimerKind.SYNC, group.group_id, request.member_id)
+        self._soft.expect_no_more(GroupTimerKind.SYNC, group.group_id, request.member_id)
         return Outcome(reply=reply)
 
     def heartbeat(self, request: HeartbeatRequest, now_ms: int) -> Outcome:
@@ -156,7 +157,7 @@ class ClassicProtocolRequests:
         self._heard(group.group_id, member, now_ms)
         if goes_on:
             return Outcome(reply=HeartbeatResponse())
-        self._soft.expect(ConsumerTimerKind.JOIN, group.group_id, member)
+        self._soft.expect(GroupTimerKind.JOIN, group.group_id, member)
         return Outcome(reply=HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS))
 
     def _heard(self, group_id: str, member: ConsumerGroupMember, now_ms: int) -> None:

@@ -1,24 +1,17 @@
-"""The hard state of one streams group. Records are the only way to change it, live and on load.
-
-Records may come from a compacted journal: the first ones seen of a member or a group may be any of
-theirs, so each record creates what it needs. Tombstones of what is not there are ignored.
-"""
+"""The hard state of one streams group. Records are the only way to change it, live and on load."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import Any
 
-from fencepost.coordinator.protocol.errors import ErrorCode, InconsistentRecord, ProtocolError
-from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, MemberId
+from fencepost.coordinator.epoch_groups import EpochGroup
+from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.streams import NO_TASKS, Tasks, Topology
 from fencepost.coordinator.protocol.streams_records import (
     StreamsGroupCurrentMemberAssignmentKey,
     StreamsGroupCurrentMemberAssignmentValue,
-    StreamsGroupMemberMetadataKey,
-    StreamsGroupMemberMetadataValue,
     StreamsGroupMetadataKey,
     StreamsGroupMetadataValue,
     StreamsGroupTargetAssignmentMemberKey,
@@ -36,54 +29,36 @@ from fencepost.coordinator.streams.topology import required_topics, source_subto
 # Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
 EMPTY, NOT_READY, ASSIGNING, RECONCILING, STABLE, _ = StreamsGroupState
 
-INITIAL_EPOCH = 1
-"""Group and assignment epoch of a new group; the first change of its inputs makes 2 (KAFKA-19829)."""
 NO_TOPOLOGY_EPOCH = -1
 """Validated topology epoch while the topics are not as the topology needs them."""
 
 
-class StreamsGroup:
+class StreamsGroup(EpochGroup[StreamsGroupMember, Tasks]):
     """A streams group: epochs, topology, members, the target assignment, and what follows from them.
 
-    Everything is read-only outside `apply_*`. What is derived is kept up to date as members change.
+    What is derived is kept up to date as members change.
     """
 
     __slots__ = (
-        "_members",
         "_reconciled",
-        "_targets",
-        "assignment_epoch",
-        "assignment_timestamp_ms",
-        "group_epoch",
-        "group_id",
         "last_assignment_configs",
-        "members",
-        "metadata_hash",
         "owners",
         "source_subtopologies",
-        "targets",
         "topology",
         "validated_topology_epoch",
     )
 
+    member_type = StreamsGroupMember
+
     def __init__(self, group_id: str) -> None:
-        self.group_id = group_id
-        self.group_epoch = INITIAL_EPOCH
-        self.metadata_hash = 0
+        super().__init__(group_id)
         self.topology: Topology | None = None
         """What the first member brought; it stays while the group does."""
         self.source_subtopologies: Mapping[str, str] = {}
         """The subtopology that reads each topic."""
         self.validated_topology_epoch = 0
         self.last_assignment_configs: Mapping[str, str] = {}
-        self.assignment_epoch = INITIAL_EPOCH
-        """The group epoch that the target was computed for; -1 once the group is being deleted."""
-        self.assignment_timestamp_ms = 0
-        self._members: dict[MemberId, StreamsGroupMember] = {}
-        self._targets: dict[MemberId, Tasks] = {}
         self._reconciled = 0
-        self.members: Mapping[MemberId, StreamsGroupMember] = MappingProxyType(self._members)
-        self.targets: Mapping[MemberId, Tasks] = MappingProxyType(self._targets)
         self.owners = TaskOwners()
 
     @property
@@ -98,18 +73,6 @@ class StreamsGroup:
         if self._reconciled < len(self._members):
             return RECONCILING
         return STABLE
-
-    def member(self, member_id: MemberId) -> StreamsGroupMember:
-        """The member of that id.
-
-        :raises ProtocolError: UNKNOWN_MEMBER_ID if there is none.
-        """
-        member = self._members.get(member_id)
-        if member is None:
-            raise ProtocolError(
-                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}."
-            )
-        return member
 
     def target(self, member_id: MemberId) -> Tasks:
         """A member's target; no tasks if it has none."""
@@ -152,41 +115,13 @@ class StreamsGroup:
         self.validated_topology_epoch = value.validated_topology_epoch
         self.last_assignment_configs = value.last_assignment_configs
 
-    def check_deletable(self, key: StreamsGroupMetadataKey) -> None:
-        """Type 17, tombstone: nothing of the group may be left.
-
-        :raises InconsistentRecord: if something is.
-        """
-        if self._members:
-            raise InconsistentRecord.of(key, f"the group still has {len(self._members)} members")
-        if self.assignment_epoch != LEAVE_EPOCH:
-            raise InconsistentRecord.of(key, "the target assignment's own tombstone is missing")
-
-    def apply_member_metadata(
-        self, key: StreamsGroupMemberMetadataKey, value: StreamsGroupMemberMetadataValue | None
-    ) -> None:
-        """Type 19: what a member said of itself; its tombstone removes the member."""
-        old = self._members.get(key.member_id)
-        if value is not None:
-            new = StreamsGroupMember(member_id=key.member_id) if old is None else old
-            self._replace(old, new.with_metadata(value))
-        elif old is not None:
-            if old.member_epoch != LEAVE_EPOCH:
-                raise InconsistentRecord.of(key, "the tombstone of the member's assignment is missing")
-            if key.member_id in self._targets:
-                raise InconsistentRecord.of(key, "the tombstone of the member's target is missing")
-            self._replace(old, None)
-
     def apply_target_metadata(
         self,
         key: StreamsGroupTargetAssignmentMetadataKey,
         value: StreamsGroupTargetAssignmentMetadataValue | None,
     ) -> None:
-        """Type 20: the epoch of the target; its tombstone is a step of the group's deletion."""
-        if value is None and self._targets:
-            raise InconsistentRecord.of(key, f"the assignment still has {len(self._targets)} members")
-        self.assignment_epoch = LEAVE_EPOCH if value is None else value.assignment_epoch
-        self.assignment_timestamp_ms = 0 if value is None else value.assignment_timestamp_ms
+        """Type 20: the target's epoch, by which members count as reconciled."""
+        super().apply_target_metadata(key, value)
         epoch = self.assignment_epoch
         self._reconciled = sum(member.is_reconciled_to(epoch) for member in self._members.values())
 
@@ -210,16 +145,16 @@ class StreamsGroup:
         old = self._members.get(key.member_id)
         if value is not None:
             before = StreamsGroupMember(member_id=key.member_id) if old is None else old
-            self._replace(old, before.with_assignment(value))
+            self._replace(old, before.with_assignment(value), key)
         elif old is not None:
-            self._replace(old, old.without_assignment())
+            self._replace(old, old.without_assignment(), key)
 
     def apply_topology(self, key: StreamsGroupTopologyKey, value: StreamsGroupTopologyValue | None) -> None:
         """Type 23: the topology."""
         self.topology = None if value is None else Topology(value.epoch, value.subtopologies)
         self.source_subtopologies = {} if self.topology is None else source_subtopologies(self.topology)
 
-    def _replace(self, old: StreamsGroupMember | None, new: StreamsGroupMember | None) -> None:
+    def _replace(self, old: StreamsGroupMember | None, new: StreamsGroupMember | None, key: Any) -> None:
         self.owners.replace(old, new)
         epoch = self.assignment_epoch
         if new is not None:

@@ -2,30 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
-from types import MappingProxyType
-from typing import Any
+from collections.abc import Collection, Iterable, Mapping
 
 from fencepost.coordinator.assign.spec import may_assign_again
-from fencepost.coordinator.config import (
-    GroupConfig,
-    GroupCoordinatorConfig,
-    SettingsByGroup,
-    StreamsGroupSettings,
-)
-from fencepost.coordinator.kinds import (
-    Applier,
-    GiveWay,
-    GroupKind,
-    GroupMember,
-    ReportedMember,
-    RequestHandler,
-)
+from fencepost.coordinator.config import GroupCoordinatorConfig, StreamsGroupSettings
+from fencepost.coordinator.epoch_groups import EpochGroups
+from fencepost.coordinator.kinds import GiveWay, GroupMember, ReportedMember, RequestHandler
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId, Partitions
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetFetchRequest, PartitionFence
-from fencepost.coordinator.protocol.outcome import NOTHING, Effect, MemberFenced, Outcome
+from fencepost.coordinator.protocol.outcome import NOTHING, Effect, Outcome
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.streams import (
     StreamsGroupDescribeRequest,
@@ -40,30 +26,23 @@ from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.streams.heartbeat import StreamsHeartbeatContext, heartbeat
 from fencepost.coordinator.streams.leaving import group_tombstones, removal_records
 from fencepost.coordinator.streams.records import APPLY, apply_to_groups
-from fencepost.coordinator.streams.soft import StreamsSoftState, StreamsTimerKey, StreamsTimerKind
+from fencepost.coordinator.streams.soft import StreamsSoftState
 from fencepost.coordinator.streams.states import STREAMS_GROUP_TABLE, StreamsGroupMemberState
 from fencepost.coordinator.streams.target import compute_target
 from fencepost.coordinator.streams.topology import required_topics
 from fencepost.coordinator.streams.validation import check_request
+from fencepost.coordinator.timers import GroupTimerKind
 
 
-class StreamsGroups(GroupKind):
+class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
     """Takes events about streams groups, and the records that they led to.
 
     `give_way` knows the groups of other kinds, by id: an empty classic group gives way to a streams group.
     """
 
-    __slots__ = (
-        "_config",
-        "_give_way",
-        "_groups",
-        "_settings",
-        "groups",
-        "image",
-        "replay",
-        "soft",
-        "timers",
-    )
+    __slots__ = ("_give_way", "soft")
+
+    soft: StreamsSoftState
 
     name = describe.STREAMS_GROUP_TYPE
     group_table = STREAMS_GROUP_TABLE
@@ -72,17 +51,9 @@ class StreamsGroups(GroupKind):
     leaves_by_request = False
 
     def __init__(self, config: GroupCoordinatorConfig, give_way: GiveWay) -> None:
-        self._config = config
         self._give_way = give_way
-        self._groups: dict[str, StreamsGroup] = {}
-        self.groups: Mapping[str, StreamsGroup] = MappingProxyType(self._groups)
-        self.replay: Callable[[Any, Any], None] = partial(apply_to_groups, self._groups)
-        """Makes a record of a journal true, or raises InconsistentRecord; `rebuild` ends a load."""
         self.soft = StreamsSoftState(self._session_timeout_ms)
-        self.timers = self.soft.timers
-        self.image = TopicsImage()
-        """The cluster's topics, as of the last TopicsChanged."""
-        self._settings = SettingsByGroup(lambda own: own.streams_settings(config))
+        super().__init__(config, lambda own: own.streams_settings(config), APPLY, apply_to_groups)
 
     def handlers(self) -> Mapping[type, RequestHandler]:
         """Return the handlers of KIP-1071's requests."""
@@ -93,30 +64,6 @@ class StreamsGroups(GroupKind):
 
     # Records
 
-    def appliers(self) -> Mapping[type, Applier]:
-        """Return what makes the records of streams groups true."""
-        return dict.fromkeys(APPLY, self.apply)
-
-    def replayers(self) -> Mapping[type, Applier]:
-        """Return the same, without what runs in memory."""
-        return dict.fromkeys(APPLY, self.replay)
-
-    def begin(self, now_ms: int) -> None:
-        """Take the time of the event that is about to be handled."""
-        self.soft.now_ms = now_ms
-
-    def apply(self, key: Any, value: Any) -> None:
-        """Make a record true, at the time of the event that was handled last.
-
-        :raises InconsistentRecord: if it cannot follow the records before it.
-        """
-        self.replay(key, value)
-        self.soft.follow(key, value, self._groups.get(key.group_id))
-
-    def rebuild(self, now_ms: int) -> None:
-        """Start all timers with their full length."""
-        self.soft.rebuild(self._groups, now_ms)
-
     def discard(self, outcome: Outcome, code: ErrorCode) -> tuple[Effect, ...]:
         """Look again at what was seen for records that were not written."""
         for group_id in {record.key.group_id: None for record in outcome.records}:
@@ -124,20 +71,6 @@ class StreamsGroups(GroupKind):
             if soft is not None:
                 soft.configured = None
         return ()
-
-    # Configuration
-
-    def set_group_config(self, group_id: str, config: GroupConfig | None) -> None:
-        """Give a group a configuration of its own, or take it away. Configuration is in no record."""
-        self._settings.configure(group_id, config)
-        self.soft.restart_sessions((group_id,))
-
-    def settings(self, group_id: str) -> StreamsGroupSettings:
-        """What holds for a group: session length, intervals, standby tasks."""
-        return self._settings.of(group_id)
-
-    def _session_timeout_ms(self, group_id: str) -> int:
-        return self.settings(group_id).session_timeout_ms
 
     # Requests
 
@@ -151,7 +84,7 @@ class StreamsGroups(GroupKind):
             return Outcome(reply=StreamsGroupHeartbeatResponse(error_code=error.code, error_message=message))
 
     def _checked_heartbeat(self, request: StreamsGroupHeartbeatRequest, now_ms: int) -> Outcome:
-        if self.name not in self._config.group_coordinator_rebalance_protocols:
+        if self.name not in self.config.group_coordinator_rebalance_protocols:
             raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION, "The streams group protocol is disabled.")
         check_request(request)
         group_id = request.group_id
@@ -164,7 +97,7 @@ class StreamsGroups(GroupKind):
         around = StreamsHeartbeatContext(
             image=self.image,
             settings=self.settings(group_id),
-            max_size=self._config.group_streams_max_size,
+            max_size=self.config.group_streams_max_size,
             now_ms=now_ms,
         )
         return heartbeat(group, self.soft, request, around, before)
@@ -204,25 +137,17 @@ class StreamsGroups(GroupKind):
                 groups.append(describe.missing(group_id, self._not_found(group_id).message))
         return Outcome(reply=StreamsGroupDescribeResponse(groups=tuple(groups)))
 
+    def end_of_members(
+        self, group: StreamsGroup, member_ids: Collection[MemberId], now_ms: int
+    ) -> tuple[Record, ...]:
+        """Return the records that remove members for good."""
+        return removal_records(group, member_ids)
+
+    def raised(self, group: StreamsGroup) -> tuple[Record, ...]:
+        """Return the record that raises the epoch of a group, and changes nothing else."""
+        return removal_records(group, ())
+
     # What happens without a request
-
-    def heard(self, group_id: str, member_id: MemberId, now_ms: int) -> None:
-        """A member is alive, as the shell knows."""
-        self.soft.heard(group_id, member_id, now_ms)
-
-    def session_ended(self, group_id: str, member_id: MemberId, now_ms: int) -> Outcome:
-        """A member is gone, as the shell knows."""
-        group = self._groups.get(group_id)
-        if group is None or member_id not in group.members:
-            return NOTHING
-        return self._fence(StreamsTimerKey(StreamsTimerKind.SESSION, group_id, member_id))
-
-    def rebalance(self, group_id: str, now_ms: int) -> Outcome:
-        """Raise the epoch of a group with members for its own sake."""
-        group = self._groups.get(group_id)
-        if group is None or not group.members:
-            return NOTHING
-        return Outcome(records=removal_records(group, ()))
 
     def topics_changed(self, before: TopicsImage, after: TopicsImage, changed: Iterable[str]) -> None:
         """The cluster's topics are others; `changed` are the names of those that differ."""
@@ -235,15 +160,15 @@ class StreamsGroups(GroupKind):
     def deadline_reached(self, now_ms: int) -> Outcome | None:
         """Run the most overdue timer that does something; None if there is none."""
         while (key := self.soft.timers.pop_due(now_ms)) is not None:
-            if key.kind is StreamsTimerKind.INITIAL:
+            if key.kind is GroupTimerKind.INITIAL:
                 outcome = self._first_target(key.group_id, now_ms)
                 if outcome.records:
                     return outcome
-            elif key.kind is StreamsTimerKind.REBALANCE:
+            elif key.kind is GroupTimerKind.REBALANCE:
                 self.soft.retry_later(key, now_ms)
-                return self._fence(key)
+                return self._fence(key, now_ms)
             elif self.soft.session_is_over(key, now_ms):
-                return self._fence(key)
+                return self._fence(key, now_ms)
         return None
 
     def _first_target(self, group_id: str, now_ms: int) -> Outcome:
@@ -262,11 +187,6 @@ class StreamsGroups(GroupKind):
             group, None, configured, epoch=group.group_epoch, configs=configs, now_ms=now_ms
         )
         return Outcome(records=target.records)
-
-    def _fence(self, key: StreamsTimerKey) -> Outcome:
-        group = self._groups[key.group_id]
-        fenced = MemberFenced(group_id=key.group_id, member_id=key.member_id, reason=key.kind.value)
-        return Outcome(records=removal_records(group, (key.member_id,)), effects=(fenced,))
 
     def end_of_empty(self, group: StreamsGroup) -> tuple[Record, ...] | None:
         """Return the tombstones of a group without members; None if it has members."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection
 
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.records import Record
@@ -17,7 +17,7 @@ from fencepost.coordinator.protocol.streams_records import (
 from fencepost.coordinator.streams.group import StreamsGroup
 
 
-def removal_records(group: StreamsGroup, member_ids: Sequence[MemberId]) -> tuple[Record, ...]:
+def removal_records(group: StreamsGroup, member_ids: Collection[MemberId]) -> tuple[Record, ...]:
     """The records that remove members, and raise the group epoch once for all of them."""
     gone = [record for member_id in member_ids for record in member_tombstones(group.group_id, member_id)]
     raised = group.metadata_record(

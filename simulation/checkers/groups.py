@@ -8,10 +8,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from fencepost.coordinator.consumer.soft import ConsumerGroupSoftState, ConsumerTimerKind
+from fencepost.coordinator.consumer.soft import ConsumerGroupSoftState
 from fencepost.coordinator.consumer.states import GROUP_TABLE, ConsumerGroupMemberState, GroupState
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.ids import STATIC_LEAVE_EPOCH, MemberId
+from fencepost.coordinator.timers import GroupTimerKind
 from fencepost.simulation.checkers.base import Finding
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ def _member(step: GroupStep, assignment_epoch: int, change: MemberChange) -> Ite
 
 
 # Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
-SESSION, REBALANCE = ConsumerTimerKind.SESSION, ConsumerTimerKind.REBALANCE
+SESSION, REBALANCE = GroupTimerKind.SESSION, GroupTimerKind.REBALANCE
 UNREVOKED = ConsumerGroupMemberState.UNREVOKED_PARTITIONS
 
 

@@ -15,8 +15,8 @@ from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.owners import PartitionEpochs
 from fencepost.coordinator.consumer.reconcile import Taken
-from fencepost.coordinator.consumer.soft import ConsumerSoftState
 from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
+from fencepost.coordinator.epoch_groups import SoftState
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, NO_PARTITIONS, Partitions, TopicId
@@ -290,6 +290,6 @@ COORDINATOR_MUTANTS: Final = (
         "Timers and contacts of members that went are kept.",
         ("bounded-memory", "timers-armed"),
         CHURN,
-        (Patch(ConsumerSoftState, "_forget", _does_nothing),),
+        (Patch(SoftState, "_forget", _does_nothing),),
     ),
 )

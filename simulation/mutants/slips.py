@@ -20,9 +20,9 @@ from fencepost.coordinator.consumer import leaving, offset_fencing
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.groups import ConsumerGroups
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
-from fencepost.coordinator.consumer.soft import ConsumerSoftState
 from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.consumer.subscription import SubscriptionCounts
+from fencepost.coordinator.epoch_groups import SoftState
 from fencepost.coordinator.offsets import expiry
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.protocol.ids import MemberId, Partitions
@@ -193,7 +193,7 @@ def _silent_in_callbacks(original: property) -> property:
 
 
 def _never_over(_: _Function) -> _Function:
-    def session_is_over(self: ConsumerSoftState, key: Any, now_ms: int) -> bool:
+    def session_is_over(self: SoftState[Any, Any, Any], key: Any, now_ms: int) -> bool:
         self.retry_later(key, now_ms + 60_000)
         return False
 
@@ -408,7 +408,7 @@ SLIPS: Final = (
         "Members that died are kept.",
         ("gone-members", "progress"),
         ("crash-and-return", "swarm"),
-        (Patch(ConsumerSoftState, "session_is_over", _never_over),),
+        (Patch(SoftState, "session_is_over", _never_over),),
     ),
     Mutant(
         "members-rewritten",

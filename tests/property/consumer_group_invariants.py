@@ -11,7 +11,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
-from fencepost.coordinator.consumer.soft import ConsumerTimerKey, ConsumerTimerKind
 from fencepost.coordinator.consumer.states import ConsumerGroupMemberState, GroupState
 from fencepost.coordinator.consumer.subscription import effective_topics
 from fencepost.coordinator.coordinator import GroupCoordinator
@@ -30,6 +29,7 @@ from fencepost.coordinator.protocol.records import (
     Record,
 )
 from fencepost.coordinator.protocol.topics import TopicsImage, metadata_hash
+from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
 
 GROUP = "g"
 
@@ -239,13 +239,13 @@ class ConsumerGroupInvariants(RuleBasedStateMachine):
     def timers_belong_to_members(self) -> None:
         """Invariant 14, and nothing is left of members that went."""
         soft = self.coordinator.soft
-        expected: dict[ConsumerTimerKey, None] = {}
+        expected: dict[GroupTimerKey, None] = {}
         for group_id, group in self.coordinator.groups.items():
             assert set(soft.groups[group_id].contacts) == set(group.members)
             for member in group.members.values():
-                expected[ConsumerTimerKey(ConsumerTimerKind.SESSION, group_id, member.member_id)] = None
+                expected[GroupTimerKey(GroupTimerKind.SESSION, group_id, member.member_id)] = None
                 if member.pending_revocation:
-                    expected[ConsumerTimerKey(ConsumerTimerKind.REBALANCE, group_id, member.member_id)] = None
+                    expected[GroupTimerKey(GroupTimerKind.REBALANCE, group_id, member.member_id)] = None
         assert set(soft.groups) == set(self.coordinator.groups)
         timers = set(soft.timers)
         assert timers == set(expected)

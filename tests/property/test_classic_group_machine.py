@@ -11,7 +11,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.classic.states import ClassicGroupState
-from fencepost.coordinator.classic.step import ClassicTimerKey, ClassicTimerKind
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import AppendFailed, CoordinatorHost
@@ -29,6 +28,7 @@ from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolSub
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse
 from fencepost.coordinator.protocol.records import Record
+from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
 from tests.hosting import steps_due
 
 GROUP = "g"
@@ -297,11 +297,11 @@ class ClassicGroupMachine(RuleBasedStateMachine):
             return
         timers = self.coordinator.classic.timers
         joining = group.state is ClassicGroupState.PREPARING_REBALANCE
-        assert (ClassicTimerKey(ClassicTimerKind.JOIN, GROUP) in timers) == joining
+        assert (GroupTimerKey(GroupTimerKind.JOIN, GROUP) in timers) == joining
         if group.pending_syncs:
-            assert ClassicTimerKey(ClassicTimerKind.SYNC, GROUP) in timers
+            assert GroupTimerKey(GroupTimerKind.SYNC, GROUP) in timers
         known = {*group.members, *group.pending_joins}
-        sessions = {key.member_id for key in timers if key.kind is ClassicTimerKind.SESSION}
+        sessions = {key.member_id for key in timers if key.kind is GroupTimerKind.SESSION}
         assert sessions <= known, "nothing is left of members that went"
         for member_id, member in group.members.items():
             assert member_id in sessions or member.join is not None or member.sync is not None

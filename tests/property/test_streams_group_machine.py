@@ -29,7 +29,7 @@ from fencepost.coordinator.protocol.streams import (
 )
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.streams.group import StreamsGroup
-from fencepost.coordinator.streams.soft import StreamsTimerKind
+from fencepost.coordinator.timers import GroupTimerKind
 from tests.hosting import steps_due
 
 GROUP = "app"
@@ -323,7 +323,7 @@ class StreamsGroupMachine(RuleBasedStateMachine):
     def without_members_nothing_runs(self) -> None:
         streams = self.coordinator.streams
         members = set() if self.group is None else set(self.group.members)
-        running = {key.member_id for key in streams.soft.timers if key.kind is not StreamsTimerKind.INITIAL}
+        running = {key.member_id for key in streams.soft.timers if key.kind is not GroupTimerKind.INITIAL}
         assert running <= members
 
     @invariant()

@@ -5,9 +5,9 @@ import pytest
 
 from fencepost.coordinator.config import (
     ConsumerGroupMigrationPolicy,
+    ConsumerGroupSettings,
     GroupConfig,
     GroupCoordinatorConfig,
-    GroupSettings,
 )
 from fencepost.coordinator.protocol.errors import FencepostError
 
@@ -185,7 +185,7 @@ BROKER = GroupCoordinatorConfig()
 
 
 def test_a_group_without_its_own_settings_has_the_brokers() -> None:
-    assert GroupConfig().settings(BROKER) == GroupSettings(
+    assert GroupConfig().settings(BROKER) == ConsumerGroupSettings(
         session_timeout_ms=45000,
         heartbeat_interval_ms=5000,
         assignment_interval_ms=1000,
@@ -200,7 +200,7 @@ def test_a_groups_own_settings_win() -> None:
         "consumer.assignment.interval.ms": "0",
         "consumer.assignor.offload.enable": "false",
     }
-    assert GroupConfig.from_properties(properties, BROKER).settings(BROKER) == GroupSettings(
+    assert GroupConfig.from_properties(properties, BROKER).settings(BROKER) == ConsumerGroupSettings(
         session_timeout_ms=50000,
         heartbeat_interval_ms=6000,
         assignment_interval_ms=0,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from fencepost.coordinator.config import GroupConfig
-from fencepost.coordinator.consumer.soft import ConsumerTimerKey, ConsumerTimerKind
 from fencepost.coordinator.protocol.errors import ErrorCode as E
 from fencepost.coordinator.protocol.outcome import NOTHING, DeadlineReached, MemberFenced
+from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
 from tests.hosting import steps_due
 
 
@@ -16,8 +16,8 @@ def fenced(outcomes: list[Any]) -> list[tuple[str, str]]:
     return [(e.member_id, e.reason) for e in effects if isinstance(e, MemberFenced)]
 
 
-def deadline(scene: Any, kind: ConsumerTimerKind, member_id: str = "") -> int | None:
-    key = ConsumerTimerKey(kind, "g" if member_id else "", member_id)
+def deadline(scene: Any, kind: GroupTimerKind, member_id: str = "") -> int | None:
+    key = GroupTimerKey(kind, "g" if member_id else "", member_id)
     found: int | None = scene.coordinator.soft.timers.deadline_of(key)
     return found
 
@@ -112,7 +112,7 @@ class TestRebalance:
         scene.join("A", rebalance_timeout_ms=10_000)
         scene.join("B")
         scene.beat("A", 2)
-        assert deadline(scene, ConsumerTimerKind.REBALANCE, "A") == scene.now_ms + 10_000
+        assert deadline(scene, GroupTimerKind.REBALANCE, "A") == scene.now_ms + 10_000
         for _ in range(2):
             assert fenced(scene.after(4_000)) == []
             scene.beat("A", 2)
@@ -124,16 +124,16 @@ class TestRebalance:
         scene.join("B")
         scene.beat("A", 2)
         scene.beat("A", 2, {"x": (0, 1)})
-        assert deadline(scene, ConsumerTimerKind.REBALANCE, "A") is None
+        assert deadline(scene, GroupTimerKind.REBALANCE, "A") is None
 
     def test_a_heartbeat_that_changes_nothing_does_not_restart_it(self, scene: Any) -> None:
         scene.join("A")
         scene.join("B")
         scene.beat("A", 2)
-        started = deadline(scene, ConsumerTimerKind.REBALANCE, "A")
+        started = deadline(scene, GroupTimerKind.REBALANCE, "A")
         scene.now_ms += 5_000
         scene.beat("A", 2)
-        assert deadline(scene, ConsumerTimerKind.REBALANCE, "A") == started
+        assert deadline(scene, GroupTimerKind.REBALANCE, "A") == started
 
     def test_it_starts_anew_after_a_load(self, scene: Any) -> None:
         scene.join("A")
@@ -141,14 +141,14 @@ class TestRebalance:
         scene.beat("A", 2)
         scene.now_ms += 30_000
         scene.reload()
-        assert deadline(scene, ConsumerTimerKind.REBALANCE, "A") == scene.now_ms + 60_000
+        assert deadline(scene, GroupTimerKind.REBALANCE, "A") == scene.now_ms + 60_000
 
     def test_a_member_that_is_away_is_not_held_to_it(self, scene: Any) -> None:
         scene.join("A", instance_id="i", rebalance_timeout_ms=10_000)
         scene.join("B")
         scene.beat("A", 2)
         scene.beat("A", -2, instance_id="i")
-        assert deadline(scene, ConsumerTimerKind.REBALANCE, "A") is None
+        assert deadline(scene, GroupTimerKind.REBALANCE, "A") is None
         assert fenced(scene.after(20_000)) == []
 
 
@@ -161,7 +161,7 @@ def test_nothing_is_left_of_members_that_went(scene: Any) -> None:
     scene.join("C", instance_id="i")
     soft = scene.coordinator.soft
     assert list(soft.groups["g"].contacts) == ["C"]
-    assert set(soft.timers) == {ConsumerTimerKey(ConsumerTimerKind.SESSION, "g", "C")}
+    assert set(soft.timers) == {GroupTimerKey(GroupTimerKind.SESSION, "g", "C")}
     scene.beat("C", -1)
     scene.after(600_000)
     assert not scene.coordinator.groups

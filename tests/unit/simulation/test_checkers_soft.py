@@ -5,18 +5,18 @@ import itertools
 import pytest
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
-from fencepost.coordinator.consumer.soft import ConsumerTimerKey, ConsumerTimerKind
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import CoordinatorHost
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest, LeaveGroupRequest
 from fencepost.coordinator.protocol.outcome import TopicsChanged
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
+from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
 from fencepost.simulation.checkers.groups import SoftStateInvariants
 from fencepost.simulation.checkers.step import Tracker, touched_groups
 
 X = "XXXXXXXXXXXXXXXXXXXXXX"
-SESSION, REBALANCE = ConsumerTimerKind.SESSION, ConsumerTimerKind.REBALANCE
+SESSION, REBALANCE = GroupTimerKind.SESSION, GroupTimerKind.REBALANCE
 
 
 class Scene:
@@ -64,7 +64,7 @@ class Scene:
 
     def leak(self, count):
         for number in range(count):
-            self.live.soft.timers.set(ConsumerTimerKey(ConsumerTimerKind.SESSION, "gone", str(number)), 9_000)
+            self.live.soft.timers.set(GroupTimerKey(GroupTimerKind.SESSION, "gone", str(number)), 9_000)
 
 
 @pytest.fixture
@@ -110,12 +110,12 @@ def test_a_contact_too_few_is_found(scene):
 
 def without(kind, group_id, member_id):
     """The timer is forgotten."""
-    return lambda timers: timers.cancel(ConsumerTimerKey(kind, group_id, member_id))
+    return lambda timers: timers.cancel(GroupTimerKey(kind, group_id, member_id))
 
 
 def with_one(kind, group_id, member_id):
     """There is a timer that nobody asked for."""
-    return lambda timers: timers.set(ConsumerTimerKey(kind, group_id, member_id), 9_000)
+    return lambda timers: timers.set(GroupTimerKey(kind, group_id, member_id), 9_000)
 
 
 def test_a_member_without_a_session_timer_is_found(scene):

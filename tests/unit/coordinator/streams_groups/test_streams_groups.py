@@ -141,7 +141,7 @@ def test_one_leaves_and_the_other_takes_over(scene):
     scene.beat("b", -1)
     assert scene.group.state is StreamsGroupState.EMPTY
     assert scene.group.topology == scene.topology
-    assert scene.coordinator.streams.soft.groups["app"].last_heard_ms == {}
+    assert scene.coordinator.streams.soft.groups["app"].contacts == {}
 
 
 def test_a_session_ends(scene):

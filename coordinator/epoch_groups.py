@@ -1,0 +1,360 @@
+"""Groups with epochs: what consumer groups (KIP-848) and streams groups (KIP-1071) have in common.
+
+Members say what they want, the group computes a target for its epoch, and each heartbeat leads its own member
+closer to that target. A group is in three parts here, as in each of the two packages: the hard state of one
+group, the soft state of all of them, and the kind that has both.
+"""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import partial
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
+
+from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig, OfGroup, SettingsByGroup
+from fencepost.coordinator.kinds import Applier, GroupKind
+from fencepost.coordinator.protocol.errors import ErrorCode, InconsistentRecord, ProtocolError
+from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, MemberId
+from fencepost.coordinator.protocol.outcome import NOTHING, MemberFenced, Outcome
+from fencepost.coordinator.protocol.records import Record
+from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.timers import (
+    WRITE_RETRY_MS,
+    GroupTimerKey,
+    GroupTimerKind,
+    MetadataRefresh,
+    Timers,
+    next_look_ms,
+)
+
+INITIAL_EPOCH: Final = 1
+"""Group and assignment epoch of a new group; the first change of its inputs makes 2 (KAFKA-19829)."""
+
+
+class EpochMember(Protocol):
+    """A member of such a group: a frozen value."""
+
+    @property
+    def member_id(self) -> MemberId:
+        """Return the member's id."""
+
+    @property
+    def member_epoch(self) -> int:
+        """Return the epoch that the member has reached."""
+
+    def with_metadata(self, value: Any) -> Self:
+        """Return the member after a record of what it said of itself."""
+
+
+M = TypeVar("M", bound=EpochMember)
+T = TypeVar("T")
+"""The target of one member: partitions, or tasks."""
+
+
+class EpochGroup(Generic[M, T]):
+    """The hard state of one group: epochs, members, and the target assignment.
+
+    Everything is read-only outside `apply_*`. Records may come from a compacted journal: the first ones seen
+    of a member or a group may be any of theirs, so each record creates what it needs. Tombstones of what is
+    not there are ignored.
+    """
+
+    __slots__ = (
+        "_members",
+        "_targets",
+        "assignment_epoch",
+        "assignment_timestamp_ms",
+        "group_epoch",
+        "group_id",
+        "members",
+        "metadata_hash",
+        "targets",
+    )
+
+    member_type: ClassVar[Callable[..., Any]]
+    """Makes a new member; `member_id` is its only argument."""
+
+    def __init__(self, group_id: str) -> None:
+        self.group_id = group_id
+        self.group_epoch = INITIAL_EPOCH
+        self.metadata_hash = 0
+        self.assignment_epoch = INITIAL_EPOCH
+        """The group epoch that the target was computed for; -1 once the group is being deleted."""
+        self.assignment_timestamp_ms = 0
+        self._members: dict[MemberId, M] = {}
+        self._targets: dict[MemberId, T] = {}
+        self.members: Mapping[MemberId, M] = MappingProxyType(self._members)
+        self.targets: Mapping[MemberId, T] = MappingProxyType(self._targets)
+
+    def member(self, member_id: MemberId) -> M:
+        """Return the member of that id.
+
+        :raises ProtocolError: UNKNOWN_MEMBER_ID if it is missing.
+        """
+        member = self._members.get(member_id)
+        if member is None:
+            raise ProtocolError(
+                ErrorCode.UNKNOWN_MEMBER_ID, f"Member {member_id} is not a member of group {self.group_id}."
+            )
+        return member
+
+    @abstractmethod
+    def is_subscribed_to(self, topic: str) -> bool:
+        """Return true if a member reads the topic."""
+
+    def check_deletable(self, key: Any) -> None:
+        """Take the tombstone of the group: no member may be left.
+
+        :raises InconsistentRecord: if something is left.
+        """
+        if self._members:
+            raise InconsistentRecord.of(key, f"the group still has {len(self._members)} members")
+        if self.assignment_epoch != LEAVE_EPOCH:
+            raise InconsistentRecord.of(key, "the target assignment's own tombstone is missing")
+
+    def apply_member_metadata(self, key: Any, value: Any) -> None:
+        """Apply what a member said of itself; its tombstone removes the member."""
+        old = self._members.get(key.member_id)
+        if value is not None:
+            new: M = self.member_type(member_id=key.member_id) if old is None else old
+            self._replace(old, new.with_metadata(value), key)
+        elif old is not None:
+            if old.member_epoch != LEAVE_EPOCH:
+                raise InconsistentRecord.of(key, "the tombstone of the member's assignment is missing")
+            if key.member_id in self._targets:
+                raise InconsistentRecord.of(key, "the tombstone of the member's target is missing")
+            self._replace(old, None, key)
+
+    def apply_target_metadata(self, key: Any, value: Any) -> None:
+        """Apply the target's epoch and time; its tombstone is the first step of the group's deletion."""
+        if value is None and self._targets:
+            raise InconsistentRecord.of(key, f"the assignment still has {len(self._targets)} members")
+        self.assignment_epoch = LEAVE_EPOCH if value is None else value.assignment_epoch
+        self.assignment_timestamp_ms = 0 if value is None else value.assignment_timestamp_ms
+
+    @abstractmethod
+    def _replace(self, old: M | None, new: M | None, key: Any) -> None:
+        """Put a member in the place of what it was, with all that is derived from it."""
+
+
+class MemberContact:
+    """When a member was heard last."""
+
+    __slots__ = ("last_ms", "session_ms")
+
+    def __init__(self, last_ms: int) -> None:
+        self.last_ms = last_ms
+        self.session_ms: int | None = None
+        """A session length of its own: a member of the classic protocol has one."""
+
+
+C = TypeVar("C", bound=MemberContact)
+
+
+class EpochGroupSoftState(MetadataRefresh, Generic[C]):
+    """The soft state of one group."""
+
+    __slots__ = ("contacts",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.contacts: dict[MemberId, C] = {}
+
+
+S = TypeVar("S", bound=EpochGroupSoftState[Any])
+G = TypeVar("G", bound=EpochGroup[Any, Any])
+
+
+class SoftState(Generic[S, G, M]):
+    """What a coordinator knows of groups that is in no record: when it heard each member last, and timers.
+
+    It follows the records: a member's timers start when the record that makes the member is applied, and end
+    with its tombstone, so that nothing is left of members that went, and a failed append changes nothing. It
+    is rebuilt, with full session lengths, when a journal is loaded.
+    """
+
+    __slots__ = ("_make", "_session_timeout_ms", "groups", "now_ms", "timers")
+
+    timer_kinds: ClassVar[Collection[GroupTimerKind]]
+    """The timers that a member may have."""
+
+    def __init__(self, make: Callable[[], S], session_timeout_ms: Callable[[str], int]) -> None:
+        self._make = make
+        self._session_timeout_ms = session_timeout_ms
+        """The session length of a group, by its id."""
+        self.groups: dict[str, S] = {}
+        self.timers: Timers[GroupTimerKey] = Timers()
+        self.now_ms = 0
+        """The time of the last event that was not just answered again; what is applied happens then."""
+
+    def of(self, group_id: str) -> S:
+        """Return the group's soft state; for a group that no record has made yet, one that is not kept."""
+        return self.groups.get(group_id) or self._make()
+
+    @abstractmethod
+    def follow(self, key: Any, value: Any, group: G | None) -> None:
+        """Adapt to a record that was just applied to its group; None if it ended the group."""
+
+    def rebuild(self, groups: Mapping[str, G], now_ms: int) -> None:
+        """Start over after a load: every member was heard just now."""
+        self.groups = {group_id: self._make() for group_id in groups}
+        self.timers.clear()
+        self.now_ms = now_ms
+        for group_id, group in groups.items():
+            for member_id in sorted(group.members):
+                self._meet(group_id, group.members[member_id])
+
+    def heard(self, group_id: str, member_id: MemberId, now_ms: int) -> None:
+        """Note that a member is alive, if it is there."""
+        soft = self.groups.get(group_id)
+        if soft is not None and member_id in soft.contacts:
+            soft.contacts[member_id].last_ms = now_ms
+
+    def session_is_over(self, key: GroupTimerKey, now_ms: int) -> bool:
+        """Return true if the session that just came up has ended.
+
+        It goes on if the member was heard since.
+        """
+        deadline_ms = self._session_end_ms(key.group_id, self.groups[key.group_id].contacts[key.member_id])
+        if deadline_ms > now_ms:
+            self.timers.set(key, next_look_ms(deadline_ms, now_ms))
+            return False
+        self.retry_later(key, now_ms)
+        return True
+
+    def retry_later(self, key: GroupTimerKey, now_ms: int) -> None:
+        """Run the timer again soon, unless what it writes ends the member before."""
+        self.timers.set(key, now_ms + WRITE_RETRY_MS)
+
+    def restart_sessions(self, group_id: str) -> None:
+        """Bring the timers of a group in line: its session length has changed."""
+        for member_id, contact in self.of(group_id).contacts.items():
+            self._arm_session(group_id, member_id, contact)
+
+    def _session_end_ms(self, group_id: str, contact: MemberContact) -> int:
+        length_ms = self._session_timeout_ms(group_id) if contact.session_ms is None else contact.session_ms
+        return contact.last_ms + length_ms
+
+    def _arm_session(self, group_id: str, member_id: MemberId, contact: MemberContact) -> None:
+        key = GroupTimerKey(GroupTimerKind.SESSION, group_id, member_id)
+        self.timers.set(key, self._session_end_ms(group_id, contact))
+
+    def _meet(self, group_id: str, member: M) -> None:
+        contact = self.groups[group_id].contacts[member.member_id] = self._first_contact(member)
+        self._arm_session(group_id, member.member_id, contact)
+        self._arm_rebalance(group_id, member, contact)
+
+    def _forget(self, group_id: str, member_id: MemberId) -> None:
+        self.groups[group_id].contacts.pop(member_id, None)
+        for kind in self.timer_kinds:
+            self.timers.cancel(GroupTimerKey(kind, group_id, member_id))
+
+    @abstractmethod
+    def _first_contact(self, member: M) -> Any:
+        """Return the contact of a member that is heard for the first time."""
+
+    @abstractmethod
+    def _arm_rebalance(self, group_id: str, member: M, contact: Any) -> None:
+        """Start the rebalance timer anew if the record leaves a revocation outstanding; else stop it."""
+
+
+class EpochGroups(GroupKind, Generic[G, OfGroup]):
+    """All groups of such a kind in a coordinator."""
+
+    __slots__ = ("_groups", "_record_keys", "_settings", "config", "groups", "image", "replay", "timers")
+
+    soft: SoftState[Any, G, Any]
+
+    def __init__(
+        self,
+        config: GroupCoordinatorConfig,
+        settings_of: Callable[[GroupConfig], OfGroup],
+        record_keys: Iterable[type],
+        apply_to_groups: Callable[[dict[str, G], Any, Any], None],
+    ) -> None:
+        """Make the kind without groups. `apply_to_groups` makes records with these types of keys true."""
+        self.config = config
+        self._groups: dict[str, G] = {}
+        self.groups: Mapping[str, G] = MappingProxyType(self._groups)
+        self.replay: Callable[[Any, Any], None] = partial(apply_to_groups, self._groups)
+        """Makes a record of a journal true, or raises InconsistentRecord; `rebuild` ends a load."""
+        self._record_keys = tuple(record_keys)
+        self.timers = self.soft.timers
+        self.image = TopicsImage()
+        """The cluster's topics, as of the last TopicsChanged."""
+        self._settings = SettingsByGroup(settings_of)
+
+    # Records
+
+    def appliers(self) -> Mapping[type, Applier]:
+        """Return what makes the records of these groups true."""
+        return dict.fromkeys(self._record_keys, self.apply)
+
+    def replayers(self) -> Mapping[type, Applier]:
+        """Return the same, without what runs in memory."""
+        return dict.fromkeys(self._record_keys, self.replay)
+
+    def begin(self, now_ms: int) -> None:
+        """Take the time of the event that is about to be handled."""
+        self.soft.now_ms = now_ms
+
+    def apply(self, key: Any, value: Any) -> None:
+        """Make a record true, at the time of the event that was handled last.
+
+        :raises InconsistentRecord: if it cannot follow the records before it.
+        """
+        self.replay(key, value)
+        self.soft.follow(key, value, self._groups.get(key.group_id))
+
+    def rebuild(self, now_ms: int) -> None:
+        """Start all timers with their full length."""
+        self.soft.rebuild(self._groups, now_ms)
+
+    @abstractmethod
+    def end_of_members(self, group: G, member_ids: Collection[MemberId], now_ms: int) -> tuple[Record, ...]:
+        """Return the records that remove members for good."""
+
+    @abstractmethod
+    def raised(self, group: G) -> tuple[Record, ...]:
+        """Return the records that raise the epoch of a group, and change nothing else."""
+
+    # Configuration
+
+    def set_group_config(self, group_id: str, config: GroupConfig | None) -> None:
+        """Give a group a configuration of its own, or take it away. Configuration is in no record."""
+        self._settings.configure(group_id, config)
+        self.soft.restart_sessions(group_id)
+
+    def settings(self, group_id: str) -> OfGroup:
+        """Return the settings that hold for a group."""
+        return self._settings.of(group_id)
+
+    def _session_timeout_ms(self, group_id: str) -> int:
+        return self._settings.of(group_id).session_timeout_ms
+
+    # What happens without a request
+
+    def heard(self, group_id: str, member_id: MemberId, now_ms: int) -> None:
+        """Note that a member is alive, as the shell knows."""
+        self.soft.heard(group_id, member_id, now_ms)
+
+    def session_ended(self, group_id: str, member_id: MemberId, now_ms: int) -> Outcome:
+        """Remove a member that is gone, as the shell knows."""
+        group = self._groups.get(group_id)
+        if group is None or member_id not in group.members:
+            return NOTHING
+        return self._fence(GroupTimerKey(GroupTimerKind.SESSION, group_id, member_id), now_ms)
+
+    def rebalance(self, group_id: str, now_ms: int) -> Outcome:
+        """Raise the epoch of a group with members for its own sake."""
+        group = self._groups.get(group_id)
+        if group is None or not group.members:
+            return NOTHING
+        return Outcome(records=self.raised(group))
+
+    def _fence(self, key: GroupTimerKey, now_ms: int) -> Outcome:
+        records = self.end_of_members(self._groups[key.group_id], (key.member_id,), now_ms)
+        fenced = MemberFenced(group_id=key.group_id, member_id=key.member_id, reason=key.kind.value)
+        return Outcome(records=records, effects=(fenced,))
