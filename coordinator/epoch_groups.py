@@ -8,7 +8,7 @@ group, the soft state of all of them, and the kind that has both.
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
@@ -75,6 +75,10 @@ class EpochGroup(Generic[M, T]):
 
     member_type: ClassVar[Callable[..., Any]]
     """Makes a new member; `member_id` is its only argument."""
+    metadata_key: ClassVar[type[Any]]
+    """The key whose tombstone ends the group."""
+    applied_by: ClassVar[Mapping[type, Callable[[Any, Any, Any], None]]]
+    """The method that applies a record, by the type of its key: every key of such a group is here."""
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -87,6 +91,23 @@ class EpochGroup(Generic[M, T]):
         self._targets: dict[MemberId, T] = {}
         self.members: Mapping[MemberId, M] = MappingProxyType(self._members)
         self.targets: Mapping[MemberId, T] = MappingProxyType(self._targets)
+
+    @classmethod
+    def apply(cls, groups: dict[str, Self], key: Any, value: Any) -> None:
+        """Apply a record. Any value makes the group; a tombstone of what is gone changes nothing.
+
+        :raises InconsistentRecord: if the record cannot follow those before it.
+        """
+        group = groups.get(key.group_id)
+        if group is None:
+            if value is None:
+                return
+            group = groups[key.group_id] = cls(key.group_id)
+        if value is None and type(key) is cls.metadata_key:
+            group.check_deletable(key)
+            del groups[key.group_id]
+            return
+        cls.applied_by[type(key)](group, key, value)
 
     def member(self, member_id: MemberId) -> M:
         """Return the member of that id.
@@ -263,24 +284,21 @@ class SoftState(Generic[S, G, M]):
 class EpochGroups(GroupKind, Generic[G, OfGroup]):
     """All groups of such a kind in a coordinator."""
 
-    __slots__ = ("_groups", "_record_keys", "_settings", "config", "groups", "image", "replay", "timers")
+    __slots__ = ("_groups", "_settings", "config", "groups", "image", "replay", "timers")
 
+    group_type: ClassVar[type[Any]]
     soft: SoftState[Any, G, Any]
 
     def __init__(
         self,
         config: GroupCoordinatorConfig,
         settings_of: Callable[[GroupConfig], OfGroup],
-        record_keys: Iterable[type],
-        apply_to_groups: Callable[[dict[str, G], Any, Any], None],
     ) -> None:
-        """Make the kind without groups. `apply_to_groups` makes records with these types of keys true."""
         self.config = config
         self._groups: dict[str, G] = {}
         self.groups: Mapping[str, G] = MappingProxyType(self._groups)
-        self.replay: Callable[[Any, Any], None] = partial(apply_to_groups, self._groups)
+        self.replay: Callable[[Any, Any], None] = partial(self.group_type.apply, self._groups)
         """Makes a record of a journal true, or raises InconsistentRecord; `rebuild` ends a load."""
-        self._record_keys = tuple(record_keys)
         self.timers = self.soft.timers
         self.image = TopicsImage()
         """The cluster's topics, as of the last TopicsChanged."""
@@ -290,11 +308,11 @@ class EpochGroups(GroupKind, Generic[G, OfGroup]):
 
     def appliers(self) -> Mapping[type, Applier]:
         """Return what makes the records of these groups true."""
-        return dict.fromkeys(self._record_keys, self.apply)
+        return dict.fromkeys(self.group_type.applied_by, self.apply)
 
     def replayers(self) -> Mapping[type, Applier]:
         """Return the same, without what runs in memory."""
-        return dict.fromkeys(self._record_keys, self.replay)
+        return dict.fromkeys(self.group_type.applied_by, self.replay)
 
     def begin(self, now_ms: int) -> None:
         """Take the time of the event that is about to be handled."""

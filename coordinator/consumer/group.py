@@ -16,6 +16,7 @@ from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, Partitio
 from fencepost.coordinator.protocol.records import (
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
+    ConsumerGroupMemberMetadataKey,
     ConsumerGroupMetadataKey,
     ConsumerGroupMetadataValue,
     ConsumerGroupRegularExpressionKey,
@@ -204,6 +205,18 @@ class ConsumerGroup(EpochGroup[ConsumerGroupMember, Partitions]):
         )
         if value is not None:
             self._resolved[key.regular_expression] = value
+
+    metadata_key = ConsumerGroupMetadataKey
+    applied_by = MappingProxyType(
+        {
+            ConsumerGroupMetadataKey: apply_metadata,
+            ConsumerGroupMemberMetadataKey: EpochGroup.apply_member_metadata,
+            ConsumerGroupTargetAssignmentMetadataKey: EpochGroup.apply_target_metadata,
+            ConsumerGroupTargetAssignmentMemberKey: apply_target,
+            ConsumerGroupCurrentMemberAssignmentKey: apply_current_assignment,
+            ConsumerGroupRegularExpressionKey: apply_regular_expression,
+        }
+    )
 
     def _replace(
         self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None, key: RecordKey

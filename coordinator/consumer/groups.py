@@ -15,7 +15,6 @@ from fencepost.coordinator.consumer import describe, leaving, offset_fencing, re
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.heartbeat import ConsumerHeartbeatContext, heartbeat
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
-from fencepost.coordinator.consumer.records import APPLY, apply_to_groups
 from fencepost.coordinator.consumer.soft import (
     ConsumerGroupContact,
     ConsumerGroupSoftState,
@@ -86,6 +85,7 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
     soft: ConsumerSoftState
 
     name = CONSUMER_GROUP_TYPE
+    group_type = ConsumerGroup
     group_table = GROUP_TABLE
     member_key = ConsumerGroupMemberMetadataKey
     heartbeat_requests = (ConsumerGroupHeartbeatRequest,)
@@ -95,7 +95,7 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
     ) -> None:
         self.assignors = configured_assignors(config.group_consumer_assignors, assignors)
         self.soft = ConsumerSoftState(self._session_timeout_ms)
-        super().__init__(config, lambda own: own.settings(config), APPLY, apply_to_groups)
+        super().__init__(config, lambda own: own.settings(config))
         self.migration: Migration
         """Set by the coordinator: it knows groups of both kinds."""
         self._newest_topics = -1

@@ -91,20 +91,14 @@ def check_epoch(member: ConsumerGroupMember, epoch: int, owned: Partitions | Non
     """
     if epoch in (JOIN_EPOCH, member.member_epoch):
         return
-    if epoch > member.member_epoch:
-        raise ProtocolError(
-            ErrorCode.FENCED_MEMBER_EPOCH,
-            f"The consumer group member has a greater member epoch ({epoch}) than the one known by the "
-            f"group coordinator ({member.member_epoch}). The member must abandon all its partitions "
-            "and rejoin.",
-        )
-    if epoch != member.previous_member_epoch or not is_subset(owned, member.assigned):
-        raise ProtocolError(
-            ErrorCode.FENCED_MEMBER_EPOCH,
-            f"The consumer group member has a smaller member epoch ({epoch}) than the one known by the "
-            f"group coordinator ({member.member_epoch}). The member must abandon all its partitions "
-            "and rejoin.",
-        )
+    if epoch == member.previous_member_epoch < member.member_epoch and is_subset(owned, member.assigned):
+        return
+    kind = "greater" if epoch > member.member_epoch else "smaller"
+    raise ProtocolError(
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        f"The consumer group member has a {kind} member epoch ({epoch}) than the one known by the group "
+        f"coordinator ({member.member_epoch}). The member must abandon all its partitions and rejoin.",
+    )
 
 
 def is_subset(owned: Partitions | None, assigned: Partitions) -> bool:

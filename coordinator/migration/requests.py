@@ -14,7 +14,6 @@ from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.groups import ConsumerGroups
 from fencepost.coordinator.consumer.heartbeat import ConsumerHeartbeatContext, Evaluated
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
-from fencepost.coordinator.consumer.records import apply_to_groups
 from fencepost.coordinator.consumer.soft import ConsumerGroupSoftState
 from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.kinds import GroupKinds
@@ -114,7 +113,7 @@ class ClassicProtocolRequests:
         """A static member came back with the classic protocol, and nobody speaks the newer one any more."""
         after = _copy_of(group)
         for record in found.records:
-            apply_to_groups(after, record.key, record.value)
+            ConsumerGroup.apply(after, record.key, record.value)
         then = after[group.group_id]
         classic = downgrade.downgrade(then, (), around.image, around.now_ms)
         # Nobody tells members of what they have not taken up yet, unless they join anew.
@@ -227,5 +226,5 @@ def _copy_of(group: ConsumerGroup) -> dict[str, ConsumerGroup]:
     """Another group that is equal to this one, as a mapping to apply records to."""
     groups = {group.group_id: ConsumerGroup(group.group_id)}
     for record in group.records():
-        apply_to_groups(groups, record.key, record.value)
+        ConsumerGroup.apply(groups, record.key, record.value)
     return groups

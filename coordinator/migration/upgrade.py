@@ -13,7 +13,6 @@ from fencepost.coordinator.classic.member import ClassicGroupMember
 from fencepost.coordinator.config import ConsumerGroupMigrationPolicy, GroupCoordinatorConfig
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
-from fencepost.coordinator.consumer.records import apply_to_groups
 from fencepost.coordinator.consumer.subscription import topic_ids
 from fencepost.coordinator.protocol.classic import JoinGroupResponse, SyncGroupResponse
 from fencepost.coordinator.protocol.consumer_protocol import (
@@ -89,7 +88,7 @@ def upgrade(
     )
     upgraded = {group_id: ConsumerGroup(group_id)}
     for record in records[1:]:
-        apply_to_groups(upgraded, record.key, record.value)
+        ConsumerGroup.apply(upgraded, record.key, record.value)
     return upgraded[group_id], records
 
 

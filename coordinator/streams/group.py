@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any
 
 from fencepost.coordinator.epoch_groups import EpochGroup
@@ -12,6 +13,7 @@ from fencepost.coordinator.protocol.streams import NO_TASKS, Tasks, Topology
 from fencepost.coordinator.protocol.streams_records import (
     StreamsGroupCurrentMemberAssignmentKey,
     StreamsGroupCurrentMemberAssignmentValue,
+    StreamsGroupMemberMetadataKey,
     StreamsGroupMetadataKey,
     StreamsGroupMetadataValue,
     StreamsGroupTargetAssignmentMemberKey,
@@ -153,6 +155,18 @@ class StreamsGroup(EpochGroup[StreamsGroupMember, Tasks]):
         """Type 23: the topology."""
         self.topology = None if value is None else Topology(value.epoch, value.subtopologies)
         self.source_subtopologies = {} if self.topology is None else source_subtopologies(self.topology)
+
+    metadata_key = StreamsGroupMetadataKey
+    applied_by = MappingProxyType(
+        {
+            StreamsGroupMetadataKey: apply_metadata,
+            StreamsGroupMemberMetadataKey: EpochGroup.apply_member_metadata,
+            StreamsGroupTargetAssignmentMetadataKey: apply_target_metadata,
+            StreamsGroupTargetAssignmentMemberKey: apply_target,
+            StreamsGroupCurrentMemberAssignmentKey: apply_current_assignment,
+            StreamsGroupTopologyKey: apply_topology,
+        }
+    )
 
     def _replace(self, old: StreamsGroupMember | None, new: StreamsGroupMember | None, key: Any) -> None:
         self.owners.replace(old, new)

@@ -25,7 +25,6 @@ from fencepost.coordinator.streams import describe, offset_fencing
 from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.streams.heartbeat import StreamsHeartbeatContext, heartbeat
 from fencepost.coordinator.streams.leaving import group_tombstones, removal_records
-from fencepost.coordinator.streams.records import APPLY, apply_to_groups
 from fencepost.coordinator.streams.soft import StreamsSoftState
 from fencepost.coordinator.streams.states import STREAMS_GROUP_TABLE, StreamsGroupMemberState
 from fencepost.coordinator.streams.target import compute_target
@@ -45,6 +44,7 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
     soft: StreamsSoftState
 
     name = describe.STREAMS_GROUP_TYPE
+    group_type = StreamsGroup
     group_table = STREAMS_GROUP_TABLE
     member_key = StreamsGroupMemberMetadataKey
     heartbeat_requests = (StreamsGroupHeartbeatRequest,)
@@ -53,7 +53,7 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
     def __init__(self, config: GroupCoordinatorConfig, give_way: GiveWay) -> None:
         self._give_way = give_way
         self.soft = StreamsSoftState(self._session_timeout_ms)
-        super().__init__(config, lambda own: own.streams_settings(config), APPLY, apply_to_groups)
+        super().__init__(config, lambda own: own.streams_settings(config))
 
     def handlers(self) -> Mapping[type, RequestHandler]:
         """Return the handlers of KIP-1071's requests."""

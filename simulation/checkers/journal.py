@@ -15,8 +15,6 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 import msgspec
 
 from fencepost.coordinator.consumer.group import ConsumerGroup
-from fencepost.coordinator.consumer.records import APPLY as CONSUMER_RECORDS
-from fencepost.coordinator.consumer.records import apply_to_groups
 from fencepost.coordinator.journal.encoding import decode, encode
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.offsets.store import OffsetStore
@@ -24,8 +22,6 @@ from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.streams_records import StreamsGroupMetadataKey
 from fencepost.coordinator.streams.group import StreamsGroup
-from fencepost.coordinator.streams.records import APPLY as STREAMS_RECORDS
-from fencepost.coordinator.streams.records import apply_to_groups as apply_to_streams_groups
 from fencepost.simulation.checkers.base import Finding
 from fencepost.simulation.checkers.step import Touched
 
@@ -47,7 +43,13 @@ class JournalVersion(enum.StrEnum):
 
 
 _CHECKED: Final = frozenset(
-    {*CONSUMER_RECORDS, *STREAMS_RECORDS, r.GroupMetadataKey, r.OffsetCommitKey, r.PendingOffsetCommitKey}
+    {
+        *ConsumerGroup.applied_by,
+        *StreamsGroup.applied_by,
+        r.GroupMetadataKey,
+        r.OffsetCommitKey,
+        r.PendingOffsetCommitKey,
+    }
 )
 """Keys of the records that a shadow takes: those of a further kind have no bytes here."""
 
@@ -74,10 +76,10 @@ class Shadow:
         apply = self._appliers.get(kind)
         if apply is not None:
             apply(record.key, record.value)
-        elif kind in STREAMS_RECORDS:
-            apply_to_streams_groups(self.streams, record.key, record.value)
+        elif kind in StreamsGroup.applied_by:
+            StreamsGroup.apply(self.streams, record.key, record.value)
         else:
-            apply_to_groups(self.groups, record.key, record.value)
+            ConsumerGroup.apply(self.groups, record.key, record.value)
 
     def _apply_classic(self, key: r.GroupMetadataKey, value: r.GroupMetadataValue | None) -> None:
         self.stored.pop(key.group_id, None)

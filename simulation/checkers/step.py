@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec
 
-from fencepost.coordinator.consumer.records import APPLY as CONSUMER_RECORDS
+from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, Partitions, TopicId
 from fencepost.coordinator.protocol.outcome import Outcome
@@ -196,7 +196,7 @@ def touched_groups(records: Iterable[r.Record]) -> dict[str, Touched]:
     groups: dict[str, Touched] = {}
     for record in records:
         key = record.key
-        if type(key) not in CONSUMER_RECORDS:
+        if type(key) not in ConsumerGroup.applied_by:
             continue
         touched = groups.get(key.group_id)
         if touched is None:

@@ -13,7 +13,6 @@ import msgspec
 import fencepost.coordinator.assign.registry as assignors
 import fencepost.coordinator.consumer.heartbeat as heartbeats
 import fencepost.coordinator.consumer.reconcile as reconciliation
-import fencepost.coordinator.consumer.records as replaying
 import fencepost.coordinator.offsets.fetch as fetching
 from fencepost.coordinator.assign.spec import Assignor, GroupSpec
 from fencepost.coordinator.consumer import leaving, offset_fencing
@@ -392,7 +391,7 @@ SLIPS: Final = (
         "A tombstone of a member that compaction has removed already stops the load.",
         ("journal-replay",),
         CHURN,
-        (Patch(replaying, "APPLY", _tombstone_needs_a_member),),
+        (Patch(ConsumerGroup, "applied_by", _tombstone_needs_a_member),),
     ),
     Mutant(
         "silent-in-callbacks",
