@@ -19,7 +19,6 @@ from fencepost.coordinator.protocol.outcome import (
     NOTHING,
     DeadlineReached,
     ParkedResponse,
-    RegularExpressionsResolved,
     ResolveRegularExpressions,
     Response,
 )
@@ -124,8 +123,6 @@ class ManualClock:
         return _NO_TIMER
 
 
-Slices: TypeAlias = Callable[[], bool]
-"""Long work: each call does one slice, and returns true if that was the last."""
 Waiter: TypeAlias = Any
 """The world's own handle of a request whose response is parked: a future, a simulated call."""
 
@@ -144,7 +141,7 @@ class HostHooks:
     def deliver(self, responses: Sequence[tuple[Waiter, Response]], outcome: Any) -> None:
         """Send parked responses. `outcome` is of the step that released them."""
 
-    def later(self, work: Slices) -> None:
+    def later(self, work: Sliced[None]) -> None:
         """Run work behind the reply, slice by slice: the resolution of regular expressions."""
 
     def carry_out(self, effect: Any) -> None:
@@ -272,25 +269,17 @@ class CoordinatorHost(Generic[C]):
         waiting = [(parked.pop(one.token), one.response) for one in responses if one.token in parked]
         self._hooks.deliver(waiting, outcome)
 
-    def _resolution(self, effect: ResolveRegularExpressions) -> Slices:
+    def _resolution(self, effect: ResolveRegularExpressions) -> Sliced[None]:
         """Match the expressions with the topics of the moment at which the work begins."""
-        slices: Sliced[RegularExpressionsResolved] | None = None
-
-        def work() -> bool:
-            nonlocal slices
-            if self.closed:
-                return True
-            if slices is None:
-                # Only a coordinator of groups has this effect.
-                slices = resolving(effect, cast("CoordinatorOfGroups", self.coordinator).image)
+        # Only a coordinator of groups has this effect.
+        slices = resolving(effect, cast("CoordinatorOfGroups", self.coordinator).image)
+        while not self.closed:
             try:
                 next(slices)
             except StopIteration as end:
                 self.process(end.value)
-                return True
-            return False
-
-        return work
+                return
+            yield
 
     # -- time -------------------------------------------------------------------------------------------
 

@@ -17,7 +17,7 @@ import structlog
 
 from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
-from fencepost.coordinator.host import CoordinatorHost, HostHooks, Journal, Slices
+from fencepost.coordinator.host import CoordinatorHost, HostHooks, Journal
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.asks import Asks, AsksAndWaits
 from fencepost.coordinator.protocol.consumer import ListGroupsRequest, ListGroupsResponse
@@ -30,6 +30,7 @@ from fencepost.coordinator.protocol.outcome import (
     TopicsChanged,
 )
 from fencepost.coordinator.protocol.records import Record
+from fencepost.coordinator.protocol.slices import Sliced
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatResponse
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.refusals import refusal
@@ -66,13 +67,16 @@ class ServedHooks(HostHooks):
             if not future.done():
                 future.set_result(response)
 
-    def later(self, work: Slices) -> None:
+    def later(self, work: Sliced[None]) -> None:
         """Run one slice of the work in each of the loop's next turns."""
         self._loop.call_soon(self._slice, work)
 
-    def _slice(self, work: Slices) -> None:
-        if not work():
-            self.later(work)
+    def _slice(self, work: Sliced[None]) -> None:
+        try:
+            next(work)
+        except StopIteration:
+            return
+        self.later(work)
 
     def carry_out(self, effect: object) -> None:
         """Create topics, and log who was fenced if the application has set logging up."""

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from fencepost.coordinator.coordinator import GroupCoordinator
-from fencepost.coordinator.host import CoordinatorHost, HostHooks, Slices
+from fencepost.coordinator.host import CoordinatorHost, HostHooks
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import (
     NOTHING,
@@ -18,6 +18,7 @@ from fencepost.coordinator.protocol.outcome import (
     Response,
     TopicsChanged,
 )
+from fencepost.coordinator.protocol.slices import Sliced, at_once
 from fencepost.simulation.kafka.requests import GROUP_REQUESTS, MAY_WAIT, refuse
 from fencepost.simulation.kernel.host import Host, HostClock, HostTimer
 from fencepost.simulation.kernel.network import Call
@@ -119,9 +120,9 @@ class BrokerHost(Host, HostHooks):
         ready_us = now_us + self._replication.draw() if outcome.records else now_us
         self.run(_answer, (responses, ready_us))
 
-    def later(self, work: Slices) -> None:
+    def later(self, work: Sliced[None]) -> None:
         """Resolve regular expressions after the time that it takes."""
-        HostTimer(self, self.loop.now_us + self._cluster.regex.draw(), _finish, (work,))
+        HostTimer(self, self.loop.now_us + self._cluster.regex.draw(), at_once, (work,))
 
     def carry_out(self, effect: Effect) -> None:
         """Create the topics that a group of a Streams application waits for."""
@@ -205,11 +206,6 @@ class BrokerHost(Host, HostHooks):
             return
         if self.status is ACTIVE:
             self.step(TopicsChanged(image=self._cluster.topics))
-
-
-def _finish(work: Slices) -> None:
-    while not work():
-        pass
 
 
 def _answer(ready: tuple[Sequence[tuple[Call, Response]], int]) -> None:

@@ -21,7 +21,7 @@ from fencepost.coordinator.codec.framing import read_header
 from fencepost.coordinator.codec.registry import api_name, codec_of
 from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
-from fencepost.coordinator.host import CoordinatorHost, HostHooks, ManualClock, Slices
+from fencepost.coordinator.host import CoordinatorHost, HostHooks, ManualClock
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.cluster import Node
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
@@ -38,6 +38,7 @@ from fencepost.coordinator.protocol.outcome import (
     TopicsChanged,
 )
 from fencepost.coordinator.protocol.records import Record
+from fencepost.coordinator.protocol.slices import Sliced, at_once
 from fencepost.coordinator.protocol.streams import TopicInfo
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.server.cluster import KafkaCluster
@@ -108,7 +109,7 @@ class _OwnHooks(HostHooks):
     def stepped(self, event: Event, outcome: Outcome, now_ms: int) -> None:
         self._own.take(event, outcome)
 
-    def later(self, work: Slices) -> None:
+    def later(self, work: Sliced[None]) -> None:
         self._own.later(work)
 
 
@@ -128,7 +129,7 @@ class Own:
         self._config = config
         self._clock = ManualClock()
         self._resolved: dict[str, tuple[str, ...]] = {}
-        self._background: list[Slices] = []
+        self._background: list[Sliced[None]] = []
         self._host = CoordinatorHost(self.coordinator, MemoryJournal(), self._clock, _OwnHooks(self))
         self._cluster = KafkaCluster()
         self._cluster.nodes = (Node(node_id=1, host="127.0.0.1", port=9092),)
@@ -184,11 +185,10 @@ class Own:
         background, self._background = self._background, []
         self._resolved = {}
         for work in background:
-            while not work():
-                pass
+            at_once(work)
         return self._resolved if background else None
 
-    def later(self, work: Slices) -> None:
+    def later(self, work: Sliced[None]) -> None:
         """Keep work for `resolve`: the broker takes its time, too."""
         self._background.append(work)
 
