@@ -11,7 +11,9 @@ from abc import abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
 from types import MappingProxyType
-from typing import Any, ClassVar, Final, Generic, Protocol, Self, TypeVar
+from typing import Any, ClassVar, Final, Generic, Self, TypeVar
+
+import msgspec
 
 from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig, OfGroup, SettingsByGroup
 from fencepost.coordinator.kinds import Applier, GroupKind
@@ -33,19 +35,74 @@ INITIAL_EPOCH: Final = 1
 """Group and assignment epoch of a new group; the first change of its inputs makes 2 (KAFKA-19829)."""
 
 
-class EpochMember(Protocol):
-    """A member of such a group: a frozen value."""
+class EpochMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+    """A member of such a group: a value, replaced as a whole when a record says so.
 
-    @property
-    def member_id(self) -> MemberId:
-        """Return the member's id."""
+    What the member said of itself has the names that its record has.
+    """
 
-    @property
-    def member_epoch(self) -> int:
-        """Return the epoch that the member has reached."""
+    metadata_key: ClassVar[type[Any]]
+    metadata_value: ClassVar[type[Any]]
+    """The record of what the member said of itself."""
+    assignment_key: ClassVar[type[Any]]
+    assignment_value: ClassVar[type[Any]]
+    """The record of its epochs, its state and what it holds."""
+    nothing: ClassVar[Any]
+    """What a member holds that holds nothing."""
+
+    member_id: MemberId
+    instance_id: str | None = None
+    rack_id: str | None = None
+    client_id: str = ""
+    client_host: str = ""
+    rebalance_timeout_ms: int = -1
+    member_epoch: int = 0
+    previous_member_epoch: int = 0
+    """The epoch before the last evaluation; a member may come with it when a response was lost."""
+    state: Any
+    assigned: Any
+    pending_revocation: Any
+    assignment_epochs: dict[str, dict[int, int]] = {}
+    """The epoch at which each partition, or active task, of both became assigned (KIP-1251).
+
+    By topic id, or subtopology, and partition.
+    """
+
+    def metadata_record(self, group_id: str) -> Record:
+        """Return the record of what the member said of itself."""
+        said = (getattr(self, name) for name in self.metadata_value.__struct_fields__)
+        return Record(self.metadata_key(group_id, self.member_id), self.metadata_value(*said))
 
     def with_metadata(self, value: Any) -> Self:
         """Return the member after a record of what it said of itself."""
+        return msgspec.structs.replace(
+            self, **{name: getattr(value, name) for name in self.metadata_value.__struct_fields__}
+        )
+
+    def assignment_record(self, group_id: str) -> Record:
+        """Return the record of the member's epochs, its state and what it holds."""
+        return Record(
+            self.assignment_key(group_id, self.member_id),
+            self.assignment_value(
+                member_epoch=self.member_epoch,
+                previous_member_epoch=self.previous_member_epoch,
+                state=self.state.code,
+                assigned=self.assigned,
+                pending_revocation=self.pending_revocation,
+                assignment_epochs=self.assignment_epochs,
+            ),
+        )
+
+    def without_assignment(self) -> Self:
+        """Return the member after the tombstone of its assignment: it holds nothing, and is about to go."""
+        return msgspec.structs.replace(
+            self,
+            member_epoch=LEAVE_EPOCH,
+            previous_member_epoch=LEAVE_EPOCH,
+            assigned=self.nothing,
+            pending_revocation=self.nothing,
+            assignment_epochs={},
+        )
 
 
 M = TypeVar("M", bound=EpochMember)

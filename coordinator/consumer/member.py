@@ -1,50 +1,45 @@
-"""One member of a consumer group: a frozen value, replaced as a whole when a record says so."""
+"""One member of a consumer group."""
 
 from __future__ import annotations
 
 import msgspec
 
 from fencepost.coordinator.consumer.states import STATES_BY_CODE, ConsumerGroupMemberState
+from fencepost.coordinator.epoch_groups import EpochMember
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
-from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, NO_PARTITIONS, MemberId, Partitions, TopicId
+from fencepost.coordinator.protocol.ids import NO_PARTITIONS, Partitions, TopicId
 from fencepost.coordinator.protocol.records import (
     ClassicMemberMetadata,
     ConsumerGroupCurrentMemberAssignmentKey,
     ConsumerGroupCurrentMemberAssignmentValue,
     ConsumerGroupMemberMetadataKey,
     ConsumerGroupMemberMetadataValue,
-    Record,
 )
 
 STABLE = ConsumerGroupMemberState.STABLE
 """A name of its own: in Python 3.11 an attribute of an enum class costs as much as a call."""
 
 
-class ConsumerGroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
+class ConsumerGroupMember(EpochMember, frozen=True, kw_only=True, gc=False):
     """What the coordinator knows of a member: what it said of itself, its epochs, and what it holds.
 
     `assigned` and `pending_revocation` are disjoint, and no other member holds any of them.
     """
 
-    member_id: MemberId
-    instance_id: str | None = None
-    rack_id: str | None = None
-    client_id: str = ""
-    client_host: str = ""
+    metadata_key = ConsumerGroupMemberMetadataKey
+    metadata_value = ConsumerGroupMemberMetadataValue
+    assignment_key = ConsumerGroupCurrentMemberAssignmentKey
+    assignment_value = ConsumerGroupCurrentMemberAssignmentValue
+    nothing = NO_PARTITIONS
+
     subscribed_topic_names: tuple[str, ...] = ()
     """Sorted, without duplicates."""
     subscribed_topic_regex: str | None = ""
     """"" until the member brings one; None only from a journal of another coordinator."""
-    rebalance_timeout_ms: int = -1
     server_assignor: str | None = None
-    member_epoch: int = 0
-    previous_member_epoch: int = 0
-    """The epoch before the last evaluation; a member may come with it when an answer was lost."""
     state: ConsumerGroupMemberState = ConsumerGroupMemberState.STABLE
     assigned: Partitions = NO_PARTITIONS
     pending_revocation: Partitions = NO_PARTITIONS
-    assignment_epochs: dict[TopicId, dict[int, int]] = {}
-    """The member epoch at which each held partition became assigned (KIP-1251); covers both sets above."""
     classic: ClassicMemberMetadata | None = None
     """What marks a member that speaks the classic protocol (KIP-848, Migration)."""
 
@@ -100,21 +95,6 @@ class ConsumerGroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             and request.client_host == self.client_host
         )
 
-    def with_metadata(self, value: ConsumerGroupMemberMetadataValue) -> ConsumerGroupMember:
-        """The member after a MemberMetadata record."""
-        return msgspec.structs.replace(
-            self,
-            instance_id=value.instance_id,
-            rack_id=value.rack_id,
-            client_id=value.client_id,
-            client_host=value.client_host,
-            subscribed_topic_names=value.subscribed_topic_names,
-            subscribed_topic_regex=value.subscribed_topic_regex,
-            rebalance_timeout_ms=value.rebalance_timeout_ms,
-            server_assignor=value.server_assignor,
-            classic=value.classic,
-        )
-
     def with_assignment(
         self, value: ConsumerGroupCurrentMemberAssignmentValue, target: Partitions = NO_PARTITIONS
     ) -> ConsumerGroupMember:
@@ -142,48 +122,6 @@ class ConsumerGroupMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
             assigned=assigned,
             pending_revocation=pending,
             assignment_epochs=epochs,
-        )
-
-    def without_assignment(self) -> ConsumerGroupMember:
-        """The member after the tombstone of its assignment: it holds nothing, and is about to go."""
-        return msgspec.structs.replace(
-            self,
-            member_epoch=LEAVE_EPOCH,
-            previous_member_epoch=LEAVE_EPOCH,
-            assigned=NO_PARTITIONS,
-            pending_revocation=NO_PARTITIONS,
-            assignment_epochs={},
-        )
-
-    def metadata_record(self, group_id: str) -> Record:
-        """The record of what the member said of itself."""
-        return Record(
-            ConsumerGroupMemberMetadataKey(group_id, self.member_id),
-            ConsumerGroupMemberMetadataValue(
-                instance_id=self.instance_id,
-                rack_id=self.rack_id,
-                client_id=self.client_id,
-                client_host=self.client_host,
-                subscribed_topic_names=self.subscribed_topic_names,
-                subscribed_topic_regex=self.subscribed_topic_regex,
-                rebalance_timeout_ms=self.rebalance_timeout_ms,
-                server_assignor=self.server_assignor,
-                classic=self.classic,
-            ),
-        )
-
-    def assignment_record(self, group_id: str) -> Record:
-        """The record of its epochs, its state and what it holds."""
-        return Record(
-            ConsumerGroupCurrentMemberAssignmentKey(group_id, self.member_id),
-            ConsumerGroupCurrentMemberAssignmentValue(
-                member_epoch=self.member_epoch,
-                previous_member_epoch=self.previous_member_epoch,
-                state=self.state.code,
-                assigned=self.assigned,
-                pending_revocation=self.pending_revocation,
-                assignment_epochs=self.assignment_epochs,
-            ),
         )
 
 
