@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import msgspec
@@ -17,72 +17,55 @@ from fencepost.coordinator.protocol.records import GroupMetadataMember
 from fencepost.member.classic.assignor import Subscriber
 from fencepost.member.classic.assignors.sticky import CooperativeStickyAssignor
 from fencepost.member.classic.ownership import ClassicOwnership
-from fencepost.simulation.mutants.mutant import Mutant, Patch
+from fencepost.simulation.mutants.mutant import Mutant, Original, instead_of
 from fencepost.simulation.mutants.slips import NOBODY
 
-_Function = Callable[..., Any]
 _DEPLOY: Final = ("classic-rolling-deploy",)
 _RESTARTS_AFTER: Final = 3
 
 
-def _keeps_partitions(prepare: _Function) -> _Function:
-    def mutated(self: ClassicOwnership, *arguments: Any) -> bool:
-        was, self.cooperative = self.cooperative, True
-        try:
-            return bool(prepare(self, *arguments))
-        finally:
-            self.cooperative = was
-
-    return mutated
+def _keeps_partitions(prepare: Original, self: ClassicOwnership, *arguments: Any) -> bool:
+    was, self.cooperative = self.cooperative, True
+    try:
+        return bool(prepare(self, *arguments))
+    finally:
+        self.cooperative = was
 
 
-def _gives_away_at_once(assign: _Function) -> _Function:
-    def mutated(
-        self: Any, partitions: Mapping[str, int], members: Sequence[Subscriber]
-    ) -> Mapping[MemberId, ConsumerProtocolAssignment]:
-        told = []
-        for member in members:
-            subscription = member.subscription
-            if subscription is not None:
-                subscription = msgspec.structs.replace(subscription, owned={})
-            told.append(member._replace(subscription=subscription))
-        given: Mapping[MemberId, ConsumerProtocolAssignment] = assign(self, partitions, told)
-        return given
-
-    return mutated
+def _gives_away_at_once(
+    assign: Original, self: Any, partitions: Mapping[str, int], members: Sequence[Subscriber]
+) -> Mapping[MemberId, ConsumerProtocolAssignment]:
+    told = []
+    for member in members:
+        subscription = member.subscription
+        if subscription is not None:
+            subscription = msgspec.structs.replace(subscription, owned={})
+        told.append(member._replace(subscription=subscription))
+    given: Mapping[MemberId, ConsumerProtocolAssignment] = assign(self, partitions, told)
+    return given
 
 
-def _restarts(next_generation: _Function) -> _Function:
-    def mutated(self: ClassicGroup, now_ms: int) -> None:
-        if self.generation == _RESTARTS_AFTER:
-            self.generation = 0
-        next_generation(self, now_ms)
-
-    return mutated
+def _restarts(next_generation: Original, self: ClassicGroup, now_ms: int) -> None:
+    if self.generation == _RESTARTS_AFTER:
+        self.generation = 0
+    next_generation(self, now_ms)
 
 
-def _any_generation(_: _Function) -> _Function:
-    def mutated(
-        group: ClassicGroup, member_id: MemberId, instance_id: str | None, generation: int
-    ) -> ClassicGroupMember:
-        return group.check_member(member_id, instance_id)
-
-    return mutated
+def _any_generation(
+    _: Original, group: ClassicGroup, member_id: MemberId, instance_id: str | None, generation: int
+) -> ClassicGroupMember:
+    return group.check_member(member_id, instance_id)
 
 
-def _writes_the_last_one(record: _Function) -> _Function:
-    def mutated(self: ClassicGroupMember, protocol: str | None, assignment: bytes) -> GroupMetadataMember:
-        written: GroupMetadataMember = record(self, protocol, self.assignment)
-        return written
+def _writes_the_last_one(
+    record: Original, self: ClassicGroupMember, protocol: str | None, assignment: bytes
+) -> GroupMetadataMember:
+    written: GroupMetadataMember = record(self, protocol, self.assignment)
+    return written
 
-    return mutated
 
-
-def _nothing(_: _Function) -> _Function:
-    def mutated(data: bytes) -> ConsumerProtocolAssignment:
-        return ConsumerProtocolAssignment(partitions={})
-
-    return mutated
+def _nothing(_: Original, data: bytes) -> ConsumerProtocolAssignment:
+    return ConsumerProtocolAssignment(partitions={})
 
 
 CLASSIC_MUTANTS: Final = (
@@ -92,7 +75,7 @@ CLASSIC_MUTANTS: Final = (
         "A member with an eager assignor joins again without letting go of what it has.",
         ("classic-joins",),
         _DEPLOY,
-        (Patch(ClassicOwnership, "prepare", _keeps_partitions),),
+        (instead_of(ClassicOwnership, "prepare", _keeps_partitions),),
         ("group.partition_assignment_strategy=range",),
     ),
     Mutant(
@@ -101,7 +84,7 @@ CLASSIC_MUTANTS: Final = (
         "A leader with the cooperative assignor gives partitions away that others still have.",
         ("classic-assignment",),
         _DEPLOY,
-        (Patch(CooperativeStickyAssignor, "assign", _gives_away_at_once),),
+        (instead_of(CooperativeStickyAssignor, "assign", _gives_away_at_once),),
     ),
     Mutant(
         "generations-restart",
@@ -109,7 +92,7 @@ CLASSIC_MUTANTS: Final = (
         "The generation after the third one is the first again.",
         ("classic-generations",),
         _DEPLOY,
-        (Patch(ClassicGroup, "next_generation", _restarts),),
+        (instead_of(ClassicGroup, "next_generation", _restarts),),
     ),
     Mutant(
         "any-generation",
@@ -117,7 +100,7 @@ CLASSIC_MUTANTS: Final = (
         "Heartbeats and commits are taken in whatever generation they are sent.",
         ("classic-answers", "commit-fenced"),
         _DEPLOY,
-        (Patch(sessions, "check_generation", _any_generation),),
+        (instead_of(sessions, "check_generation", _any_generation),),
     ),
     Mutant(
         "last-assignment-written",
@@ -125,7 +108,7 @@ CLASSIC_MUTANTS: Final = (
         "What is written of a generation is the assignment of the one before.",
         ("classic-record",),
         _DEPLOY,
-        (Patch(ClassicGroupMember, "record", _writes_the_last_one),),
+        (instead_of(ClassicGroupMember, "record", _writes_the_last_one),),
     ),
     Mutant(
         "upgraded-with-nothing",
@@ -133,6 +116,6 @@ CLASSIC_MUTANTS: Final = (
         "Members of a classic group that becomes a consumer group count as having nothing.",
         ("one-claimant",),
         ("rolling-migration",),
-        (Patch(upgrade, "read_assignment", _nothing),),
+        (instead_of(upgrade, "read_assignment", _nothing),),
     ),
 )

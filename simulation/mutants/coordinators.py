@@ -22,83 +22,79 @@ from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, NO_PARTITIONS, Partitions, TopicId
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.records import ConsumerGroupTargetAssignmentMemberValue, Record
-from fencepost.simulation.mutants.mutant import Mutant, Patch
+from fencepost.simulation.mutants.mutant import Mutant, instead_of
 
 CHURN: Final = ("scale-up-and-down", "swarm", "rolling-deploy", "crash-and-return")
 LOSSES: Final = ("lossy-network", "swarm", "partitioned-members", "coordinator-failover")
 
 
-def _forgetful_map(original: Callable[..., None]) -> Callable[..., None]:
+def _forgetful_map(
+    original: Callable[..., None],
+    self: PartitionEpochs,
+    old: ConsumerGroupMember | None,
+    new: ConsumerGroupMember | None,
+) -> None:
     """What is assigned is entered before what was pending is taken out, whoever holds it by then."""
-
-    def replace(
-        self: PartitionEpochs, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None
-    ) -> None:
-        topics = self._topics
-        original(self, old, new)
-        for topic_id, partitions in (NO_PARTITIONS if old is None else old.pending_revocation).items():
-            still = () if new is None else new.pending_revocation.get(topic_id, ())
-            holders = topics.get(topic_id, [])
-            for partition in partitions:
-                if partition not in still and partition < len(holders):
-                    self._held -= holders[partition] is not None
-                    holders[partition] = None
-
-    return replace
+    topics = self._topics
+    original(self, old, new)
+    for topic_id, partitions in (NO_PARTITIONS if old is None else old.pending_revocation).items():
+        still = () if new is None else new.pending_revocation.get(topic_id, ())
+        holders = topics.get(topic_id, [])
+        for partition in partitions:
+            if partition not in still and partition < len(holders):
+                self._held -= holders[partition] is not None
+                holders[partition] = None
 
 
-def _epoch_zero_is_smaller(_: Callable[..., None]) -> Callable[..., None]:
+def _epoch_zero_is_smaller(
+    _: Callable[..., None], member: ConsumerGroupMember, epoch: int, owned: Partitions | None
+) -> None:
     """A repeated join is judged as any smaller epoch."""
-
-    def check_epoch(member: ConsumerGroupMember, epoch: int, owned: Partitions | None) -> None:
-        if epoch == member.member_epoch:
-            return
-        lost_reply = epoch == member.previous_member_epoch and validation.is_subset(owned, member.assigned)
-        if epoch > member.member_epoch or not lost_reply:
-            raise ProtocolError(ErrorCode.FENCED_MEMBER_EPOCH, "the epoch is not the member's")
-
-    return check_epoch
+    if epoch == member.member_epoch:
+        return
+    lost_reply = epoch == member.previous_member_epoch and validation.is_subset(owned, member.assigned)
+    if epoch > member.member_epoch or not lost_reply:
+        raise ProtocolError(ErrorCode.FENCED_MEMBER_EPOCH, "the epoch is not the member's")
 
 
-def _lost_reply_is_fenced(original: Callable[..., None]) -> Callable[..., None]:
+def _lost_reply_is_fenced(
+    original: Callable[..., None], member: ConsumerGroupMember, epoch: int, owned: Partitions | None
+) -> None:
     """The epoch before is refused whatever the member owns."""
-
-    def check_epoch(member: ConsumerGroupMember, epoch: int, owned: Partitions | None) -> None:
-        if epoch not in (JOIN_EPOCH, member.member_epoch):
-            raise ProtocolError(ErrorCode.FENCED_MEMBER_EPOCH, "the epoch is not the member's")
-        original(member, epoch, owned)
-
-    return check_epoch
+    if epoch not in (JOIN_EPOCH, member.member_epoch):
+        raise ProtocolError(ErrorCode.FENCED_MEMBER_EPOCH, "the epoch is not the member's")
+    original(member, epoch, owned)
 
 
-def _owner_by_epoch(original: Callable[..., ConsumerGroupMember]) -> Callable[..., ConsumerGroupMember]:
+def _owner_by_epoch(
+    original: Callable[..., ConsumerGroupMember], member: ConsumerGroupMember, *, taken: Taken, **rest: Any
+) -> ConsumerGroupMember:
     """A partition whose holder has the same epoch as this member is taken to be its own."""
+    epochs = getattr(taken, "__self__", None)
+    if not isinstance(epochs, PartitionEpochs):
+        return original(member, taken=taken, **rest)
 
-    def reconcile(member: ConsumerGroupMember, *, taken: Taken, **rest: Any) -> ConsumerGroupMember:
-        epochs = getattr(taken, "__self__", None)
-        if not isinstance(epochs, PartitionEpochs):
-            return original(member, taken=taken, **rest)
+    def by_epoch(topic_id: TopicId, partitions: Iterable[int]) -> set[int]:
+        return {p for p in taken(topic_id, partitions) if epochs.of(topic_id, p) != member.member_epoch}
 
-        def by_epoch(topic_id: TopicId, partitions: Iterable[int]) -> set[int]:
-            return {p for p in taken(topic_id, partitions) if epochs.of(topic_id, p) != member.member_epoch}
-
-        return original(member, taken=by_epoch, **rest)
-
-    return reconcile
+    return original(member, taken=by_epoch, **rest)
 
 
-def _target_is_told(original: Callable[..., Outcome]) -> Callable[..., Outcome]:
+def _target_is_told(
+    original: Callable[..., Outcome],
+    group: ConsumerGroup,
+    soft: Any,
+    request: Any,
+    member_id: str,
+    *around: Any,
+) -> Outcome:
     """The reply has the member's target instead of what is free of it."""
-
-    def heartbeat(group: ConsumerGroup, soft: Any, request: Any, member_id: str, around: Any) -> Outcome:
-        outcome = original(group, soft, request, member_id, around)
-        reply = outcome.reply
-        if not isinstance(reply, ConsumerGroupHeartbeatResponse) or reply.assignment is None:
-            return outcome
-        told = msgspec.structs.replace(reply, assignment=_target(group, outcome.records, member_id))
-        return Outcome(records=outcome.records, reply=told, effects=outcome.effects)
-
-    return heartbeat
+    outcome = original(group, soft, request, member_id, *around)
+    reply = outcome.reply
+    if not isinstance(reply, ConsumerGroupHeartbeatResponse) or reply.assignment is None:
+        return outcome
+    told = msgspec.structs.replace(reply, assignment=_target(group, outcome.records, member_id))
+    return Outcome(records=outcome.records, reply=told, effects=outcome.effects)
 
 
 def _target(group: ConsumerGroup, records: tuple[Record, ...], member_id: str) -> Partitions:
@@ -114,84 +110,72 @@ def _target(group: ConsumerGroup, records: tuple[Record, ...], member_id: str) -
 
 def _delivered_is_delivered(
     original: Callable[..., ConsumerGroupHeartbeatResponse],
-) -> Callable[..., ConsumerGroupHeartbeatResponse]:
+    request: Any,
+    old: ConsumerGroupMember,
+    new: ConsumerGroupMember,
+    interval_ms: int,
+) -> ConsumerGroupHeartbeatResponse:
     """An assignment is told once; a full heartbeat does not bring it again."""
-
-    def reply(
-        request: Any, old: ConsumerGroupMember, new: ConsumerGroupMember, interval_ms: int
-    ) -> ConsumerGroupHeartbeatResponse:
-        answer = original(request, old, new, interval_ms)
-        told = request.member_epoch == JOIN_EPOCH or old.assigned != new.assigned
-        return answer if told else msgspec.structs.replace(answer, assignment=None)
-
-    return reply
+    answer = original(request, old, new, interval_ms)
+    told = request.member_epoch == JOIN_EPOCH or old.assigned != new.assigned
+    return answer if told else msgspec.structs.replace(answer, assignment=None)
 
 
 def _epoch_moves_in_revocation(
-    original: Callable[..., ConsumerGroupMember],
-) -> Callable[..., ConsumerGroupMember]:
+    original: Callable[..., ConsumerGroupMember], member: ConsumerGroupMember, target_epoch: int, *rest: Any
+) -> ConsumerGroupMember:
     """A revocation that follows another one has the next epoch already."""
-
-    def next_step(member: ConsumerGroupMember, target_epoch: int, *rest: Any) -> ConsumerGroupMember:
-        found = original(member, target_epoch, *rest)
-        again = found.state is member.state is ConsumerGroupMemberState.UNREVOKED_PARTITIONS
-        if not again or found.member_epoch >= target_epoch:
-            return found
-        return msgspec.structs.replace(found, member_epoch=found.member_epoch + 1)
-
-    return next_step
+    found = original(member, target_epoch, *rest)
+    again = found.state is member.state is ConsumerGroupMemberState.UNREVOKED_PARTITIONS
+    if not again or found.member_epoch >= target_epoch:
+        return found
+    return msgspec.structs.replace(found, member_epoch=found.member_epoch + 1)
 
 
 def _recomputed_in_revocation(
     original: Callable[..., ConsumerGroupMember],
-) -> Callable[..., ConsumerGroupMember]:
+    member: ConsumerGroupMember,
+    *,
+    target_epoch: int,
+    target: Partitions,
+    owned: Any,
+    **rest: Any,
+) -> ConsumerGroupMember:
     """A newer target adds to what is to be revoked, and starts the timer anew."""
-
-    def reconcile(
-        member: ConsumerGroupMember, *, target_epoch: int, target: Partitions, owned: Any, **rest: Any
-    ) -> ConsumerGroupMember:
-        waiting = member.state is ConsumerGroupMemberState.UNREVOKED_PARTITIONS
-        if not waiting or reconciliation.releases(owned, member.pending_revocation):
-            return original(member, target_epoch=target_epoch, target=target, owned=owned, **rest)
-        keep: dict[TopicId, tuple[int, ...]] = {}
-        pending = {topic_id: set(numbers) for topic_id, numbers in member.pending_revocation.items()}
-        for topic_id, numbers in member.assigned.items():
-            wanted = target.get(topic_id, ())
-            if kept := tuple(n for n in numbers if n in wanted):
-                keep[topic_id] = kept
-            if gone := set(numbers).difference(wanted):
-                pending.setdefault(topic_id, set()).update(gone)
-        revoke = {topic_id: tuple(sorted(numbers)) for topic_id, numbers in sorted(pending.items())}
-        return msgspec.structs.replace(member, assigned=keep, pending_revocation=revoke)
-
-    return reconcile
+    waiting = member.state is ConsumerGroupMemberState.UNREVOKED_PARTITIONS
+    if not waiting or reconciliation.releases(owned, member.pending_revocation):
+        return original(member, target_epoch=target_epoch, target=target, owned=owned, **rest)
+    keep: dict[TopicId, tuple[int, ...]] = {}
+    pending = {topic_id: set(numbers) for topic_id, numbers in member.pending_revocation.items()}
+    for topic_id, numbers in member.assigned.items():
+        wanted = target.get(topic_id, ())
+        if kept := tuple(n for n in numbers if n in wanted):
+            keep[topic_id] = kept
+        if gone := set(numbers).difference(wanted):
+            pending.setdefault(topic_id, set()).update(gone)
+    revoke = {topic_id: tuple(sorted(numbers)) for topic_id, numbers in sorted(pending.items())}
+    return msgspec.structs.replace(member, assigned=keep, pending_revocation=revoke)
 
 
 def _any_topic_is_subscribed(
     original: Callable[..., ConsumerGroupMember],
-) -> Callable[..., ConsumerGroupMember]:
+    member: ConsumerGroupMember,
+    *,
+    target: Partitions,
+    subscribed: Any,
+    **rest: Any,
+) -> ConsumerGroupMember:
     """The target is applied as it is, topics that the member has dropped meanwhile included."""
-
-    def reconcile(
-        member: ConsumerGroupMember, *, target: Partitions, subscribed: Any, **rest: Any
-    ) -> ConsumerGroupMember:
-        everything = frozenset((*subscribed, *target, *member.assigned))
-        return original(member, target=target, subscribed=everything, **rest)
-
-    return reconcile
+    everything = frozenset((*subscribed, *target, *member.assigned))
+    return original(member, target=target, subscribed=everything, **rest)
 
 
-def _null_releases(original: Callable[..., bool]) -> Callable[..., bool]:
+def _null_releases(original: Callable[..., bool], owned: Partitions | None, partitions: Partitions) -> bool:
     """A heartbeat that lists nothing is taken for one that owns nothing."""
-
-    def releases(owned: Partitions | None, partitions: Partitions) -> bool:
-        return owned is None or original(owned, partitions)
-
-    return releases
+    return owned is None or original(owned, partitions)
 
 
-def _does_nothing(_: Callable[..., None]) -> Callable[..., None]:
-    return lambda *_arguments, **_named: None
+def _does_nothing(*_arguments: Any, **_named: Any) -> None: ...
 
 
 COORDINATOR_MUTANTS: Final = (
@@ -201,7 +185,7 @@ COORDINATOR_MUTANTS: Final = (
         "A partition that is given back to the member that was to revoke it drops out of the map of holders.",
         ("owners-map", "one-owner"),
         ("churn",),
-        (Patch(PartitionEpochs, "replace", _forgetful_map),),
+        (instead_of(PartitionEpochs, "replace", _forgetful_map),),
         ("group.members=2", 'application.callback={median="8s", p99="20s"}'),
     ),
     Mutant(
@@ -210,7 +194,7 @@ COORDINATOR_MUTANTS: Final = (
         "Epoch 0 of a known member counts as a smaller epoch: it cannot join again.",
         ("heartbeat-answers",),
         ("lossy-network",),
-        (Patch(validation, "check_epoch", _epoch_zero_is_smaller),),
+        (instead_of(validation, "check_epoch", _epoch_zero_is_smaller),),
     ),
     Mutant(
         "owner-by-epoch",
@@ -218,7 +202,7 @@ COORDINATOR_MUTANTS: Final = (
         "Ownership is matched on the epoch, which two members can share.",
         ("one-owner", "owners-map", "one-claimant"),
         CHURN,
-        (Patch(heartbeats, "reconcile", _owner_by_epoch),),
+        (instead_of(heartbeats, "reconcile", _owner_by_epoch),),
     ),
     Mutant(
         "target-told-early",
@@ -226,7 +210,7 @@ COORDINATOR_MUTANTS: Final = (
         "A member is told its target before the old owner has let go.",
         ("granted-after-release", "reply-equals-state", "one-claimant"),
         CHURN,
-        (Patch(consumer_groups, "heartbeat", _target_is_told),),
+        (instead_of(consumer_groups, "heartbeat", _target_is_told),),
     ),
     Mutant(
         "lost-reply-fenced",
@@ -234,7 +218,7 @@ COORDINATOR_MUTANTS: Final = (
         "After a lost reply that moved the epoch the member is fenced, though it owns nothing it should not.",
         ("heartbeat-answers",),
         LOSSES,
-        (Patch(validation, "check_epoch", _lost_reply_is_fenced),),
+        (instead_of(validation, "check_epoch", _lost_reply_is_fenced),),
     ),
     Mutant(
         "lost-assignment-not-repeated",
@@ -242,7 +226,7 @@ COORDINATOR_MUTANTS: Final = (
         "An assignment counts as delivered once it was sent: a full heartbeat does not bring it again.",
         ("assignment-present",),
         LOSSES,
-        (Patch(heartbeats, "_reply", _delivered_is_delivered),),
+        (instead_of(heartbeats, "_reply", _delivered_is_delivered),),
     ),
     Mutant(
         "epoch-moves-in-revocation",
@@ -250,7 +234,7 @@ COORDINATOR_MUTANTS: Final = (
         "A member that has revoked and must revoke again gets the next epoch at once.",
         ("revocation-frozen",),
         CHURN,
-        (Patch(reconciliation, "_next", _epoch_moves_in_revocation),),
+        (instead_of(reconciliation, "_next", _epoch_moves_in_revocation),),
     ),
     Mutant(
         "recomputed-in-revocation",
@@ -258,7 +242,7 @@ COORDINATOR_MUTANTS: Final = (
         "A new target is applied while a revocation is outstanding.",
         ("revocation-frozen", "revocation-bounded"),
         ("slow-callbacks-and-poll-timeouts",),
-        (Patch(heartbeats, "reconcile", _recomputed_in_revocation),),
+        (instead_of(heartbeats, "reconcile", _recomputed_in_revocation),),
     ),
     Mutant(
         "unsubscribed-topic-assigned",
@@ -266,7 +250,7 @@ COORDINATOR_MUTANTS: Final = (
         "A target is applied with topics that the member has dropped from its subscription meanwhile.",
         ("assigned-in-target",),
         ("swarm", "growing-topics", "regex-subscriptions"),
-        (Patch(heartbeats, "reconcile", _any_topic_is_subscribed),),
+        (instead_of(heartbeats, "reconcile", _any_topic_is_subscribed),),
     ),
     Mutant(
         "null-releases",
@@ -274,7 +258,7 @@ COORDINATOR_MUTANTS: Final = (
         "A heartbeat without a list of partitions counts as one with an empty list.",
         ("revocation-frozen", "one-claimant"),
         CHURN,
-        (Patch(reconciliation, "releases", _null_releases),),
+        (instead_of(reconciliation, "releases", _null_releases),),
     ),
     Mutant(
         "stale-instance-entry",
@@ -282,7 +266,7 @@ COORDINATOR_MUTANTS: Final = (
         "The instance id of a member that went still leads to it.",
         ("static-bijection", "bounded-memory"),
         ("static-rolling-deploy",),
-        (Patch(ConsumerGroup, "_forget_instance", _does_nothing),),
+        (instead_of(ConsumerGroup, "_forget_instance", _does_nothing),),
     ),
     Mutant(
         "contacts-leak",
@@ -290,6 +274,6 @@ COORDINATOR_MUTANTS: Final = (
         "Timers and contacts of members that went are kept.",
         ("bounded-memory", "timers-armed"),
         CHURN,
-        (Patch(SoftState, "_forget", _does_nothing),),
+        (instead_of(SoftState, "_forget", _does_nothing),),
     ),
 )

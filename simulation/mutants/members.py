@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
 
 from fencepost.coordinator.protocol.errors import ErrorCode
@@ -15,28 +15,22 @@ from fencepost.member.consumer.heartbeats import Heartbeats, SentFields
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.reconciliation import Assignment, Callback, Pass, PassResult, Reconciler
 from fencepost.simulation.mutants.coordinators import CHURN, LOSSES
-from fencepost.simulation.mutants.mutant import Mutant, Patch
-
-_Method = Callable[..., Any]
+from fencepost.simulation.mutants.mutant import Mutant, Original, Patch, instead_of
 
 
-def _keepalive_after_failure(original: _Method) -> _Method:
+def _keepalive_after_failure(original: Original, self: Heartbeats, now_ms: int, *, wait: bool = True) -> None:
     """After a failure the next heartbeat says only what changed."""
-
-    def failed(self: Heartbeats, now_ms: int, *, wait: bool = True) -> None:
-        sent = self._sent
-        self._sent = SentFields()
-        original(self, now_ms, wait=wait)
-        self._sent = sent
-
-    return failed
+    sent = self._sent
+    self._sent = SentFields()
+    original(self, now_ms, wait=wait)
+    self._sent = sent
 
 
 _put_aside: Final[dict[Reconciler, tuple[Any, int]]] = {}
 """By reconciler: what a late commit holds and until when. Members themselves have no place for it."""
 
 
-def _late_commit(_: _Method) -> _Method:
+def _late_commit(_: Original) -> Original:
     """The commit before a release is put aside, and the release goes on without it."""
     _put_aside.clear()
 
@@ -47,47 +41,33 @@ def _late_commit(_: _Method) -> _Method:
     return commit
 
 
-def _commit_after_release(original: _Method) -> _Method:
+def _commit_after_release(
+    original: Original, self: Any, callback: Callback, error: BaseException | None, now_ms: int
+) -> None:
     """What was put aside is committed once the callback has ended."""
-
-    def callback_ended(self: Any, callback: Callback, error: BaseException | None, now_ms: int) -> None:
-        original(self, callback, error, now_ms)
-        if self.reconciler in _put_aside and callback.kind is CallbackKind.REVOKED:
-            self.commits.make(CommitKind.AUTO, *_put_aside.pop(self.reconciler), self.reconciler.topic_ids())
-
-    return callback_ended
+    original(self, callback, error, now_ms)
+    if self.reconciler in _put_aside and callback.kind is CallbackKind.REVOKED:
+        self.commits.make(CommitKind.AUTO, *_put_aside.pop(self.reconciler), self.reconciler.topic_ids())
 
 
-def _commits_what_was_fetched(original: _Method) -> _Method:
+def _commits_what_was_fetched(original: Original, self: Positions, *, delivered: bool) -> Any:
     """Everything handed over is committed, processed or not."""
-
-    def uncommitted(self: Positions, *, delivered: bool) -> Any:
-        return original(self, delivered=True)
-
-    return uncommitted
+    return original(self, delivered=True)
 
 
-def _commits_in_the_background(original: _Method) -> _Method:
+def _commits_in_the_background(original: Original, self: Any, consumed: Any, now_ms: int) -> Any:
     """Commits do not wait for the application to come back for more."""
-
-    def poll_end(self: Any, consumed: Any, now_ms: int) -> Any:
-        actions = original(self, consumed, now_ms)
-        self._auto_commit(now_ms)
-        return (*actions, *self._step(now_ms))
-
-    return poll_end
+    actions = original(self, consumed, now_ms)
+    self._auto_commit(now_ms)
+    return (*actions, *self._step(now_ms))
 
 
-def _never_suspends(_: _Method) -> _Method:
+def _never_suspends(_: Original, self: Positions, partitions: Iterable[TopicPartition]) -> None:
     """Partitions on their way out can still be fetched."""
-
-    def suspend(self: Positions, partitions: Iterable[TopicPartition]) -> None:
-        return None
-
-    return suspend
+    return
 
 
-def _epoch_of_the_step_before(original: _Method) -> _Method:
+def _epoch_of_the_step_before(original: Original) -> Original:
     """A commit that goes out in the step in which the epoch moves has the epoch of before."""
     left_behind: dict[ConsumerMember, int] = {}
 
@@ -102,22 +82,14 @@ def _epoch_of_the_step_before(original: _Method) -> _Method:
     return send_others
 
 
-def _stale_list(original: _Method) -> _Method:
+def _stale_list(original: Original, self: Assignment, revoked: Any) -> None:
     """The list of owned partitions is the one of the acknowledgement before."""
-
-    def end_revoked(self: Assignment, revoked: Any) -> None:
-        self.unconfirmed = {}
-
-    return end_revoked
+    self.unconfirmed = {}
 
 
-def _never_frees(original: _Method) -> _Method:
+def _never_frees(original: Original, self: Any, now_ms: int) -> None:
     """A join that is refused is refused for good, whoever has the instance id."""
-
-    def release_instance(self: Any, now_ms: int) -> None:
-        self._fail(ErrorCode.UNRELEASED_INSTANCE_ID, "")
-
-    return release_instance
+    self._fail(ErrorCode.UNRELEASED_INSTANCE_ID, "")
 
 
 COMMITS_SOON: Final = ("slow-callbacks-and-poll-timeouts", *CHURN)
@@ -129,7 +101,7 @@ MEMBER_MUTANTS: Final = (
         "After a lost reply the member goes on with keepalives: what the reply carried never comes.",
         ("request-fields",),
         LOSSES,
-        (Patch(Heartbeats, "failed", _keepalive_after_failure),),
+        (instead_of(Heartbeats, "failed", _keepalive_after_failure),),
     ),
     Mutant(
         "revoked-partition-committed-late",
@@ -139,7 +111,7 @@ MEMBER_MUTANTS: Final = (
         COMMITS_SOON,
         (
             Patch(Reconciler, "_commit", _late_commit),
-            Patch(ConsumerMember, "_callback_ended", _commit_after_release),
+            instead_of(ConsumerMember, "_callback_ended", _commit_after_release),
         ),
     ),
     Mutant(
@@ -149,8 +121,8 @@ MEMBER_MUTANTS: Final = (
         ("commit-within-processed",),
         COMMITS_SOON,
         (
-            Patch(Positions, "uncommitted", _commits_what_was_fetched),
-            Patch(MemberMachine, "poll_end", _commits_in_the_background),
+            instead_of(Positions, "uncommitted", _commits_what_was_fetched),
+            instead_of(MemberMachine, "poll_end", _commits_in_the_background),
         ),
     ),
     Mutant(
@@ -159,7 +131,7 @@ MEMBER_MUTANTS: Final = (
         "Records of a partition come while it is being revoked.",
         ("records-while-owned",),
         COMMITS_SOON,
-        (Patch(Positions, "suspend", _never_suspends),),
+        (instead_of(Positions, "suspend", _never_suspends),),
     ),
     Mutant(
         "commit-with-old-epoch",
@@ -175,7 +147,7 @@ MEMBER_MUTANTS: Final = (
         "Heartbeats go on listing partitions that were let go.",
         ("owned-honest", "callbacks-balanced"),
         CHURN,
-        (Patch(Assignment, "end_revoked", _stale_list),),
+        (instead_of(Assignment, "end_revoked", _stale_list),),
     ),
     Mutant(
         "static-member-locks-itself-out",
@@ -183,6 +155,6 @@ MEMBER_MUTANTS: Final = (
         "A static member gives up when its own earlier join keeps its instance id.",
         ("frees-own-instance",),
         ("static-rolling-deploy",),
-        (Patch(ConsumerMember, "_release_instance", _never_frees),),
+        (instead_of(ConsumerMember, "_release_instance", _never_frees),),
     ),
 )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 from unittest import mock
 
 
@@ -27,6 +27,28 @@ class Patch(NamedTuple):
             if isinstance(self.owner, type)
             else getattr(self.owner, self.attribute)
         )
+
+
+Original: TypeAlias = Callable[..., Any]
+"""A function as it is without the bug."""
+
+
+def instead_of(owner: Any, attribute: str, faulty: Callable[..., Any]) -> Patch:
+    """Return the patch that makes each call of a function, or of a property, a call of `faulty`.
+
+    `faulty` takes the original function in front of the call's own arguments.
+    """
+
+    def replace(original: Any) -> Any:
+        is_property = isinstance(original, property)
+        function = original.fget if is_property else original
+
+        def call(*arguments: Any, **named: Any) -> Any:
+            return faulty(function, *arguments, **named)
+
+        return property(call) if is_property else call
+
+    return Patch(owner, attribute, replace)
 
 
 class Mutant(NamedTuple):

@@ -5,7 +5,7 @@ Some are bugs that Kafka had, told by their number; the others are nobody's.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -37,9 +37,8 @@ from fencepost.member.consumer.actions import ConsumerMoved
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
 from fencepost.simulation.mutants.coordinators import CHURN, LOSSES
-from fencepost.simulation.mutants.mutant import Mutant, Patch
+from fencepost.simulation.mutants.mutant import Mutant, Original, Patch, instead_of
 
-_Function = Callable[..., Any]
 _Targets = Mapping[MemberId, Partitions]
 NOBODY: Final = "nobody's"
 
@@ -89,91 +88,65 @@ def _forgets_the_target_before(uniform: Assignor, spec: GroupSpec) -> _Targets:
     return uniform(msgspec.structs.replace(spec, targets={}))
 
 
-def _own_revocation_blocks(original: _Function) -> _Function:
+def _own_revocation_blocks(original: Original, member: ConsumerGroupMember, *rest: Any) -> Any:
     """A member waits for partitions that only it was to revoke."""
-
-    def next_step(member: ConsumerGroupMember, *rest: Any) -> Any:
-        found = original(member, *rest)
-        waits = original(msgspec.structs.replace(member, pending_revocation={}), *rest)
-        return waits if member.pending_revocation else found
-
-    return next_step
+    found = original(member, *rest)
+    waits = original(msgspec.structs.replace(member, pending_revocation={}), *rest)
+    return waits if member.pending_revocation else found
 
 
-def _shrinks_without_a_state(original: _Function) -> _Function:
-    def shrink(member: ConsumerGroupMember, *rest: Any, **named: Any) -> Any:
-        found = original(member, *rest, **named)
-        return msgspec.structs.replace(found, state=member.state)
-
-    return shrink
-
-
-def _target_epoch(change: Callable[[int], int]) -> Callable[[_Function], _Function]:
-    """The target gets another epoch than the group's."""
-
-    def replace(original: _Function) -> _Function:
-        def compute_target(*arguments: Any, epoch: int, **named: Any) -> Any:
-            return original(*arguments, epoch=change(epoch), **named)
-
-        return compute_target
-
-    return replace
+def _shrinks_without_a_state(
+    original: Original, member: ConsumerGroupMember, *rest: Any, **named: Any
+) -> Any:
+    found = original(member, *rest, **named)
+    return msgspec.structs.replace(found, state=member.state)
 
 
-def _regex_topics_are_not_noticed(_: _Function) -> _Function:
-    def is_subscribed_to(self: ConsumerGroup, topic: str) -> bool:
-        return topic in self.counts.by_name
-
-    return is_subscribed_to
+def _epoch_too_high(original: Original, *arguments: Any, epoch: int, **named: Any) -> Any:
+    return original(*arguments, epoch=epoch + 1, **named)
 
 
-def _keeps_expressions(original: _Function) -> _Function:
-    def removal_records(*arguments: Any) -> tuple[Record, ...]:
-        records: tuple[Record, ...] = original(*arguments)
-        return tuple(r for r in records if not isinstance(r.key, ConsumerGroupRegularExpressionKey))
-
-    return removal_records
+def _epochs_in_a_circle(original: Original, *arguments: Any, epoch: int, **named: Any) -> Any:
+    return original(*arguments, epoch=1 + epoch % 3, **named)
 
 
-def _wrong_digest(_: _Function) -> _Function:
-    return lambda names, image: 7 + len(list(names))
+def _regex_topics_are_not_noticed(_: Original, self: ConsumerGroup, topic: str) -> bool:
+    return topic in self.counts.by_name
 
 
-def _refusal_writes(original: _Function) -> _Function:
+def _keeps_expressions(original: Original, *arguments: Any) -> tuple[Record, ...]:
+    records: tuple[Record, ...] = original(*arguments)
+    return tuple(r for r in records if not isinstance(r.key, ConsumerGroupRegularExpressionKey))
+
+
+def _wrong_digest(_: Original, names: Iterable[str], image: Any) -> int:
+    return 7 + len(list(names))
+
+
+def _refusal_writes(original: Original, self: ConsumerGroups, request: Any, now_ms: int) -> Outcome:
     """A heartbeat that is refused raises the group epoch all the same."""
-
-    def heartbeat(self: ConsumerGroups, request: Any, now_ms: int) -> Outcome:
-        outcome: Outcome = original(self, request, now_ms)
-        reply, group = outcome.reply, self.groups.get(request.group_id)
-        if group is None or not isinstance(reply, ConsumerGroupHeartbeatResponse) or not reply.error_code:
-            return outcome
-        value = ConsumerGroupMetadataValue(group.group_epoch + 1, group.metadata_hash)
-        return Outcome(records=(Record(ConsumerGroupMetadataKey(group.group_id), value),), reply=reply)
-
-    return heartbeat
+    outcome: Outcome = original(self, request, now_ms)
+    reply, group = outcome.reply, self.groups.get(request.group_id)
+    if group is None or not isinstance(reply, ConsumerGroupHeartbeatResponse) or not reply.error_code:
+        return outcome
+    value = ConsumerGroupMetadataValue(group.group_epoch + 1, group.metadata_hash)
+    return Outcome(records=(Record(ConsumerGroupMetadataKey(group.group_id), value),), reply=reply)
 
 
-def _no_fence(_: _Function) -> _Function:
-    return lambda group, request: None
+def _no_fence(_: Original, group: Any, request: Any) -> None: ...
 
 
-def _one_too_far(original: _Function) -> _Function:
-    def position(value: Any) -> Any:
-        found = original(value)
-        return msgspec.structs.replace(found, offset=found.offset + 1)
-
-    return position
+def _one_too_far(original: Original, value: Any) -> Any:
+    found = original(value)
+    return msgspec.structs.replace(found, offset=found.offset + 1)
 
 
-def _other_tombstones(original: _Function) -> _Function:
-    def member_tombstones(group_id: str, member_id: MemberId) -> tuple[Record, ...]:
-        current, target, metadata = original(group_id, member_id)
-        return target, current, metadata
-
-    return member_tombstones
+def _other_tombstones(original: Original, group_id: str, member_id: MemberId) -> tuple[Record, ...]:
+    current, target, metadata = original(group_id, member_id)
+    return target, current, metadata
 
 
-def _tombstone_needs_a_member(handlers: Mapping[type, _Function]) -> Mapping[type, _Function]:
+def _tombstone_needs_a_member(handlers: Mapping[type, Original]) -> Mapping[type, Original]:
     """Replay demands the state that compaction has removed."""
     original = handlers[ConsumerGroupCurrentMemberAssignmentKey]
 
@@ -185,26 +158,18 @@ def _tombstone_needs_a_member(handlers: Mapping[type, _Function]) -> Mapping[typ
     return {**handlers, ConsumerGroupCurrentMemberAssignmentKey: apply_current_assignment}
 
 
-def _silent_in_callbacks(original: property) -> property:
-    getter = original.fget
-    assert getter is not None
-    return property(lambda self: getter(self) and self.callbacks.running is None)
+def _silent_in_callbacks(original: Original, self: ConsumerMember) -> bool:
+    return original(self) and self.callbacks.running is None
 
 
-def _never_over(_: _Function) -> _Function:
-    def session_is_over(self: SoftState[Any, Any, Any], key: Any, now_ms: int) -> bool:
-        self.retry_later(key, now_ms + 60_000)
-        return False
-
-    return session_is_over
+def _never_over(_: Original, self: SoftState[Any, Any, Any], key: Any, now_ms: int) -> bool:
+    self.retry_later(key, now_ms + 60_000)
+    return False
 
 
-def _always_heard_anew(original: _Function) -> _Function:
-    def with_heartbeat(self: ConsumerGroupMember, request: Any) -> ConsumerGroupMember:
-        found: ConsumerGroupMember = msgspec.structs.replace(original(self, request))
-        return found
-
-    return with_heartbeat
+def _always_heard_anew(original: Original, self: ConsumerGroupMember, request: Any) -> ConsumerGroupMember:
+    found: ConsumerGroupMember = msgspec.structs.replace(original(self, request))
+    return found
 
 
 def _assignor(
@@ -214,63 +179,46 @@ def _assignor(
     return Mutant(name, NOBODY, summary, (expected,), CHURN, (patch,))
 
 
-def _never_waits(original: _Function) -> _Function:
+def _never_waits(original: Original, *arguments: Any) -> ConsumerGroupMember:
     """A member whose target others still hold is settled with what is free of it."""
-
-    def next_step(*arguments: Any) -> ConsumerGroupMember:
-        found: ConsumerGroupMember = original(*arguments)
-        if found.state is not ConsumerGroupMemberState.UNRELEASED_PARTITIONS:
-            return found
-        return msgspec.structs.replace(found, state=ConsumerGroupMemberState.STABLE)
-
-    return next_step
-
-
-def _last_one_still_counts(original: _Function) -> _Function:
-    """What a member subscribed to is counted as long as nobody else comes."""
-
-    def replace(self: SubscriptionCounts, old: Any, new: Any) -> None:
-        last = self.by_name.copy()
-        original(self, old, new)
-        if new is None and not self.by_name:
-            self.by_name = last
-
-    return replace
-
-
-def _nobody_subscribes(original: _Function) -> _Function:
-    def expired(*arguments: Any, **named: Any) -> tuple[Record, ...]:
-        found: tuple[Record, ...] = original(*arguments, **{**named, "is_subscribed": lambda topic: False})
+    found: ConsumerGroupMember = original(*arguments)
+    if found.state is not ConsumerGroupMemberState.UNRELEASED_PARTITIONS:
         return found
+    return msgspec.structs.replace(found, state=ConsumerGroupMemberState.STABLE)
 
-    return expired
+
+def _last_one_still_counts(original: Original, self: SubscriptionCounts, old: Any, new: Any) -> None:
+    """What a member subscribed to is counted as long as nobody else comes."""
+    last = self.by_name.copy()
+    original(self, old, new)
+    if new is None and not self.by_name:
+        self.by_name = last
 
 
-def _fenced_is_joining(original: _Function) -> _Function:
+def _nobody_subscribes(original: Original, *arguments: Any, **named: Any) -> tuple[Record, ...]:
+    found: tuple[Record, ...] = original(*arguments, **{**named, "is_subscribed": lambda topic: False})
+    return found
+
+
+def _fenced_is_joining(
+    original: Original, self: Any, event: ConsumerMemberEvent, target: ConsumerMemberState
+) -> None:
     """A fenced member asks to join at once; the table would not let it."""
-
-    def move(self: Any, event: ConsumerMemberEvent, target: ConsumerMemberState) -> None:
-        if event is not ConsumerMemberEvent.FENCED or target is not ConsumerMemberState.FENCED:
-            original(self, event, target)
-            return
-        self.out.put(ConsumerMoved(event, self.state, ConsumerMemberState.JOINING))
-        self.state = ConsumerMemberState.JOINING
-
-    return move
+    if event is not ConsumerMemberEvent.FENCED or target is not ConsumerMemberState.FENCED:
+        original(self, event, target)
+        return
+    self.out.put(ConsumerMoved(event, self.state, ConsumerMemberState.JOINING))
+    self.state = ConsumerMemberState.JOINING
 
 
-def _does_not_wait_for_answers(original: _Function) -> _Function:
+def _does_not_wait_for_answers(original: Original, self: Any, now_ms: int) -> int | None:
     """A heartbeat that is due goes out although the last one was not answered."""
-
-    def heartbeat_due_ms(self: Any, now_ms: int) -> int | None:
-        heartbeats = self.heartbeats
-        waits_for, heartbeats.in_flight = heartbeats.in_flight, None
-        due_ms: int | None = original(self, now_ms)
-        heartbeats.in_flight = waits_for
-        is_due = due_ms is not None and now_ms >= due_ms
-        return due_ms if waits_for is None or is_due else None
-
-    return heartbeat_due_ms
+    heartbeats = self.heartbeats
+    waits_for, heartbeats.in_flight = heartbeats.in_flight, None
+    due_ms: int | None = original(self, now_ms)
+    heartbeats.in_flight = waits_for
+    is_due = due_ms is not None and now_ms >= due_ms
+    return due_ms if waits_for is None or is_due else None
 
 
 SLIPS: Final = (
@@ -301,7 +249,7 @@ SLIPS: Final = (
         "Partitions that a member was to revoke itself count as held by another.",
         ("unreleased-waits",),
         ("churn",),
-        (Patch(reconciliation, "_next", _own_revocation_blocks),),
+        (instead_of(reconciliation, "_next", _own_revocation_blocks),),
         ("group.members=2", 'application.callback={median="8s", p99="20s"}'),
     ),
     Mutant(
@@ -310,7 +258,7 @@ SLIPS: Final = (
         "Topics that are dropped from a subscription are to be revoked by a member that stays STABLE.",
         ("revocation-state",),
         ("regex-subscriptions", "swarm"),
-        (Patch(reconciliation, "_shrink", _shrinks_without_a_state),),
+        (instead_of(reconciliation, "_shrink", _shrinks_without_a_state),),
     ),
     Mutant(
         "target-ahead",
@@ -318,7 +266,7 @@ SLIPS: Final = (
         "A target has the epoch after the group's.",
         ("epochs-ordered",),
         CHURN,
-        (Patch(heartbeats, "compute_target", _target_epoch(lambda epoch: epoch + 1)),),
+        (instead_of(heartbeats, "compute_target", _epoch_too_high),),
     ),
     Mutant(
         "target-epoch-restarts",
@@ -326,7 +274,7 @@ SLIPS: Final = (
         "Targets are counted from 1 again and again.",
         ("epochs-monotone", "assignment-epochs"),
         CHURN,
-        (Patch(heartbeats, "compute_target", _target_epoch(lambda epoch: 1 + epoch % 3)),),
+        (instead_of(heartbeats, "compute_target", _epochs_in_a_circle),),
     ),
     Mutant(
         "regex-topics-unnoticed",
@@ -334,7 +282,7 @@ SLIPS: Final = (
         "Changes of topics that only a regular expression matches are not noticed.",
         ("progress", "metadata-hash"),
         ("growing-topics",),
-        (Patch(ConsumerGroup, "is_subscribed_to", _regex_topics_are_not_noticed),),
+        (instead_of(ConsumerGroup, "is_subscribed_to", _regex_topics_are_not_noticed),),
         ("group.topics=[]", 'group.pattern=".*"'),
     ),
     Mutant(
@@ -343,7 +291,7 @@ SLIPS: Final = (
         "The resolution of a regular expression stays when its last subscriber goes.",
         ("regexes-subscribed",),
         ("regex-subscriptions",),
-        (Patch(leaving, "removal_records", _keeps_expressions),),
+        (instead_of(leaving, "removal_records", _keeps_expressions),),
     ),
     Mutant(
         "other-digest",
@@ -351,7 +299,7 @@ SLIPS: Final = (
         "The digest of the group's topics does not depend on them.",
         ("metadata-hash",),
         CHURN,
-        (Patch(heartbeats, "metadata_hash", _wrong_digest),),
+        (instead_of(heartbeats, "metadata_hash", _wrong_digest),),
     ),
     Mutant(
         "refusal-writes",
@@ -359,7 +307,7 @@ SLIPS: Final = (
         "A refused heartbeat raises the group epoch.",
         ("failed-changes-nothing",),
         LOSSES,
-        (Patch(ConsumerGroups, "heartbeat", _refusal_writes),),
+        (instead_of(ConsumerGroups, "heartbeat", _refusal_writes),),
     ),
     Mutant(
         "commits-unfenced",
@@ -367,7 +315,7 @@ SLIPS: Final = (
         "Anybody may commit at any epoch.",
         ("commit-fenced",),
         ("frozen-members", *LOSSES),
-        (Patch(offset_fencing, "check_commit", _no_fence),),
+        (instead_of(offset_fencing, "check_commit", _no_fence),),
     ),
     Mutant(
         "offset-one-too-far",
@@ -375,7 +323,7 @@ SLIPS: Final = (
         "A fetched offset skips a record.",
         ("at-least-once", "fetch-equals-commit"),
         CHURN,
-        (Patch(fetching, "_position", _one_too_far),),
+        (instead_of(fetching, "_position", _one_too_far),),
     ),
     Mutant(
         "tombstones-out-of-order",
@@ -383,7 +331,7 @@ SLIPS: Final = (
         "A member's tombstones are written in another order.",
         ("journal-batches",),
         CHURN,
-        (Patch(leaving, "member_tombstones", _other_tombstones),),
+        (instead_of(leaving, "member_tombstones", _other_tombstones),),
     ),
     Mutant(
         "tombstone-needs-a-member",
@@ -399,7 +347,7 @@ SLIPS: Final = (
         "No heartbeat is sent while a callback runs.",
         ("heartbeats-go-on",),
         ("slow-callbacks-and-poll-timeouts",),
-        (Patch(ConsumerMember, "_keeps_session", _silent_in_callbacks),),
+        (instead_of(ConsumerMember, "_keeps_session", _silent_in_callbacks),),
     ),
     Mutant(
         "sessions-never-end",
@@ -407,7 +355,7 @@ SLIPS: Final = (
         "Members that died are kept.",
         ("gone-members", "progress"),
         ("crash-and-return", "swarm"),
-        (Patch(SoftState, "session_is_over", _never_over),),
+        (instead_of(SoftState, "session_is_over", _never_over),),
     ),
     Mutant(
         "members-rewritten",
@@ -415,7 +363,7 @@ SLIPS: Final = (
         "Every heartbeat writes the member again.",
         ("quiet",),
         ("steady", "rolling-deploy"),
-        (Patch(ConsumerGroupMember, "with_heartbeat", _always_heard_anew),),
+        (instead_of(ConsumerGroupMember, "with_heartbeat", _always_heard_anew),),
     ),
     Mutant(
         "stable-too-soon",
@@ -423,7 +371,7 @@ SLIPS: Final = (
         "A member is STABLE as soon as it has what is free of its target.",
         ("stable-owns-target",),
         CHURN,
-        (Patch(reconciliation, "_next", _never_waits),),
+        (instead_of(reconciliation, "_next", _never_waits),),
     ),
     Mutant(
         "last-subscription-kept",
@@ -431,7 +379,7 @@ SLIPS: Final = (
         "The last member to go leaves its subscription behind.",
         ("empty-group",),
         ("rolling-deploy", "crash-and-return"),
-        (Patch(SubscriptionCounts, "replace", _last_one_still_counts),),
+        (instead_of(SubscriptionCounts, "replace", _last_one_still_counts),),
         ("group.members=1",),
     ),
     Mutant(
@@ -440,7 +388,7 @@ SLIPS: Final = (
         "Offsets expire although members subscribe to their topics.",
         ("offsets-kept",),
         ("rolling-deploy", "steady"),
-        (Patch(expiry, "expired", _nobody_subscribes),),
+        (instead_of(expiry, "expired", _nobody_subscribes),),
         (
             "duration=5m",
             "config.offsets.retention.minutes=1",
@@ -453,7 +401,7 @@ SLIPS: Final = (
         "A fenced member asks to join before it has let go of what it owned.",
         ("transitions",),
         ("frozen-members", *LOSSES),
-        (Patch(ConsumerMember, "_move", _fenced_is_joining),),
+        (instead_of(ConsumerMember, "_move", _fenced_is_joining),),
     ),
     Mutant(
         "heartbeats-overlap",
@@ -461,6 +409,6 @@ SLIPS: Final = (
         "A heartbeat that is due does not wait for the answer to the one before.",
         ("one-in-flight",),
         LOSSES,
-        (Patch(ConsumerMember, "_heartbeat_due_ms", _does_not_wait_for_answers),),
+        (instead_of(ConsumerMember, "_heartbeat_due_ms", _does_not_wait_for_answers),),
     ),
 )

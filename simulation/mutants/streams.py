@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -20,241 +19,168 @@ from fencepost.member.streams.handler import HandlerDecision, Handlers
 from fencepost.member.streams.heartbeats import StreamsHeartbeats
 from fencepost.member.streams.thread import StreamThread
 from fencepost.member.streams.thread_states import StreamThreadState
-from fencepost.simulation.mutants.mutant import Mutant, Patch
+from fencepost.simulation.mutants.mutant import Mutant, Original, instead_of
 from fencepost.simulation.mutants.slips import NOBODY
-
-_Method = Callable[..., Any]
 
 FAILURES: Final = ("streams-failures",)
 SHUTDOWN: Final = ("streams-shutdown",)
 SINGLE: Final = ("streams-single-threads",)
 
 
-def _leaves_the_member_behind(original: _Method) -> _Method:
+async def _leaves_the_member_behind(original: Original, self: Any) -> None:
     """A thread that failed ends without closing its member, which stays in the group."""
-
-    async def end(self: Any) -> None:
-        if not self._clean:
-            self.member.closed, self.member.close = False, _nothing
-        await original(self)
-
-    return end
+    if not self._clean:
+        self.member.closed, self.member.close = False, _nothing
+    await original(self)
 
 
 async def _nothing(**_: object) -> None:
     return None
 
 
-def _replaces_twice(original: _Method) -> _Method:
+def _replaces_twice(original: Original, self: StreamsClient, name: str, *, own_end: bool) -> None:
     """Two threads are started for one that failed."""
-
-    def replace(self: StreamsClient, name: str, *, own_end: bool) -> None:
-        original(self, name, own_end=own_end)
-        if own_end and self.is_running:
-            self._launch(self._new_thread())
-
-    return replace
+    original(self, name, own_end=own_end)
+    if own_end and self.is_running:
+        self._launch(self._new_thread())
 
 
-def _asks_through_the_dying_thread(_: _Method) -> _Method:
+def _asks_through_the_dying_thread(_: Original, self: StreamsClient) -> None:
     """Only the thread that failed is to ask."""
-
-    def ask_all(self: StreamsClient) -> None:
-        self.shutdown_requested = True
-        for thread in self.threads.values():
-            if thread.state is StreamThreadState.PENDING_SHUTDOWN:
-                self._actions.append(AskForShutdown(thread.name))
-
-    return ask_all
+    self.shutdown_requested = True
+    for thread in self.threads.values():
+        if thread.state is StreamThreadState.PENDING_SHUTDOWN:
+            self._actions.append(AskForShutdown(thread.name))
 
 
-def _says_nothing_on_leaving(original: _Method) -> _Method:
+def _says_nothing_on_leaving(original: Original, self: StreamsHeartbeats, heartbeat: Any) -> Any:
     """A leave carries no request for shutdown."""
-
-    def request(self: StreamsHeartbeats, heartbeat: Any) -> Any:
-        made = original(self, heartbeat)
-        return msgspec.structs.replace(
-            made, shutdown_application=made.member_epoch >= 0 and made.shutdown_application
-        )
-
-    return request
+    made = original(self, heartbeat)
+    return msgspec.structs.replace(
+        made, shutdown_application=made.member_epoch >= 0 and made.shutdown_application
+    )
 
 
-def _waits_for_nobody(original: _Method) -> _Method:
+def _waits_for_nobody(original: Original, self: StreamsClient, name: str) -> Any:
     """A client without threads waits for an answer that nobody can hear."""
-
-    def thread_ended(self: StreamsClient, name: str) -> Any:
-        asked, self.shutdown_requested = self.shutdown_requested, False
-        actions = original(self, name)
-        self.shutdown_requested = asked
-        return actions
-
-    return thread_ended
+    asked, self.shutdown_requested = self.shutdown_requested, False
+    actions = original(self, name)
+    self.shutdown_requested = asked
+    return actions
 
 
-def _no_carrier(original: _Method) -> _Method:
+def _no_carrier(original: Original, self: StreamsClient, thread: StreamThread) -> None:
     """The only thread asks as it dies, and no other thread is started."""
-
-    def launch(self: StreamsClient, thread: StreamThread) -> None:
-        if not self.shutdown_requested:
-            original(self, thread)
-        else:
-            thread.shut_down()
-            thread.ended()
-
-    return launch
+    if not self.shutdown_requested:
+        original(self, thread)
+    else:
+        thread.shut_down()
+        thread.ended()
 
 
-def _does_not_repeat(_: _Method) -> _Method:
+def _does_not_repeat(_: Original, self: StreamsAssignor, info: AssignmentInfo) -> None:
     """Who is told of the end begins no other round to say it."""
-
-    def repeat(self: StreamsAssignor, info: AssignmentInfo) -> None:
-        self.shutdown_requested = True
-
-    return repeat
+    self.shutdown_requested = True
 
 
-def _ends_when_told(original: _Method) -> _Method:
+async def _ends_when_told(original: Original, self: Any) -> None:
     """Who is told of the end waits for no other round either."""
-
-    async def finish_round(self: Any) -> None:
-        if not self._engine.client.shutdown_told:
-            await original(self)
-
-    return finish_round
-
-
-def _leaves_error(original: _Method) -> _Method:
-    """ERROR is left by close, as before KIP-696."""
-
-    def close(self: StreamsClient) -> Any:
-        if self.state is not StreamClientState.ERROR:
-            return original(self)
-        self._actions.append(
-            StreamsMoved(
-                self.level, self.name, StreamClientEvent.CLOSE, self.state, StreamClientState.PENDING_SHUTDOWN
-            )
-        )
-        self.state = StreamClientState.PENDING_SHUTDOWN
-        self._closing_resources = False
-        return self._done()
-
-    return close
-
-
-def _handler_that_raises_ends_its_thread(original: _Method) -> _Method:
-    """A handler that raises lets its thread die, and the client goes on."""
-
-    def ask(self: Handlers, thread: str, error: BaseException) -> HandlerDecision:
-        answer: HandlerDecision = original(self, thread, error)
-        return answer if answer.complaint is None else HandlerDecision(None)
-
-    return ask
-
-
-def _waits_for_what_ends(_: _Method) -> _Method:
-    """Threads that are about to end keep the client from running."""
-
-    def derived(self: StreamsClient, live: tuple[StreamThread, ...]) -> StreamClientState:
-        states = [each.state for each in self.threads.values() if each.state is not StreamThreadState.DEAD]
-        if all(state is StreamThreadState.RUNNING for state in states):
-            return StreamClientState.RUNNING
-        return StreamClientState.REBALANCING
-
-    return derived
-
-
-def _forgets_the_connection(_: _Method) -> _Method:
-    """A thread that is connected again goes to RUNNING, wherever it was."""
-
-    def connection(self: StreamThread, *, connected: bool) -> None:
-        before = self.state
-        if connected and before is StreamThreadState.DISCONNECTED:
-            self.state = StreamThreadState.RUNNING
-            self._out.append(
-                StreamsMoved(self.level, self.name, "connection back", before, StreamThreadState.RUNNING)
-            )
-        elif not connected and self.is_running and before is not StreamThreadState.DISCONNECTED:
-            self.state = StreamThreadState.DISCONNECTED
-            self._out.append(StreamsMoved(self.level, self.name, "connection lost", before, self.state))
-
-    return connection
-
-
-def _last_comes_first(_: _Method) -> _Method:
-    """Actions are carried out from the last to the first, steps that are to be told among them."""
-
-    def carry_out(self: StreamsDriver, actions: tuple[Any, ...]) -> None:
-        for action in reversed(actions):
-            self._PERFORM[type(action)](self, action)
-
-    return carry_out
-
-
-def _calls_later(original: _Method) -> _Method:
-    """The listener's call for a rebalance comes when the thread has its next turn, and can be overtaken."""
-
-    async def call(self: StreamsDriver, step: StreamsMoved) -> None:
-        original(self, step)
-
-    def tell_listener(self: StreamsDriver, step: StreamsMoved) -> None:
-        if step.event == StreamClientEvent.REBALANCING:
-            self.runtime.spawn(call(self, step), "listener")
-        else:
-            original(self, step)
-
-    return tell_listener
-
-
-def _services_go_on(_: _Method) -> _Method:
-    """The cleaner and the recorder are not stopped."""
-
-    def stop(self: Service) -> None:
-        return None
-
-    return stop
-
-
-def _commits_after_a_failure(original: _Method) -> _Method:
-    """Where a batch fails half-way, all of it counts as processed."""
-
-    async def process(self: Any, batch: Any) -> None:
-        self._processed[batch.partition] = batch.next_offset
-        await original(self, batch)
-
-    return process
-
-
-def _unclean(original: _Method) -> _Method:
-    """A thread that failed commits before it closes."""
-
-    async def end(self: Any) -> None:
-        self._clean = True
+    if not self._engine.client.shutdown_told:
         await original(self)
 
-    return end
+
+def _leaves_error(original: Original, self: StreamsClient) -> Any:
+    """ERROR is left by close, as before KIP-696."""
+    if self.state is not StreamClientState.ERROR:
+        return original(self)
+    self._actions.append(
+        StreamsMoved(
+            self.level, self.name, StreamClientEvent.CLOSE, self.state, StreamClientState.PENDING_SHUTDOWN
+        )
+    )
+    self.state = StreamClientState.PENDING_SHUTDOWN
+    self._closing_resources = False
+    return self._done()
 
 
-def _last_thread_is_an_error(original: _Method) -> _Method:
+def _handler_that_raises_ends_its_thread(
+    original: Original, self: Handlers, thread: str, error: BaseException
+) -> HandlerDecision:
+    """A handler that raises lets its thread die, and the client goes on."""
+    answer: HandlerDecision = original(self, thread, error)
+    return answer if answer.complaint is None else HandlerDecision(None)
+
+
+def _waits_for_what_ends(
+    _: Original, self: StreamsClient, live: tuple[StreamThread, ...]
+) -> StreamClientState:
+    """Threads that are about to end keep the client from running."""
+    states = [each.state for each in self.threads.values() if each.state is not StreamThreadState.DEAD]
+    if all(state is StreamThreadState.RUNNING for state in states):
+        return StreamClientState.RUNNING
+    return StreamClientState.REBALANCING
+
+
+def _forgets_the_connection(_: Original, self: StreamThread, *, connected: bool) -> None:
+    """A thread that is connected again goes to RUNNING, wherever it was."""
+    before = self.state
+    if connected and before is StreamThreadState.DISCONNECTED:
+        self.state = StreamThreadState.RUNNING
+        self._out.append(
+            StreamsMoved(self.level, self.name, "connection back", before, StreamThreadState.RUNNING)
+        )
+    elif not connected and self.is_running and before is not StreamThreadState.DISCONNECTED:
+        self.state = StreamThreadState.DISCONNECTED
+        self._out.append(StreamsMoved(self.level, self.name, "connection lost", before, self.state))
+
+
+def _last_comes_first(_: Original, self: StreamsDriver, actions: tuple[Any, ...]) -> None:
+    """Actions are carried out from the last to the first, steps that are to be told among them."""
+    for action in reversed(actions):
+        self._PERFORM[type(action)](self, action)
+
+
+def _calls_later(original: Original, self: StreamsDriver, step: StreamsMoved) -> None:
+    """The listener's call for a rebalance comes when the thread has its next turn, and can be overtaken."""
+
+    async def call() -> None:
+        original(self, step)
+
+    if step.event == StreamClientEvent.REBALANCING:
+        self.runtime.spawn(call(), "listener")
+    else:
+        original(self, step)
+
+
+def _services_go_on(_: Original, self: Service) -> None:
+    """The cleaner and the recorder are not stopped."""
+    return
+
+
+async def _commits_after_a_failure(original: Original, self: Any, batch: Any) -> None:
+    """Where a batch fails half-way, all of it counts as processed."""
+    self._processed[batch.partition] = batch.next_offset
+    await original(self, batch)
+
+
+async def _unclean(original: Original, self: Any) -> None:
+    """A thread that failed commits before it closes."""
+    self._clean = True
+    await original(self)
+
+
+def _last_thread_is_an_error(original: Original, self: StreamsClient, name: str) -> Any:
     """A client without live threads goes to ERROR by itself."""
-
-    def thread_ended(self: StreamsClient, name: str) -> Any:
-        before = self.shutdown_requested
-        self.shutdown_requested = True
-        actions = original(self, name)
-        self.shutdown_requested = before
-        return actions
-
-    return thread_ended
+    before = self.shutdown_requested
+    self.shutdown_requested = True
+    actions = original(self, name)
+    self.shutdown_requested = before
+    return actions
 
 
-def _misread_status(_: Any) -> Any:
+def _misread_status(_: Original, self: StreamsHeartbeats) -> bool:
     """A group that waits for more members is taken for one that is to be shut down."""
-
-    def shutdown_requested(self: StreamsHeartbeats) -> bool:
-        return any(status.code is StatusCode.ASSIGNMENT_DELAYED for status in self.statuses)
-
-    return property(shutdown_requested)
+    return any(status.code is StatusCode.ASSIGNMENT_DELAYED for status in self.statuses)
 
 
 STREAMS_MUTANTS: Final = (
@@ -264,7 +190,7 @@ STREAMS_MUTANTS: Final = (
         "A thread that was replaced leaves its member in the group: tasks without a thread.",
         ("streams-dead-left", "streams-settles"),
         FAILURES,
-        (Patch(Worker, "_end", _leaves_the_member_behind),),
+        (instead_of(Worker, "_end", _leaves_the_member_behind),),
     ),
     Mutant(
         "thread-replaced-twice",
@@ -272,7 +198,7 @@ STREAMS_MUTANTS: Final = (
         "Two threads take the place of one: each failure adds a thread.",
         ("streams-live-threads",),
         FAILURES,
-        (Patch(StreamsClient, "_replace", _replaces_twice),),
+        (instead_of(StreamsClient, "_replace", _replaces_twice),),
     ),
     Mutant(
         "shutdown-lost-with-its-requester",
@@ -281,8 +207,8 @@ STREAMS_MUTANTS: Final = (
         ("streams-shutdown-reaches",),
         SHUTDOWN,
         (
-            Patch(StreamsClient, "_ask_all", _asks_through_the_dying_thread),
-            Patch(StreamsHeartbeats, "request", _says_nothing_on_leaving),
+            instead_of(StreamsClient, "_ask_all", _asks_through_the_dying_thread),
+            instead_of(StreamsHeartbeats, "request", _says_nothing_on_leaving),
         ),
     ),
     Mutant(
@@ -292,8 +218,8 @@ STREAMS_MUTANTS: Final = (
         ("streams-shutdown-reaches",),
         SINGLE,
         (
-            Patch(StreamsClient, "_launch", _no_carrier),
-            Patch(StreamsClient, "thread_ended", _waits_for_nobody),
+            instead_of(StreamsClient, "_launch", _no_carrier),
+            instead_of(StreamsClient, "thread_ended", _waits_for_nobody),
         ),
     ),
     Mutant(
@@ -303,8 +229,8 @@ STREAMS_MUTANTS: Final = (
         ("streams-shutdown-reaches",),
         SINGLE,
         (
-            Patch(StreamsAssignor, "_repeat", _does_not_repeat),
-            Patch(Worker, "_finish_round", _ends_when_told),
+            instead_of(StreamsAssignor, "_repeat", _does_not_repeat),
+            instead_of(Worker, "_finish_round", _ends_when_told),
         ),
         overrides=("group.protocol=classic", "group.members=6"),
     ),
@@ -314,7 +240,7 @@ STREAMS_MUTANTS: Final = (
         "close() on a client in ERROR takes it to PENDING_SHUTDOWN.",
         ("streams-terminal", "streams-transitions"),
         FAILURES,
-        (Patch(StreamsClient, "close", _leaves_error),),
+        (instead_of(StreamsClient, "close", _leaves_error),),
     ),
     Mutant(
         "failing-handler-is-no-answer",
@@ -322,7 +248,7 @@ STREAMS_MUTANTS: Final = (
         "A handler that raises lets its thread die; the client goes on without it.",
         ("streams-error-due",),
         FAILURES,
-        (Patch(Handlers, "ask", _handler_that_raises_ends_its_thread),),
+        (instead_of(Handlers, "ask", _handler_that_raises_ends_its_thread),),
     ),
     Mutant(
         "ending-threads-count",
@@ -330,7 +256,7 @@ STREAMS_MUTANTS: Final = (
         "A thread that is being removed keeps its client in REBALANCING.",
         ("streams-derived",),
         FAILURES,
-        (Patch(StreamsClient, "_derived", _waits_for_what_ends),),
+        (instead_of(StreamsClient, "_derived", _waits_for_what_ends),),
     ),
     Mutant(
         "connection-back-means-running",
@@ -338,7 +264,7 @@ STREAMS_MUTANTS: Final = (
         "A thread that is connected again runs, although it was in the middle of a rebalance.",
         ("streams-reconnects",),
         FAILURES,
-        (Patch(StreamThread, "connection", _forgets_the_connection),),
+        (instead_of(StreamThread, "connection", _forgets_the_connection),),
     ),
     Mutant(
         "steps-last-to-first",
@@ -346,7 +272,7 @@ STREAMS_MUTANTS: Final = (
         "What follows from an input is carried out from the last to the first: steps are told backwards.",
         ("streams-transitions",),
         FAILURES,
-        (Patch(StreamsDriver, "carry_out", _last_comes_first),),
+        (instead_of(StreamsDriver, "carry_out", _last_comes_first),),
     ),
     Mutant(
         "listeners-out-of-order",
@@ -354,7 +280,7 @@ STREAMS_MUTANTS: Final = (
         "The listener's call for a rebalance comes late, and that for the client's next step overtakes it.",
         ("streams-listener",),
         FAILURES,
-        (Patch(StreamsDriver, "_tell_listener", _calls_later),),
+        (instead_of(StreamsDriver, "_tell_listener", _calls_later),),
     ),
     Mutant(
         "no-threads-is-an-error",
@@ -362,7 +288,7 @@ STREAMS_MUTANTS: Final = (
         "The death of the last thread takes a client to ERROR, though no handler said so.",
         ("streams-error-cause",),
         FAILURES,
-        (Patch(StreamsClient, "thread_ended", _last_thread_is_an_error),),
+        (instead_of(StreamsClient, "thread_ended", _last_thread_is_an_error),),
         overrides=("group.threads=1",),
     ),
     Mutant(
@@ -371,7 +297,7 @@ STREAMS_MUTANTS: Final = (
         "A member takes the status of a delayed assignment for that of a shutdown.",
         ("streams-shutdown-cause", "streams-settles"),
         FAILURES,
-        (Patch(StreamsHeartbeats, "shutdown_requested", _misread_status),),
+        (instead_of(StreamsHeartbeats, "shutdown_requested", _misread_status),),
     ),
     Mutant(
         "services-go-on",
@@ -379,7 +305,7 @@ STREAMS_MUTANTS: Final = (
         "The cleaner of the state directory and the recorder outlive their client.",
         ("streams-closed",),
         FAILURES,
-        (Patch(Service, "stop", _services_go_on),),
+        (instead_of(Service, "stop", _services_go_on),),
     ),
     Mutant(
         "failed-batch-committed",
@@ -387,6 +313,6 @@ STREAMS_MUTANTS: Final = (
         "A batch counts as processed before it is, and a thread that failed commits it.",
         ("streams-at-least-once",),
         FAILURES,
-        (Patch(Worker, "_process", _commits_after_a_failure), Patch(Worker, "_end", _unclean)),
+        (instead_of(Worker, "_process", _commits_after_a_failure), instead_of(Worker, "_end", _unclean)),
     ),
 )
