@@ -179,6 +179,13 @@ class GroupCoordinator:
             kind.rebuild(now_ms)
         self._keep_sweeping(now_ms)
 
+    def replay_one(self, record: Record) -> None:
+        """Apply one record of a journal, and start no timer: for a coordinator that only follows another.
+
+        :raises InconsistentRecord: if it cannot follow the records before it.
+        """
+        self._replayers[type(record.key)](record.key, record.value)
+
     def apply_batch(self, records: tuple[Record, ...]) -> None:
         """Make the records of one outcome true.
 

@@ -31,7 +31,13 @@ from fencepost.simulation.checkers.base import Checker, Finding, shown
 from fencepost.simulation.checkers.commits import CommittedOffsets
 from fencepost.simulation.checkers.groups import GroupInvariants, SoftStateInvariants, check_epochs
 from fencepost.simulation.checkers.heartbeats import NONE, check_answer, check_reply
-from fencepost.simulation.checkers.journal import JournalVersion, Shadow, check_replays
+from fencepost.simulation.checkers.journal import (
+    SEEN_SO_FAR,
+    JournalVersion,
+    Shadow,
+    check_replays,
+    compare_coordinators,
+)
 from fencepost.simulation.checkers.ownership import Ownership
 from fencepost.simulation.checkers.reconciliation import Reconciliation
 from fencepost.simulation.checkers.step import GroupStep, Tracker, touched_groups
@@ -47,7 +53,7 @@ _MAKES_A_GROUP = (ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.INCONSISTENT_GROUP_PRO
 """What a classic member may be told by its JoinGroup though the group was made: it stays, without members."""
 
 
-def makes_a_group(event: StepEvent, outcome: Outcome, shadow: Shadow) -> bool:
+def makes_a_group(event: StepEvent, outcome: Outcome, shadow: GroupCoordinator) -> bool:
     """Whether a JoinGroup, though refused, wrote that there is an empty classic group, and only that.
 
     There was none before, by the `shadow`; an empty group of another kind has given way to it.
@@ -55,10 +61,10 @@ def makes_a_group(event: StepEvent, outcome: Outcome, shadow: Shadow) -> bool:
     reply = outcome.reply
     if not isinstance(event, JoinGroupRequest) or not isinstance(reply, JoinGroupResponse):
         return False
-    if event.member_id or reply.error_code not in _MAKES_A_GROUP or event.group_id in shadow.stored:
+    if event.member_id or reply.error_code not in _MAKES_A_GROUP or event.group_id in shadow.classic.stored:
         return False
-    other = shadow.groups.get(event.group_id) or shadow.streams.get(event.group_id)
-    if other is not None and other.members:
+    other = shadow.kinds.find(event.group_id)
+    if other is not None and other[1].members:
         return False
     *ends, made = outcome.records
     if made.key != GroupMetadataKey(event.group_id) or not isinstance(made.value, GroupMetadataValue):
@@ -102,7 +108,7 @@ class Coordination(Checker):
         self._tracker = Tracker()
         self._checks: dict[str, GroupChecks] = {}
         self._commits: defaultdict[str, CommittedOffsets] = defaultdict(CommittedOffsets)
-        self._shadow = Shadow()
+        self._shadow = Shadow(world.config)
         self._soft = SoftStateInvariants()
         self._verified: dict[MemberId, Outcome] = {}
         self._loads = 0
@@ -130,7 +136,7 @@ class Coordination(Checker):
             yield from self._reply(live, event, outcome)
             return
         failed = getattr(outcome.reply, "error_code", NONE) != NONE
-        if failed and not makes_a_group(event, outcome, self._shadow):
+        if failed and not makes_a_group(event, outcome, self._shadow.coordinator):
             yield "failed-changes-nothing", f"{event} was refused, and wrote {len(outcome.records)} records"
         named = touched_groups(outcome.records)
         before: dict[MemberId, ConsumerGroupMember | None] = {}
@@ -257,7 +263,7 @@ class Coordination(Checker):
     def _everything(
         self, live: GroupCoordinator, versions: Iterable[JournalVersion] | None = None
     ) -> Iterator[Finding]:
-        yield from self._shadow.compare_all(live, "the records seen so far")
+        yield from compare_coordinators(self._shadow.coordinator, live, SEEN_SO_FAR)
         yield from check_replays(self._make, self.world.journal, live, versions)
         for group_id, group in live.groups.items():
             if group_id in self._checks:

@@ -10,27 +10,29 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import chain
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import msgspec
 
-from fencepost.coordinator.consumer.group import ConsumerGroup
+from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.journal.encoding import decode, encode
 from fencepost.coordinator.journal.memory import MemoryJournal
-from fencepost.coordinator.offsets.store import OffsetStore
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.streams_records import StreamsGroupMetadataKey
-from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.simulation.checkers.base import Finding
 from fencepost.simulation.checkers.step import Touched
 
 if TYPE_CHECKING:
+    from fencepost.coordinator.config import GroupCoordinatorConfig
+    from fencepost.coordinator.consumer.group import ConsumerGroup
     from fencepost.coordinator.consumer.member import ConsumerGroupMember
-    from fencepost.coordinator.coordinator import GroupCoordinator
+    from fencepost.coordinator.kinds import GroupKind
+    from fencepost.coordinator.streams.group import StreamsGroup
 
 
-G = TypeVar("G", ConsumerGroup, StreamsGroup)
+SEEN_SO_FAR: Final = "the records seen so far"
+"""What a shadow stands for in messages."""
 
 
 class JournalVersion(enum.StrEnum):
@@ -42,49 +44,23 @@ class JournalVersion(enum.StrEnum):
     HALF_COMPACTED = "the journal with its older half compacted"
 
 
-_CHECKED: Final = frozenset(
-    {
-        *ConsumerGroup.applied_by,
-        *StreamsGroup.applied_by,
-        r.GroupMetadataKey,
-        r.OffsetCommitKey,
-        r.PendingOffsetCommitKey,
-    }
-)
-"""Keys of the records that a shadow takes: those of a further kind have no bytes here."""
+_HAVE_BYTES: Final = frozenset(get_args(r.RecordKey))
+"""Keys of the records that have an encoding: those of a further kind of groups have none."""
 
 
 class Shadow:
-    """The hard state of a second coordinator, which sees records only."""
+    """A second coordinator, which sees records only, and the bytes of most of them.
 
-    def __init__(self) -> None:
-        self.groups: dict[str, ConsumerGroup] = {}
-        self.offsets = OffsetStore()
-        self.stored: dict[str, r.GroupMetadataValue] = {}
-        """Classic groups."""
-        self.streams: dict[str, StreamsGroup] = {}
-        self._appliers: Mapping[type, Callable[[Any, Any], None]] = {
-            r.OffsetCommitKey: self.offsets.apply,
-            r.PendingOffsetCommitKey: self.offsets.apply_pending,
-            r.GroupMetadataKey: self._apply_classic,
-        }
-        """What makes a record of that key true; any other is a streams or a consumer group's."""
+    It applies them by the code that loads a journal. That is what it judges: live state must be no more than
+    what its records lead to.
+    """
+
+    def __init__(self, config: GroupCoordinatorConfig) -> None:
+        self.coordinator = GroupCoordinator(config)
 
     def apply(self, record: r.Record) -> None:
-        """Makes a record true."""
-        kind = type(record.key)
-        apply = self._appliers.get(kind)
-        if apply is not None:
-            apply(record.key, record.value)
-        elif kind in StreamsGroup.applied_by:
-            StreamsGroup.apply(self.streams, record.key, record.value)
-        else:
-            ConsumerGroup.apply(self.groups, record.key, record.value)
-
-    def _apply_classic(self, key: r.GroupMetadataKey, value: r.GroupMetadataValue | None) -> None:
-        self.stored.pop(key.group_id, None)
-        if value is not None:
-            self.stored[key.group_id] = value
+        """Make a record true."""
+        self.coordinator.replay_one(record)
 
     def follow(
         self,
@@ -97,7 +73,7 @@ class Shadow:
 
         `before` are the members that it names as the live coordinator knew them.
         """
-        apply = self.apply
+        ours, apply = self.coordinator, self.apply
         if _offsets_only(batch):
             # They are many and all alike: one of them goes through its bytes.
             apply(decode(encode(batch[0])))
@@ -105,18 +81,17 @@ class Shadow:
                 apply(record)
         else:
             for record in batch:
-                if type(record.key) in _CHECKED:
-                    apply(self._through_bytes(record, before))
+                has_bytes = type(record.key) in _HAVE_BYTES
+                apply(self._through_bytes(record, before) if has_bytes else record)
             yield from self._compare_groups(live, named)
         for record in batch:
             key = record.key
             if type(key) is r.GroupMetadataKey:
-                one, other = self.stored.get(key.group_id), live.classic.stored.get(key.group_id)
-                if one != other:
-                    yield _difference(key.group_id, "the classic group", one, other)
+                one, other = (each.classic.stored.get(key.group_id) for each in (ours, live))
+                yield from _compare(live.classic, key.group_id, one, other, SEEN_SO_FAR)
             elif type(key) is StreamsGroupMetadataKey:
-                ours, theirs = self.streams.get(key.group_id), live.streams.groups.get(key.group_id)
-                yield from _compare_hard_state(key.group_id, ours, theirs, "the records seen so far")
+                mine, theirs = (_hard_state(each.streams.groups.get(key.group_id)) for each in (ours, live))
+                yield from _compare(live.streams, key.group_id, mine, theirs, SEEN_SO_FAR)
             elif type(key) is r.OffsetCommitKey:
                 stored = live.offsets.topics(key.group_id).get(key.topic, {}).get(key.partition)
                 if stored is not record.value and stored != record.value:
@@ -135,7 +110,7 @@ class Shadow:
         key, value = record.key, record.value
         if type(value) is r.ConsumerGroupCurrentMemberAssignmentValue:
             assert type(key) is r.ConsumerGroupCurrentMemberAssignmentKey
-            known, group = before.get(key.member_id), self.groups.get(key.group_id)
+            known, group = before.get(key.member_id), self.coordinator.groups.get(key.group_id)
             ours = None if group is None else group.members.get(key.member_id)
             if (
                 known is not None
@@ -154,7 +129,7 @@ class Shadow:
 
     def _compare_groups(self, live: GroupCoordinator, named: Mapping[str, Touched]) -> Iterator[Finding]:
         for group_id, touched in named.items():
-            ours, theirs = self.groups.get(group_id), live.groups.get(group_id)
+            ours, theirs = self.coordinator.groups.get(group_id), live.groups.get(group_id)
             if ours is None or theirs is None:
                 if ours is not theirs:
                     yield (
@@ -176,9 +151,9 @@ class Shadow:
                 if target != live_target:
                     yield _difference(group_id, f"the target of {member_id}", target, live_target)
 
-    def compare_all(self, live: GroupCoordinator, what: str) -> Iterator[Finding]:
-        """The whole of both."""
-        yield from compare_coordinators(self, live, what)
+
+def _hard_state(group: StreamsGroup | None) -> dict[str, Any] | None:
+    return None if group is None else group.hard_state()
 
 
 def _offsets_only(batch: tuple[r.Record, ...]) -> bool:
@@ -229,47 +204,25 @@ def _summary(group: ConsumerGroup) -> tuple[object, ...]:
     )
 
 
-def _compare_hard_state(group_id: str, ours: G | None, theirs: G | None, what: str) -> Iterator[Finding]:
-    if ours is None or theirs is None:
-        if ours is not theirs:
-            yield "journal-replay", f"{group_id} is {_there(theirs)} live, and {_there(ours)} in {what}"
+def _compare(kind: GroupKind, group_id: str, one: Any, other: Any, what: str) -> Iterator[Finding]:
+    """A group's hard state in `what`, against the live one; None if it is missing."""
+    if one == other:
         return
-    left, right = ours.hard_state(), theirs.hard_state()
-    if left != right:
-        yield "journal-replay", _differing(group_id, left, right, what)
+    if one is None or other is None:
+        yield "journal-replay", f"{group_id} is {_there(other)} live, and {_there(one)} in {what}"
+    elif isinstance(one, dict):
+        differing = ", ".join(name for name in one if one[name] != other[name])
+        yield "journal-replay", f"{group_id}: {differing} of {what} differ from the live state"
+    else:
+        yield "journal-replay", f"the {kind.name} group {group_id} of {what} is {one}, live {other}"
 
 
-def _hard_states(ours: Shadow | GroupCoordinator) -> Iterable[Mapping[str, Any]]:
-    """What records made, by kind and group; a shadow has the groups of Kafka's three kinds."""
-    if isinstance(ours, Shadow):
-        consumer = {group_id: group.hard_state() for group_id, group in ours.groups.items()}
-        streams = {group_id: group.hard_state() for group_id, group in ours.streams.items()}
-        return consumer, ours.stored, streams
-    return (kind.hard_state() for kind in ours.kinds)
-
-
-def _differing(group_id: str, one: dict[str, Any], other: dict[str, Any], what: str) -> str:
-    differing = [name for name in one if one[name] != other[name]]
-    return f"{group_id}: {', '.join(differing)} of {what} differ from the live state"
-
-
-def compare_coordinators(
-    ours: Shadow | GroupCoordinator, live: GroupCoordinator, what: str
-) -> Iterator[Finding]:
+def compare_coordinators(ours: GroupCoordinator, live: GroupCoordinator, what: str) -> Iterator[Finding]:
     """Everything that records made, in two coordinators."""
-    for kind, mine in zip(live.kinds, _hard_states(ours), strict=False):
-        theirs = kind.hard_state()
-        for group_id in sorted(mine.keys() | theirs.keys()):
-            one, other = mine.get(group_id), theirs.get(group_id)
-            if one == other:
-                continue
-            if isinstance(one, dict) and isinstance(other, dict):
-                yield "journal-replay", _differing(group_id, one, other, what)
-            elif one is None or other is None:
-                yield "journal-replay", f"{group_id} is {_there(other)} live, and {_there(one)} in {what}"
-            else:
-                message = f"the {kind.name} group {group_id} of {what} is {one}, live {other}"
-                yield "journal-replay", message
+    for mine, theirs in zip(ours.kinds, live.kinds, strict=True):
+        one, other = mine.hard_state(), theirs.hard_state()
+        for group_id in sorted(one.keys() | other.keys()):
+            yield from _compare(theirs, group_id, one.get(group_id), other.get(group_id), what)
     if ours.offsets != live.offsets:
         yield "journal-replay", f"the offsets of {what} differ from the live ones"
 
