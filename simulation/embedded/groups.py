@@ -171,9 +171,23 @@ class GroupControls:
         known = ", ".join(f"{each.member_id} ({each.client_id})" for each in members)
         raise FencepostError(f"group {self.group_id!r} has no member {member!r}; it has {known or 'none'}")
 
-    async def _stable(self, members: int | None, timeout_s: float) -> list[GroupMember]:
+    async def _wait_stable(
+        self,
+        members: int | None = None,
+        *,
+        timeout: float = 30.0,  # noqa: ASYNC109  # its own thread's loop
+    ) -> list[GroupMember]:
+        """Wait until the group is stable, with that many members if it is said how many; its members then.
+
+        Stable is a group whose members are all at its newest epoch, have confirmed that they own what they
+        were given, and were heard since their coordinator was loaded; classic ones have asked for their
+        assignment. All topics that it subscribes to were found as they are now, and all their partitions are
+        given to somebody. Without a number it has at least one member; with 0 it has none.
+
+        :raises TimeoutError: if it takes longer than `timeout` seconds; the text says what is missing.
+        """
         wanted = None if members is None else whole("members", members, 0, None)
-        limit = duration("timeout", timeout_s)
+        limit = duration("timeout", timeout)
         if not await self._endpoint.observer.waiting.until(lambda: self._is_stable(wanted), limit):
             raise TimeoutError(self._why_not(wanted, limit))
         return self._members()
@@ -253,45 +267,13 @@ def _partitions(some: Collection[TopicPartition]) -> str:
 class Group(GroupControls):
     """A group for tests that block."""
 
-    @until_done
-    async def wait_stable(
-        self,
-        members: int | None = None,
-        *,
-        timeout: float = 30.0,  # noqa: ASYNC109  # its own thread's loop
-    ) -> list[GroupMember]:
-        """Wait until the group is stable, with that many members if it is said how many; its members then.
-
-        Stable is a group whose members are all at its newest epoch, have confirmed that they own what they
-        were given, and were heard since their coordinator was loaded; classic ones have asked for their
-        assignment. All topics that it subscribes to were found as they are now, and all their partitions are
-        given to somebody. Without a number it has at least one member; with 0 it has none.
-
-        :raises TimeoutError: if it takes longer than `timeout` seconds; the text says what is missing.
-        """
-        return await self._stable(members, timeout)
+    wait_stable = until_done(GroupControls._wait_stable)
 
 
 class AsyncGroup(GroupControls):
     """A group for tests that await."""
 
-    @awaiting
-    async def wait_stable(
-        self,
-        members: int | None = None,
-        *,
-        timeout: float = 30.0,  # noqa: ASYNC109  # its own thread's loop
-    ) -> list[GroupMember]:
-        """Wait until the group is stable, with that many members if it is said how many; its members then.
-
-        Stable is a group whose members are all at its newest epoch, have confirmed that they own what they
-        were given, and were heard since their coordinator was loaded; classic ones have asked for their
-        assignment. All topics that it subscribes to were found as they are now, and all their partitions are
-        given to somebody. Without a number it has at least one member; with 0 it has none.
-
-        :raises TimeoutError: if it takes longer than `timeout` seconds; the text says what is missing.
-        """
-        return await self._stable(members, timeout)
+    wait_stable = awaiting(GroupControls._wait_stable)
 
 
 def _committed(coordinator: GroupCoordinator, group_id: str) -> Any:

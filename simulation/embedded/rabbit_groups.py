@@ -117,9 +117,21 @@ class StreamGroupControls:
             is_active=self._is_reading(one),
         )
 
-    async def _settled(self, consumers: int | None, timeout_s: float) -> list[StreamConsumer]:
+    async def _wait_settled(
+        self,
+        consumers: int | None = None,
+        *,
+        timeout: float = 30.0,  # noqa: ASYNC109  # its own thread's loop
+    ) -> list[StreamConsumer]:
+        """Wait until one consumer is active and knows it, and none is stepping down; the consumers then.
+
+        Consumers on nodes that are cut off are not waited for.
+        With a number there have to be so many consumers; 0 waits until there is none.
+
+        :raises TimeoutError: if it takes longer than `timeout` seconds; the text says how things stand.
+        """
         wanted = None if consumers is None else whole("consumers", consumers, 0, None)
-        limit = duration("timeout", timeout_s)
+        limit = duration("timeout", timeout)
         if not await self._endpoint.waiting.until(lambda: self._is_settled(wanted), limit):
             found = "; ".join(f"{each.client_name} is {each.state}" for each in self._consumers())
             expected = "" if wanted is None else f", {wanted} expected"
@@ -152,38 +164,10 @@ def _connected(members: Iterable[SacConsumer]) -> list[SacConsumer]:
 class StreamGroup(StreamGroupControls):
     """A group for tests that block."""
 
-    @until_done
-    async def wait_settled(
-        self,
-        consumers: int | None = None,
-        *,
-        timeout: float = 30.0,  # noqa: ASYNC109  # its own thread's loop
-    ) -> list[StreamConsumer]:
-        """Wait until one consumer is active and knows it, and none is stepping down; the consumers then.
-
-        Consumers on nodes that are cut off are not waited for.
-        With a number there have to be so many consumers; 0 waits until there is none.
-
-        :raises TimeoutError: if it takes longer than `timeout` seconds; the text says how things stand.
-        """
-        return await self._settled(consumers, timeout)
+    wait_settled = until_done(StreamGroupControls._wait_settled)
 
 
 class AsyncStreamGroup(StreamGroupControls):
     """A group for tests that await."""
 
-    @awaiting
-    async def wait_settled(
-        self,
-        consumers: int | None = None,
-        *,
-        timeout: float = 30.0,  # noqa: ASYNC109  # its own thread's loop
-    ) -> list[StreamConsumer]:
-        """Wait until one consumer is active and knows it, and none is stepping down; the consumers then.
-
-        Consumers on nodes that are cut off are not waited for.
-        With a number there have to be so many consumers; 0 waits until there is none.
-
-        :raises TimeoutError: if it takes longer than `timeout` seconds; the text says how things stand.
-        """
-        return await self._settled(consumers, timeout)
+    wait_settled = awaiting(StreamGroupControls._wait_settled)

@@ -7,7 +7,7 @@ from typing import Any
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
-from fencepost.coordinator.protocol.classic import HeartbeatRequest, HeartbeatResponse
+from fencepost.coordinator.protocol.classic import HeartbeatResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.outcome import Event, Outcome
@@ -178,9 +178,8 @@ class StreamsWorld(World):
         return told and self.loop.now_us <= self._ended_us + group.session_timeout.us
 
     def _members(self, coordinator: GroupCoordinator) -> set[str]:
-        groups = coordinator.classic if self.scenario.group.protocol == "classic" else coordinator.streams
-        group = groups.groups.get(self.scenario.group.id)
-        return set() if group is None else set(group.members)
+        found = coordinator.kinds.find(self.scenario.group.id)
+        return set() if found is None else set(found[1].members)
 
     # -- what is told -------------------------------------------------------------------------------------
 
@@ -258,41 +257,22 @@ class StreamsWorld(World):
 
     def answered(self, event: Event, outcome: Outcome) -> None:
         """A coordinator made a step."""
-        if self.scenario.group.protocol == "classic":
-            self._answered_classic(event, outcome)
-            return
         reply = outcome.reply
-        if not isinstance(event, StreamsGroupHeartbeatRequest) or not isinstance(
-            reply, StreamsGroupHeartbeatResponse
-        ):
-            return
-        self.heartbeats += 1
-        group = (
-            None if self.cluster.active is None else self.cluster.active.streams.groups.get(event.group_id)
-        )
-        if group is not None and group.group_epoch != self._group_epoch:
-            self._group_epoch = group.group_epoch
-            self.rebalances += 1
-        if group is None or not group.members:
-            self.application.on_emptied()
-        if event.shutdown_application and reply.error_code is ErrorCode.NONE:
-            self.application.on_asked()
-
-    def _answered_classic(self, event: Event, outcome: Outcome) -> None:
-        reply = outcome.reply
-        if (
-            isinstance(event, HeartbeatRequest)
-            and isinstance(reply, HeartbeatResponse)
-            and reply.error_code is ErrorCode.NONE
-        ):
+        beats = isinstance(reply, StreamsGroupHeartbeatResponse)
+        if beats or (isinstance(reply, HeartbeatResponse) and reply.error_code is ErrorCode.NONE):
             self.heartbeats += 1
+        if not beats and self.scenario.group.protocol != "classic":
+            return
         active = self.cluster.active
-        group = None if active is None else active.classic.groups.get(self.scenario.group.id)
-        if group is not None and group.generation != self._group_epoch:
-            self._group_epoch = group.generation
+        found = None if active is None else active.kinds.find(self.scenario.group.id)
+        if found is not None and (epoch := found[0].epoch(found[1])) != self._group_epoch:
+            self._group_epoch = epoch
             self.rebalances += 1
-        if group is None or not group.members:
+        if found is None or not found[1].members:
             self.application.on_emptied()
+        asks = isinstance(event, StreamsGroupHeartbeatRequest) and event.shutdown_application
+        if asks and isinstance(reply, StreamsGroupHeartbeatResponse) and reply.error_code is ErrorCode.NONE:
+            self.application.on_asked()
 
 
 def _start(host: StreamsClientHost) -> None:
