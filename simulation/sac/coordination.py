@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from fencepost.coordinator.protocol.sac import (
     SIMPLE,
     ConsumerStatus,
@@ -11,11 +9,10 @@ from fencepost.coordinator.protocol.sac import (
     Tick,
 )
 from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValue
-from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput, SacOutcome
+from fencepost.coordinator.sac.coordinator import SacCoordinator
 from fencepost.simulation.sac.exclusive import ACTIVE_LIKE, Exclusive
 from fencepost.simulation.sac.figures import Figures
-from fencepost.simulation.sac.observers import SacChecker
-from fencepost.simulation.sac.trace_writer import status_changes
+from fencepost.simulation.sac.observers import SacChecker, SacStep
 
 _S = ConsumerStatus
 _SETTLED = (_S.CONNECTED_ACTIVE, _S.CONNECTED_WAITING)
@@ -43,38 +40,34 @@ class SacCoordination(SacChecker):
         """From here on groups have time to settle."""
         self._calm_us = now_us
 
-    def on_step(
-        self,
-        node: str,
-        event: SacInput,
-        outcome: SacOutcome,
-        before: Mapping[SacGroupKey, SacGroupValue],
-        now_us: int,
-    ) -> None:
+    def on_step(self, step: SacStep, now_us: int) -> None:
         """One active consumer at most; nodes that left are gone."""
-        host = self.world.cluster.host
-        assert host is not None
-        coordinator = host.coordinator
+        event, outcome, groups = step.event, step.outcome, step.after
         self._figures.counts["commands"] += outcome.reply is not None
         for effect in outcome.effects:
             if isinstance(effect, NotifyConsumer):
                 self._figures.counts["activations" if effect.active else "step downs"] += 1
                 self._lost.pop(effect.connection, None)
         if isinstance(event, Tick) and event.nodes:
-            for stale in set(coordinator.state.nodes) - set(event.nodes):
+            for stale in set(self._live.state.nodes) - set(event.nodes):
                 self.report("sac-stale-node", f"{stale} left the cluster, and its consumers are still there")
         if not outcome.records:
             return
-        groups = coordinator.state.groups
-        for key, _, old, new in status_changes(before, groups):
+        for key, _, old, new in step.changes:
             if old is _S.FORGOTTEN_ACTIVE and new is _S.DISCONNECTED_ACTIVE:
                 self._two.add(key)
         for key, group in groups.items():
-            if group is not before.get(key):
+            if group is not step.before.get(key):
                 self._one_active(key, group)
         self._steps += 1
         if self._steps % _REPLAY_EVERY == 0:
-            self._replay(coordinator)
+            self._replay(self._live)
+
+    @property
+    def _live(self) -> SacCoordinator:
+        host = self.world.cluster.host
+        assert host is not None
+        return host.coordinator
 
     def _one_active(self, key: SacGroupKey, group: SacGroupValue) -> None:
         active = [one.connection for one in group.consumers if one.status in ACTIVE_LIKE]

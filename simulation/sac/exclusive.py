@@ -7,8 +7,6 @@ one for something else, without its answer, opens a window. Two without a window
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from fencepost.coordinator.protocol.sac import (
     ActivateConsumer,
     ConnectionDown,
@@ -19,13 +17,11 @@ from fencepost.coordinator.protocol.sac import (
     PurgeNodes,
     Tick,
 )
-from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValue
-from fencepost.coordinator.sac.coordinator import SacInput, SacOutcome
+from fencepost.coordinator.sac.coordinator import SacInput
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
 from fencepost.simulation.sac.clients import SacSubscriber
 from fencepost.simulation.sac.figures import Figures
-from fencepost.simulation.sac.observers import SacChecker
-from fencepost.simulation.sac.trace_writer import ABSENT, status_changes
+from fencepost.simulation.sac.observers import ABSENT, SacChecker, SacStep
 
 _S = ConsumerStatus
 ACTIVE_LIKE = (_S.CONNECTED_ACTIVE, _S.CONNECTED_DEACTIVATING, _S.DISCONNECTED_ACTIVE)
@@ -49,26 +45,17 @@ class Exclusive(SacChecker):
 
     # -- the coordinator ------------------------------------------------------------------------------------
 
-    def on_step(
-        self,
-        node: str,
-        event: SacInput,
-        outcome: SacOutcome,
-        before: Mapping[SacGroupKey, SacGroupValue],
-        now_us: int,
-    ) -> None:
+    def on_step(self, step: SacStep, now_us: int) -> None:
         """Windows open where an active consumer is taken for something else."""
-        if not outcome.records:
+        if not step.outcome.records:
             return
-        host = self.world.cluster.host
-        assert host is not None
-        for _, one, old, new in status_changes(before, host.coordinator.state.groups):
+        for _, one, old, new in step.changes:
             if new is _S.DISCONNECTED_ACTIVE and old is _S.FORGOTTEN_ACTIVE:
                 self.causes[one.owner] = "twice lost"
             elif new is _S.CONNECTED_ACTIVE and old is not _S.DISCONNECTED_ACTIVE:
                 self.causes.pop(one.owner, None)
             elif old in ACTIVE_LIKE and new not in ACTIVE_LIKE:
-                cause = _cause(event, old, new)
+                cause = _cause(step.event, old, new)
                 if cause:
                     self.causes[one.owner] = cause
 

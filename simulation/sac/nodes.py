@@ -28,6 +28,7 @@ from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValu
 from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput, SacOutcome
 from fencepost.simulation.sac.connection import ServerConnection
 from fencepost.simulation.sac.links import Link, Links
+from fencepost.simulation.sac.observers import SacStep
 
 if TYPE_CHECKING:
     from fencepost.simulation.kernel.loop import VirtualLoop
@@ -136,8 +137,8 @@ class SacNodes(HostHooks):
         """Tell observers of a step, with the groups as they were before it."""
         assert self.host is not None
         assert self.leader is not None
-        self.tell("on_step", self.leader.name, event, outcome, self._groups)
-        self._groups = dict(self.host.coordinator.state.groups)
+        before, self._groups = self._groups, dict(self.host.coordinator.state.groups)
+        self.tell("on_step", SacStep(self.leader.name, event, outcome, before, self._groups))
 
     def commit(self, event: SacInput, answered: Callable[[SacReply], None]) -> None:
         """A command has reached the leader: it is carried out when most nodes have it."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Iterator, Mapping, Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
-from fencepost.coordinator.protocol.sac import ConnectionId, NotifyConsumer
-from fencepost.coordinator.protocol.sac_records import SacGroupKey, SacGroupValue
+import msgspec
+
+from fencepost.coordinator.protocol.sac import ConnectionId, ConsumerStatus, NotifyConsumer
+from fencepost.coordinator.protocol.sac_records import SacConsumer, SacGroupKey, SacGroupValue
 from fencepost.coordinator.sac.coordinator import SacInput, SacOutcome
 from fencepost.member.sac.actions import SacCallback
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
@@ -18,6 +21,33 @@ if TYPE_CHECKING:
     from fencepost.simulation.sac.world import SacWorld
 
 
+ABSENT = ConsumerStatus.UNREGISTERED
+
+
+class StatusChange(NamedTuple):
+    """A consumer whose status is another one after a step."""
+
+    key: SacGroupKey
+    consumer: SacConsumer
+    before: ConsumerStatus
+    after: ConsumerStatus
+
+
+class SacStep(msgspec.Struct, dict=True):
+    """A step of the coordinator, with all groups as they were and as they are."""
+
+    node: str
+    event: SacInput
+    outcome: SacOutcome
+    before: Mapping[SacGroupKey, SacGroupValue]
+    after: Mapping[SacGroupKey, SacGroupValue]
+
+    @cached_property
+    def changes(self) -> Sequence[StatusChange]:
+        """Consumers whose status changed."""
+        return tuple(_status_changes(self.before, self.after))
+
+
 class SacObserver(WorldObserver, declares_hooks=True):
     """The base of what observes single active consumers. Times are virtual microseconds."""
 
@@ -27,15 +57,8 @@ class SacObserver(WorldObserver, declares_hooks=True):
         """Called once, before anything happens."""
         self.world = world
 
-    def on_step(
-        self,
-        node: str,
-        event: SacInput,
-        outcome: SacOutcome,
-        before: Mapping[SacGroupKey, SacGroupValue],
-        now_us: int,
-    ) -> None:
-        """The coordinator made a step; `before` is how the groups were. Its effects come next."""
+    def on_step(self, step: SacStep, now_us: int) -> None:
+        """The coordinator made a step. Its effects come next."""
 
     def on_leader(self, node: str, what: str, now_us: int) -> None:
         """A node begins to `load`, is `active`, has to `resign`, or its leadership ended in a `crash`."""
@@ -78,3 +101,19 @@ class SacChecker(FindingReporter, SacObserver):
     """A checker of single active consumers."""
 
     world: SacWorld
+
+
+def _status_changes(
+    before: Mapping[SacGroupKey, SacGroupValue], after: Mapping[SacGroupKey, SacGroupValue]
+) -> Iterator[StatusChange]:
+    for key in dict.fromkeys((*before, *after)):
+        old, new = before.get(key), after.get(key)
+        if old is new:
+            continue
+        was = {} if old is None else {(one.connection, one.subscription_id): one for one in old.consumers}
+        for one in () if new is None else new.consumers:
+            earlier = was.pop((one.connection, one.subscription_id), None)
+            if earlier is None or earlier.status is not one.status:
+                yield StatusChange(key, one, ABSENT if earlier is None else earlier.status, one.status)
+        for gone in was.values():
+            yield StatusChange(key, gone, gone.status, ABSENT)

@@ -2,38 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.coordinator.protocol.sac import ConsumerStatus
-from fencepost.coordinator.protocol.sac_records import SacConsumer, SacGroupKey, SacGroupValue
-from fencepost.coordinator.sac.coordinator import SacInput, SacOutcome
 from fencepost.member.sac.actions import SacCallback
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
 from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.sac.clients import SacSubscriber
-from fencepost.simulation.sac.observers import SacObserver
+from fencepost.simulation.sac.observers import SacObserver, SacStep
 from fencepost.simulation.trace.rows import TraceRows
 from fencepost.simulation.trace.schema import RowKind
-
-ABSENT = ConsumerStatus.UNREGISTERED
-
-
-def status_changes(
-    before: Mapping[SacGroupKey, SacGroupValue], after: Mapping[SacGroupKey, SacGroupValue]
-) -> Iterator[tuple[SacGroupKey, SacConsumer, ConsumerStatus, ConsumerStatus]]:
-    """Group, consumer, and its status before and after, of all that changed in one step."""
-    for key in dict.fromkeys((*before, *after)):
-        old, new = before.get(key), after.get(key)
-        if old is new:
-            continue
-        was = {} if old is None else {(one.connection, one.subscription_id): one for one in old.consumers}
-        for one in () if new is None else new.consumers:
-            earlier = was.pop((one.connection, one.subscription_id), None)
-            if earlier is None or earlier.status is not one.status:
-                yield key, one, ABSENT if earlier is None else earlier.status, one.status
-        for gone in was.values():
-            yield key, gone, gone.status, ABSENT
 
 
 class SacTraceWriter(SacObserver):
@@ -51,19 +27,11 @@ class SacTraceWriter(SacObserver):
                 self._partitions[each.stream] = (TopicPartition(name, max(each.partition_index, 0)),)
         return self._partitions[stream]
 
-    def on_step(
-        self,
-        node: str,
-        event: SacInput,
-        outcome: SacOutcome,
-        before: Mapping[SacGroupKey, SacGroupValue],
-        now_us: int,
-    ) -> None:
+    def on_step(self, step: SacStep, now_us: int) -> None:
         """Rows for consumers whose status changed."""
-        host = self.world.cluster.host
-        assert host is not None
-        error = "" if outcome.reply is None or outcome.reply.error is None else str(outcome.reply.error)
-        for key, one, old, new in status_changes(before, host.coordinator.state.groups):
+        reply = step.outcome.reply
+        error = "" if reply is None or reply.error is None else str(reply.error)
+        for key, one, old, new in step.changes:
             self._add(
                 now_us,
                 one.owner.rpartition("/")[0],
@@ -72,7 +40,7 @@ class SacTraceWriter(SacObserver):
                 state_to=str(new),
                 partitions=self._of(key.stream),
                 error=error,
-                detail=f"{type(event).__name__} {one.connection}",
+                detail=f"{type(step.event).__name__} {one.connection}",
             )
 
     def on_leader(self, node: str, what: str, now_us: int) -> None:

@@ -17,6 +17,7 @@ from fencepost.coordinator.sac.coordinator import SacCoordinator, SacInput, SacO
 from fencepost.simulation.sac.coordination import SacCoordination
 from fencepost.simulation.sac.exclusive import Exclusive
 from fencepost.simulation.sac.figures import Figures
+from fencepost.simulation.sac.observers import SacStep
 
 KEY = SacGroupKey("/", "s", "app")
 S = ConsumerStatus
@@ -61,7 +62,8 @@ class Scene:
         self.journal.append(outcome.records)
         for record in outcome.records:
             self.live.apply(record)
-        self.checker.on_step("a", event, outcome, before, self.now_ms * 1_000)
+        step = SacStep("a", event, outcome, before, self.live.state.groups)
+        self.checker.on_step(step, self.now_ms * 1_000)
         return outcome
 
     def register(self, connection: str, index: int = sac.SIMPLE, tamper: Tamper = same) -> None:
