@@ -6,12 +6,22 @@ the newest record of a key, so a key names exactly one fact.
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import msgspec
 
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, Partitions, TopicId
-from fencepost.coordinator.protocol.streams_records import StreamsGroupRecordKey, StreamsGroupRecordValue
+from fencepost.coordinator.protocol.streams_records import (
+    StreamsGroupCurrentMemberAssignmentKey,
+    StreamsGroupCurrentMemberAssignmentValue,
+    StreamsGroupMemberMetadataKey,
+    StreamsGroupMemberMetadataValue,
+    StreamsGroupMetadataKey,
+    StreamsGroupMetadataValue,
+    StreamsGroupRecordKey,
+    StreamsGroupRecordValue,
+    StreamsGroupTargetAssignmentMetadataValue,
+)
 
 
 class OffsetCommitKey(msgspec.Struct, frozen=True, tag=1, array_like=True, gc=False):
@@ -213,6 +223,22 @@ RecordValue: TypeAlias = (
     | ConsumerGroupRegularExpressionValue
     | PendingOffsetCommitValue
     | StreamsGroupRecordValue
+)
+
+
+# Records of consumer groups and of streams groups that mean the same, by their keys or their values.
+GROUP_KEYS: Final = (ConsumerGroupMetadataKey, StreamsGroupMetadataKey)
+MEMBER_KEYS: Final = (ConsumerGroupMemberMetadataKey, StreamsGroupMemberMetadataKey)
+MEMBER_VALUES: Final = (ConsumerGroupMemberMetadataValue, StreamsGroupMemberMetadataValue)
+ASSIGNMENT_KEYS: Final = (ConsumerGroupCurrentMemberAssignmentKey, StreamsGroupCurrentMemberAssignmentKey)
+ASSIGNMENT_VALUES: Final = (
+    ConsumerGroupCurrentMemberAssignmentValue,
+    StreamsGroupCurrentMemberAssignmentValue,
+)
+EPOCH_VALUES: Final = (ConsumerGroupMetadataValue, StreamsGroupMetadataValue)
+TARGET_VALUES: Final = (
+    ConsumerGroupTargetAssignmentMetadataValue,
+    StreamsGroupTargetAssignmentMetadataValue,
 )
 
 

@@ -31,16 +31,10 @@ from fencepost.coordinator.protocol.ids import (
     topic_partitions,
 )
 from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse
-from fencepost.coordinator.protocol.streams_records import (
-    StreamsGroupCurrentMemberAssignmentKey,
-    StreamsGroupCurrentMemberAssignmentValue,
-)
 from fencepost.simulation.checkers.base import NOTHING, Checker, Finding, as_set, joined, without
 from fencepost.simulation.kernel.observers import StepEvent
 
-_PLACES = (r.ConsumerGroupCurrentMemberAssignmentKey, StreamsGroupCurrentMemberAssignmentKey)
 _ASSIGNED = r.ConsumerGroupCurrentMemberAssignmentValue
-_PLACED = (_ASSIGNED, StreamsGroupCurrentMemberAssignmentValue)
 
 
 class Claims:
@@ -144,8 +138,8 @@ class OneClaimant(Checker):
         self._classic = group
         for record in outcome.records:
             key, value = record.key, record.value
-            if isinstance(key, _PLACES):
-                epoch = value.member_epoch if isinstance(value, _PLACED) else None
+            if isinstance(key, r.ASSIGNMENT_KEYS):
+                epoch = value.member_epoch if isinstance(value, r.ASSIGNMENT_VALUES) else None
                 if epoch is None and group is not None and key.member_id in group.members:
                     # It stays, and the group has become a classic one: it may still go without joining that.
                     self._generations[key.member_id] = group.generation

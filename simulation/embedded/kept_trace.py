@@ -14,10 +14,6 @@ from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import JoinGroupRequest
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.outcome import Event, Outcome
-from fencepost.coordinator.protocol.streams_records import (
-    StreamsGroupMemberMetadataKey,
-    StreamsGroupMemberMetadataValue,
-)
 from fencepost.simulation.embedded.replayed import WORLD
 from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.trace.rows import Event as TraceEvent
@@ -30,8 +26,6 @@ MOST_KNOWN: Final = 10_000
 """Of older members nothing is known any more."""
 _OF_ID: Final = 8
 """Characters of a member id: many clients share one client id."""
-_KEYS: Final = (r.ConsumerGroupMemberMetadataKey, StreamsGroupMemberMetadataKey)
-_VALUES: Final = (r.ConsumerGroupMemberMetadataValue, StreamsGroupMemberMetadataValue)
 
 
 class MemberNames:
@@ -50,7 +44,7 @@ class MemberNames:
             if isinstance(value, r.GroupMetadataValue):
                 for member in value.members:
                     self._call(member.member_id, member.instance_id, member.client_id)
-            elif isinstance(key, _KEYS) and isinstance(value, _VALUES):
+            elif isinstance(key, r.MEMBER_KEYS) and isinstance(value, r.MEMBER_VALUES):
                 self._call(key.member_id, value.instance_id, value.client_id)
 
     def _call(self, member_id: MemberId, instance_id: str | None, client_id: str) -> None:

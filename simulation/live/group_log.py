@@ -32,12 +32,6 @@ WORLD: Final = "kafka"
 Names = Callable[[TopicId], str]
 """The name of a topic by its id; the id itself where it is not known any more."""
 
-_EPOCHS: Final = (r.ConsumerGroupMetadataValue, s.StreamsGroupMetadataValue)
-_TARGETS: Final = (r.ConsumerGroupTargetAssignmentMetadataValue, s.StreamsGroupTargetAssignmentMetadataValue)
-_MEMBERS: Final = (r.ConsumerGroupMemberMetadataKey, s.StreamsGroupMemberMetadataKey)
-_PLACES: Final = (r.ConsumerGroupCurrentMemberAssignmentKey, s.StreamsGroupCurrentMemberAssignmentKey)
-_GROUPS: Final = (r.ConsumerGroupMetadataKey, s.StreamsGroupMetadataKey)
-
 
 class LogRecord(NamedTuple):
     """A record as it lies in the log; its time is in milliseconds, by the broker's clock."""
@@ -138,31 +132,31 @@ class GroupLog:
 
     def _apply(self, key: Any, value: Any, cause: str) -> None:
         known = self._known
-        if isinstance(value, _EPOCHS):
+        if isinstance(value, r.EPOCH_VALUES):
             known.classic, known.epoch = False, value.epoch
             self._add(RowKind.GROUP_EPOCH, detail=cause)
-        elif isinstance(value, _TARGETS):
+        elif isinstance(value, r.TARGET_VALUES):
             known.target = value.assignment_epoch
             self._add(RowKind.TARGET)
-        elif isinstance(key, _GROUPS):
+        elif isinstance(key, r.GROUP_KEYS):
             known.epoch = known.target = -1
             known.state = self._moved(known.state, GroupState.DEAD)
-        elif isinstance(key, _MEMBERS):
+        elif isinstance(key, r.MEMBER_KEYS):
             if value is None:
                 self._remove(key.member_id)
             else:
                 self._join(key.member_id)
-        elif isinstance(key, _PLACES) and value is not None:
+        elif isinstance(key, r.ASSIGNMENT_KEYS) and value is not None:
             self._place(key.member_id, value)
         elif isinstance(key, r.ConsumerGroupCurrentMemberAssignmentKey):
             self._add(RowKind.ASSIGNMENT, key.member_id, detail=key.member_id)
 
     def _cause(self, records: Sequence[Record]) -> str:
         """What raised the group's epoch, as far as the records tell."""
-        said = [each.key.member_id for each in records if isinstance(each.key, _MEMBERS) and each.value]
+        said = [each.key.member_id for each in records if isinstance(each.key, r.MEMBER_KEYS) and each.value]
         if any(member_id not in self._known.members for member_id in said):
             return "join"
-        if any(isinstance(each.key, _MEMBERS) and each.value is None for each in records):
+        if any(isinstance(each.key, r.MEMBER_KEYS) and each.value is None for each in records):
             return "gone"
         if said:
             return "full"

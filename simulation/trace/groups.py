@@ -1,7 +1,7 @@
 """The trace of groups of every kind, in all worlds: each kind has one dialect.
 
-A consumer group's is in `trace.writer`, a streams group's in `trace.streams`. A group of a further kind shows
-its state, its epoch, its members and their requests.
+That of a consumer group and of a streams group is in `trace.writer`. A group of a further kind shows its
+state, its epoch, its members and their requests.
 
 A classic group tells the same as a consumer group does. Its epoch is the generation. A rebalance begins when
 the group begins to prepare it, so that is when the generation to come counts as raised.
@@ -30,14 +30,12 @@ from fencepost.coordinator.streams.describe import STREAMS_GROUP_TYPE
 from fencepost.simulation.trace.rows import TraceRows
 from fencepost.simulation.trace.schema import RowKind
 from fencepost.simulation.trace.sizes import message_sizes
-from fencepost.simulation.trace.streams import StreamsSteps
 from fencepost.simulation.trace.writer import NONE, TraceWriter, cause_of
 
 if TYPE_CHECKING:
     from fencepost.coordinator.classic.group import ClassicGroup
     from fencepost.coordinator.kinds import GroupKind
     from fencepost.coordinator.protocol.ids import MemberId
-    from fencepost.coordinator.streams.group import StreamsGroup
     from fencepost.simulation.kernel.observers import StepEvent
 
 _ASKS: Final[dict[type, str]] = {
@@ -57,7 +55,6 @@ class GroupTraceWriter(TraceWriter):
         """By broker and token, the requests that are not answered yet."""
         self._members: tuple[MemberId, ...] = ()
         """Of a group that is compared with what it was."""
-        self._streams = StreamsSteps(self._add)
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """A step of a group of either kind, and the answers to classic members."""
@@ -66,7 +63,7 @@ class GroupTraceWriter(TraceWriter):
         name = CONSUMER_GROUP_TYPE if found is None else found[0].name
         group: Any = None if found is None else found[1]
         if name == STREAMS_GROUP_TYPE or isinstance(event, StreamsGroupHeartbeatRequest):
-            self._of_streams(host, group if name == STREAMS_GROUP_TYPE else None, event, outcome, now_us)
+            self._step(host, group if name == STREAMS_GROUP_TYPE else None, event, outcome, now_us)
             return
         if name == CONSUMER_GROUP_TYPE:
             self._members = ()
@@ -82,26 +79,6 @@ class GroupTraceWriter(TraceWriter):
             self._gone(host, group, event, outcome, now_us)
         self._answers(host, event, outcome, now_us)
         self._moved(host, group, now_us)
-
-    def _moved(self, host: str, group: Any, now_us: int) -> None:
-        """Tell the group's state, if it is another one."""
-        state = str(group.state)
-        if state != self._group_state:
-            before, self._group_state = self._group_state, state
-            self._settle(state)
-            self._add(now_us, host, RowKind.GROUP_STATE, state_from=before, state_to=state)
-
-    def _of_streams(
-        self, host: str, group: StreamsGroup | None, event: StepEvent, outcome: Outcome, now_us: int
-    ) -> None:
-        self.heartbeats += isinstance(event, StreamsGroupHeartbeatRequest)
-        if group is not None:
-            self._rebalancing |= group.group_epoch > self._group_epoch
-            self._group_epoch = group.group_epoch
-        self._streams.know(self.world.topics)
-        self._streams.step(host, group, event, outcome, now_us)
-        if group is not None:
-            self._moved(host, group, now_us)
 
     def _further(
         self, host: str, found: tuple[GroupKind, Any], event: StepEvent, outcome: Outcome, now_us: int

@@ -7,6 +7,7 @@ from itertools import chain, starmap
 from typing import TYPE_CHECKING, Any
 
 from fencepost.coordinator.consumer.states import STATES_BY_CODE
+from fencepost.coordinator.kinds import named
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import HeartbeatRequest, JoinGroupRequest, SyncGroupRequest
 from fencepost.coordinator.protocol.consumer import (
@@ -17,8 +18,7 @@ from fencepost.coordinator.protocol.consumer import (
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import (
-    LEAVE_EPOCH,
-    STATIC_LEAVE_EPOCH,
+    JOIN_EPOCH,
     MemberId,
     Partitions,
     TopicPartition,
@@ -35,7 +35,15 @@ from fencepost.coordinator.protocol.outcome import (
     SessionEnded,
     TopicsChanged,
 )
+from fencepost.coordinator.protocol.streams import (
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+    Tasks,
+)
+from fencepost.coordinator.protocol.streams_records import StreamsGroupCurrentMemberAssignmentValue
 from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.streams.describe import partitions_read
+from fencepost.coordinator.streams.states import StreamsGroupMemberState
 from fencepost.simulation.kernel.observers import (
     Observer,
     RecordsObserved,
@@ -50,6 +58,7 @@ from fencepost.simulation.trace.sizes import message_sizes
 
 if TYPE_CHECKING:
     from fencepost.coordinator.consumer.group import ConsumerGroup
+    from fencepost.coordinator.streams.group import StreamsGroup
 
 # Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
 NONE = ErrorCode.NONE
@@ -113,15 +122,28 @@ class TraceWriter(Observer):
         self._step(host, group, event, outcome, now_us)
 
     def _step(
-        self, host: str, group: ConsumerGroup | None, event: StepEvent, outcome: Outcome, now_us: int
+        self,
+        host: str,
+        group: ConsumerGroup | StreamsGroup | None,
+        event: StepEvent,
+        outcome: Outcome,
+        now_us: int,
     ) -> None:
+        """Tell of a step about a consumer group or a streams group."""
         if group is not None:
             self._group_epoch = group.group_epoch
-        state = "" if group is None else str(group.state)
-        self._records(host, event, outcome, state, now_us)
+        self._records(host, group, event, outcome, now_us)
         if isinstance(event, ConsumerGroupHeartbeatRequest):
             self._heartbeat(event, outcome, now_us)
-        if state and state != self._group_state:
+        elif isinstance(event, StreamsGroupHeartbeatRequest):
+            self._streams_heartbeat(group, event, outcome, now_us)
+        if group is not None:
+            self._moved(host, group, now_us)
+
+    def _moved(self, host: str, group: Any, now_us: int) -> None:
+        """Tell the group's state, if it is another one."""
+        state = str(group.state)
+        if state != self._group_state:
             before, self._group_state = self._group_state, state
             self._settle(state)
             self._add(now_us, host, RowKind.GROUP_STATE, state_from=before, state_to=state)
@@ -146,28 +168,51 @@ class TraceWriter(Observer):
             )
         )
 
-    def _records(self, host: str, event: StepEvent, outcome: Outcome, state: str, now_us: int) -> None:
+    def _streams_heartbeat(
+        self, group: Any, event: StreamsGroupHeartbeatRequest, outcome: Outcome, now_us: int
+    ) -> None:
+        reply = outcome.reply
+        if not isinstance(reply, StreamsGroupHeartbeatResponse):
+            return
+        self.heartbeats += 1
+        error = "" if reply.error_code is NONE else reply.error_code.name
+        self._add(
+            now_us,
+            event.member_id,
+            RowKind.HEARTBEAT,
+            member_epoch=event.member_epoch if error else reply.member_epoch,
+            partitions=() if group is None or reply.tasks is None else self._read(group, reply.tasks),
+            error=error,
+            detail=_asks(event),
+        )
+
+    def _records(self, host: str, group: Any, event: StepEvent, outcome: Outcome, now_us: int) -> None:
+        state = "" if group is None else str(group.state)
         for record in outcome.records:
             key, value = record.key, record.value
-            if isinstance(key, r.ConsumerGroupCurrentMemberAssignmentKey):
-                self._assignment(key.member_id, value, now_us)
-            elif isinstance(value, r.ConsumerGroupMetadataValue):
+            if isinstance(key, r.ASSIGNMENT_KEYS):
+                self._assignment(group, key.member_id, value, now_us)
+            elif isinstance(value, r.EPOCH_VALUES):
                 cause = cause_of(event)
                 self._add(
                     now_us, host, RowKind.GROUP_EPOCH, state_to=state, group_epoch=value.epoch, detail=cause
                 )
                 self._rebalancing = True
                 self._settle(state)
-            elif isinstance(value, r.ConsumerGroupTargetAssignmentMetadataValue):
+            elif isinstance(value, r.TARGET_VALUES):
                 self._add(now_us, host, RowKind.TARGET, group_epoch=value.assignment_epoch)
-            elif value is None and isinstance(key, r.ConsumerGroupMemberMetadataKey):
+            elif value is None and isinstance(key, r.MEMBER_KEYS):
                 self._removed(key.member_id, event, outcome, now_us)
 
-    def _assignment(self, member_id: MemberId, value: Any, now_us: int) -> None:
+    def _assignment(self, group: Any, member_id: MemberId, value: Any, now_us: int) -> None:
         actor, state, epoch = self._hosts.get(member_id, member_id), "", -1
         held: tuple[TopicPartition, ...] = ()
         if value is None:
             self._held.pop(member_id, None)
+        elif isinstance(value, StreamsGroupCurrentMemberAssignmentValue):
+            state, epoch = str(StreamsGroupMemberState.of_code(value.state)), value.member_epoch
+            if group is not None:
+                held = self._read(group, value.assigned) + self._read(group, value.pending_revocation)
         else:
             state, epoch = STATES_BY_CODE[value.state]._value_, value.member_epoch
             held = self._assigned(member_id, value.assigned)
@@ -303,6 +348,10 @@ class TraceWriter(Observer):
         self._held[member_id] = partitions, topics, named
         return named
 
+    def _read(self, group: StreamsGroup, tasks: Tasks) -> tuple[TopicPartition, ...]:
+        """The partitions that active tasks read."""
+        return named(partitions_read(group, tasks.active, self.world.topics), self.world.topics)
+
     def _named(self, partitions: Partitions) -> tuple[TopicPartition, ...]:
         if not partitions:
             return ()
@@ -316,20 +365,24 @@ def _asked(request: ConsumerGroupHeartbeatRequest, reply: ConsumerGroupHeartbeat
     return f"{_asks(request)} {message_sizes(request, reply, client)}"
 
 
-def _asks(request: ConsumerGroupHeartbeatRequest) -> str:
+def _asks(request: ConsumerGroupHeartbeatRequest | StreamsGroupHeartbeatRequest) -> str:
     """What a heartbeat is: join, full, keepalive or leave; ack if it only says what the member owns."""
-    if request.member_epoch == 0:
+    if request.member_epoch == JOIN_EPOCH:
         return "join"
-    if request.member_epoch in (LEAVE_EPOCH, STATIC_LEAVE_EPOCH):
+    if request.member_epoch < JOIN_EPOCH:
         return "leave"
-    if request.topic_partitions is None:
+    if isinstance(request, StreamsGroupHeartbeatRequest):
+        says_nothing = request.active_tasks is None
+    else:
+        says_nothing = request.topic_partitions is None
+    if says_nothing:
         return _KEEPALIVE
     return "full" if request.rebalance_timeout_ms != -1 else "ack"
 
 
 def cause_of(event: StepEvent) -> str:
     """What raised a group's epoch."""
-    if isinstance(event, ConsumerGroupHeartbeatRequest):
+    if isinstance(event, ConsumerGroupHeartbeatRequest | StreamsGroupHeartbeatRequest):
         return _asks(event)
     if isinstance(event, RecordsObserved):
         return event.cause
