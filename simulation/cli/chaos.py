@@ -22,11 +22,9 @@ from fencepost.simulation.cli.brokers import (
 )
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.cli.runs import (
-    Rows,
     TraceConfig,
     TraceTo,
     length,
-    rows_of,
     say_violations,
     trace_place,
     whole_percents,
@@ -35,6 +33,7 @@ from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION
 from fencepost.simulation.pipeline.progress import Progress, progress_for
 from fencepost.simulation.scenarios.load import DEFAULT, load_any
 from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.trace.outputs import TraceOutputs, trace_outputs
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -110,7 +109,7 @@ def chaos(
         "duration": duration,
     }
     command = _command(scenario, given, overrides)
-    with rows_of(f"{loaded.name}-{seed}-real", trace, place, keep=report is not None) as rows:
+    with trace_outputs(f"{loaded.name}-{seed}-real", trace, place, keep=report is not None) as rows:
         result = asyncio.run(
             _run(
                 loaded,
@@ -140,7 +139,7 @@ async def _run(
     *,
     client: Literal["fencepost", "confluent"],
     duration_us: int,
-    rows: Rows,
+    rows: TraceOutputs,
     progress: Progress,
 ) -> ChaosResult:
     from fencepost.simulation.lab.chaos.run import run_real

@@ -17,7 +17,6 @@ from fencepost.simulation.cli.runs import (
     TraceConfig,
     TraceTo,
     length,
-    rows_of,
     say_violations,
     trace_place,
     whole_percents,
@@ -26,6 +25,7 @@ from fencepost.simulation.pipeline.output import write_whole
 from fencepost.simulation.pipeline.progress import Progress, progress_for
 from fencepost.simulation.pipeline.tasks import simulate_command
 from fencepost.simulation.scenarios.load import DEFAULT, load_any
+from fencepost.simulation.trace.outputs import trace_outputs
 
 if TYPE_CHECKING:
     from fencepost.simulation.faults.draw import Draw
@@ -150,7 +150,7 @@ def play(
 
     run_id = f"{scenario.name}-{seed}"
     with (
-        rows_of(run_id, trace, place, keep=keep_rows) as rows,
+        trace_outputs(run_id, trace, place, keep=keep_rows) as rows,
         progress.step("simulating", 100) as advance,
     ):
         told = whole_percents(advance)
