@@ -34,17 +34,48 @@ from fencepost.simulation.kernel.observers import StepEvent
 if TYPE_CHECKING:
     from fencepost.coordinator.classic.group import ClassicGroup
     from fencepost.coordinator.classic.member import ClassicGroupMember
+    from fencepost.coordinator.consumer.group import ConsumerGroup
     from fencepost.coordinator.protocol.topics import TopicsImage
+    from fencepost.member.base.driver import MemberDriver
     from fencepost.simulation.kernel.observers import MemberView
-
 
 # Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
 POLL_TIMED_OUT, POLLED = ConsumerMemberEvent.POLL_TIMED_OUT, ConsumerMemberEvent.POLLED
 
-if TYPE_CHECKING:
-    from fencepost.coordinator.consumer.group import ConsumerGroup
-    from fencepost.coordinator.protocol.topics import TopicsImage
-    from fencepost.member.base.driver import MemberDriver
+
+def _members_run(
+    group_id: str, members: Collection[MemberId], live: Collection[MemberId]
+) -> Iterator[Finding]:
+    """Whoever runs is a member, and nobody else is."""
+    for member_id in live:
+        if member_id not in members:
+            yield "progress", f"{member_id or 'a member without id'} runs, but is not a member of {group_id}"
+    for member_id in members:
+        if member_id not in live:
+            yield "gone-members", f"{member_id} is a member of {group_id}, but nobody runs under that id"
+
+
+def _own_eyes(
+    member_id: MemberId,
+    driver: MemberDriver | None,
+    epoch: int,
+    assigned: Collection[TopicPartition],
+    *,
+    is_settled: bool,
+) -> Iterator[Finding]:
+    """A member is settled where its coordinator has it, and owns what it is assigned there."""
+    assert driver is not None
+    if not is_settled or driver.member_epoch != epoch:
+        yield (
+            "progress",
+            f"{member_id} believes to be {driver.state} at epoch {driver.member_epoch}; the coordinator has"
+            f" it at epoch {epoch}",
+        )
+    if assigned != set(driver.assignment):
+        yield (
+            "progress",
+            f"{member_id} owns {shown_names(driver.assignment)}, assigned is {shown_names(assigned)}",
+        )
 
 
 def unsettled(group: ConsumerGroup, live: Collection[MemberId]) -> Iterator[Finding]:
@@ -55,10 +86,10 @@ def unsettled(group: ConsumerGroup, live: Collection[MemberId]) -> Iterator[Find
             "progress",
             f"{group.group_id} is at epoch {epoch}, its target is of epoch {group.assignment_epoch}",
         )
+    yield from _members_run(group.group_id, group.members, live)
     for member_id in live:
         member = group.members.get(member_id)
         if member is None:
-            yield "progress", f"{member_id} runs, but is not a member of {group.group_id}"
             continue
         if member.state != ConsumerGroupMemberState.STABLE or member.member_epoch != epoch:
             yield (
@@ -72,12 +103,6 @@ def unsettled(group: ConsumerGroup, live: Collection[MemberId]) -> Iterator[Find
                 "progress",
                 f"{member_id} of {group.group_id} is assigned {shown(member.assigned)}, its target is"
                 f" {shown(target)}",
-            )
-    for member_id in group.members:
-        if member_id not in live:
-            yield (
-                "gone-members",
-                f"{member_id} is a member of {group.group_id}, but nobody runs under that id",
             )
 
 
@@ -270,33 +295,17 @@ class Liveness(Checker):
             return
         yield from unsettled(group, joined)
         yield from uncovered(group, coordinator.image, self.world.config.group_consumer_assignors[0])
+        by_id = coordinator.image.by_id
         for member_id in sorted(joined):
-            yield from self._own_eyes(group, member_id, live[member_id].driver, coordinator.image)
-
-    def _own_eyes(
-        self, group: ConsumerGroup, member_id: MemberId, driver: MemberDriver | None, image: TopicsImage
-    ) -> Iterator[Finding]:
-        assert driver is not None
-        member = group.members.get(member_id)
-        if member is None:
-            return
-        if driver.state != STABLE or driver.member_epoch != member.member_epoch:
-            yield (
-                "progress",
-                f"{member_id} believes to be {driver.state} at epoch {driver.member_epoch}; stored is"
-                f" epoch {member.member_epoch}",
-            )
-        names: Mapping[TopicId, str] = {topic_id: topic.name for topic_id, topic in image.by_id.items()}
-        assigned = {
-            TopicPartition(names.get(topic_id, topic_id), number)
-            for topic_id, numbers in member.assigned.items()
-            for number in numbers
-        }
-        if assigned != set(driver.assignment):
-            yield (
-                "progress",
-                f"{member_id} owns {shown_names(driver.assignment)}, assigned is {shown_names(assigned)}",
-            )
+            driver, member = live[member_id].driver, group.members.get(member_id)
+            if member is not None and driver is not None:
+                assigned = {
+                    TopicPartition(by_id[topic_id].name if topic_id in by_id else topic_id, number)
+                    for topic_id, numbers in member.assigned.items()
+                    for number in numbers
+                }
+                is_settled = driver.state == STABLE
+                yield from _own_eyes(member_id, driver, member.member_epoch, assigned, is_settled=is_settled)
 
 
 _OUTSIDE = (UNSUBSCRIBED, FATAL)
@@ -315,36 +324,15 @@ def unsettled_classic(
     """
     if group.state is not ClassicGroupState.STABLE and (live or group.members):
         yield "progress", f"{group.group_id} is {group.state} in generation {group.generation}"
-    for member_id in live:
-        if member_id not in group.members:
-            yield "progress", f"{member_id or 'a member without id'} runs, but is not in {group.group_id}"
+    yield from _members_run(group.group_id, group.members, live)
     for member_id, member in group.members.items():
         if member_id in live:
-            yield from _own_eyes(group, member, live[member_id])
-        else:
-            yield (
-                "gone-members",
-                f"{member_id} is a member of {group.group_id}, but nobody runs under that id",
+            driver = live[member_id].driver
+            is_settled = getattr(driver, "is_settled", False)  # one of another protocol is not
+            yield from _own_eyes(
+                member_id, driver, group.generation, _partitions(member), is_settled=is_settled
             )
     yield from _uncovered(group, image, unnoticed)
-
-
-def _own_eyes(group: ClassicGroup, member: ClassicGroupMember, host: MemberView) -> Iterator[Finding]:
-    driver = host.driver
-    assert driver is not None
-    settled = getattr(driver, "is_settled", False)  # one of another protocol is not
-    if not settled or driver.member_epoch != group.generation:
-        yield (
-            "progress",
-            f"{member.member_id} believes to be {driver.state} in generation {driver.member_epoch}; that of"
-            f" {group.group_id} is {group.generation}",
-        )
-    assigned = _partitions(member)
-    if assigned != set(driver.assignment):
-        yield (
-            "progress",
-            f"{member.member_id} owns {shown_names(driver.assignment)}, assigned is {shown_names(assigned)}",
-        )
 
 
 def _partitions(member: ClassicGroupMember) -> set[TopicPartition]:
