@@ -41,18 +41,23 @@ class OutsideWorld(RuntimeError):
     """Code in virtual time reached for a thread, a socket, a signal or a process."""
 
 
+def _count(self: VirtualTask | VirtualFuture) -> int:
+    """The hash of a task or a future: the number under which its loop counted it when it was first asked."""
+    try:
+        return self._number
+    except AttributeError:
+        loop = self.get_loop()
+        assert isinstance(loop, VirtualLoop)
+        self._number = loop.hashed = loop.hashed + 1
+        return self._number
+
+
 class VirtualTask(asyncio.Task[Any]):
     """A task that hashes by a counter of its loop."""
 
     __slots__ = ("_number",)
     _number: int
-
-    def __hash__(self) -> int:
-        try:
-            return self._number
-        except AttributeError:
-            self._number = _next_number(self.get_loop())
-            return self._number
+    __hash__ = _count
 
 
 class VirtualFuture(asyncio.Future[Any]):
@@ -60,19 +65,7 @@ class VirtualFuture(asyncio.Future[Any]):
 
     __slots__ = ("_number",)
     _number: int
-
-    def __hash__(self) -> int:
-        try:
-            return self._number
-        except AttributeError:
-            self._number = _next_number(self.get_loop())
-            return self._number
-
-
-def _next_number(loop: asyncio.AbstractEventLoop) -> int:
-    assert isinstance(loop, VirtualLoop)
-    loop.hashed += 1
-    return loop.hashed
+    __hash__ = _count
 
 
 class Timer:

@@ -16,7 +16,7 @@ import time
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import msgspec
 
@@ -24,9 +24,6 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostErr
 from fencepost.coordinator.reading import UnreadableFile, read_file
 from fencepost.simulation.pipeline.tasks import CampaignCell
 from fencepost.simulation.pipeline.traces import RUNS, TRACES, TraceFiles
-
-if TYPE_CHECKING:
-    pass
 
 NOTE: Final = "campaign.json"
 FORMAT: Final = 2
