@@ -15,10 +15,10 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.catalogue import TABLES
 from fencepost.simulation.analyses.declaration import CELL, Column, Unit
 from fencepost.simulation.cli.arguments import Json, writable_files
-from fencepost.simulation.cli.interrupts import STOPPING, told_at_once
 from fencepost.simulation.cli.live import WINDOW_S, follow_topic
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
+from fencepost.simulation.interrupts import STOPPING, told_at_once
 from fencepost.simulation.pipeline.analyze import Tables
 from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.pipeline.session import LOCAL

@@ -11,9 +11,9 @@ from cyclopts import Parameter
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli.analyze import print_tables
 from fencepost.simulation.cli.arguments import Json, writable_results
-from fencepost.simulation.cli.interrupts import STOPPING, told_at_once
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
+from fencepost.simulation.interrupts import STOPPING, told_at_once
 from fencepost.simulation.pipeline.campaign import CampaignResult, carry_out
 from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.pipeline.session import LOCAL, check_can_start

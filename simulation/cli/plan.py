@@ -14,9 +14,9 @@ from cyclopts import Parameter
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.comparison import MeasureComparison
 from fencepost.simulation.cli.arguments import Count, Json, new_folder
-from fencepost.simulation.cli.interrupts import STOPPING, told_at_once
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
+from fencepost.simulation.interrupts import STOPPING, told_at_once
 from fencepost.simulation.pipeline.answer import (
     RUNS,
     OptionAnswer,

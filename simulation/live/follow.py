@@ -25,8 +25,9 @@ from fencepost.simulation.live.records import AT, GONE, SKIPPED, rows_of
 from fencepost.simulation.live.source import MOST_RECORDS, SourceReader, choose_reader
 from fencepost.simulation.live.windows import Window, Windows, late_rows
 from fencepost.simulation.pipeline.analyze import Tables, analyze
+from fencepost.simulation.pipeline.jobs import run_job
 from fencepost.simulation.pipeline.progress import Progress
-from fencepost.simulation.pipeline.session import LOCAL, error_text, raised_by_spark, run_job, spark_session
+from fencepost.simulation.pipeline.session import LOCAL, error_text, raised_by_spark, spark_session
 from fencepost.simulation.trace.schema import TRACE_DDL
 
 if TYPE_CHECKING:

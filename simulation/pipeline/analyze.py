@@ -20,6 +20,7 @@ from fencepost.simulation.analyses.comparison import COMPARISONS, comparison_row
 from fencepost.simulation.analyses.measures import VALUES
 from fencepost.simulation.analyses.views import Views
 from fencepost.simulation.pipeline.arguments import hint, path_of
+from fencepost.simulation.pipeline.jobs import run_job, run_jobs, session_settings, settings_for
 from fencepost.simulation.pipeline.progress import Progress, Silent
 from fencepost.simulation.pipeline.session import (
     LOCAL,
@@ -27,10 +28,6 @@ from fencepost.simulation.pipeline.session import (
     error_text,
     is_local,
     is_of_spark,
-    run_job,
-    run_jobs,
-    session_settings,
-    settings_for,
     spark_session,
 )
 from fencepost.simulation.pipeline.traces import TraceFiles, check_rows, find_traces

@@ -21,6 +21,7 @@ from fencepost.simulation.analyses.comparison import (
 from fencepost.simulation.analyses.measures import MEASURES
 from fencepost.simulation.analyses.views import Views
 from fencepost.simulation.pipeline.campaign import Lost, ran
+from fencepost.simulation.pipeline.jobs import run_job, settings_for
 from fencepost.simulation.pipeline.progress import Progress, Silent
 from fencepost.simulation.pipeline.question import (
     BEGIN,
@@ -31,15 +32,7 @@ from fencepost.simulation.pipeline.question import (
     options,
     scenario_text,
 )
-from fencepost.simulation.pipeline.session import (
-    LOCAL,
-    check_can_start,
-    error_text,
-    is_of_spark,
-    run_job,
-    settings_for,
-    wall_clock,
-)
+from fencepost.simulation.pipeline.session import LOCAL, check_can_start, error_text, is_of_spark, wall_clock
 from fencepost.simulation.pipeline.spec import CampaignSpec
 from fencepost.simulation.pipeline.tasks import OPTION, CampaignCell, cells_of, seeds_of
 from fencepost.simulation.scenarios.values import Duration

@@ -15,6 +15,7 @@ from fencepost.simulation.analyses.catalogue import has_mutant
 from fencepost.simulation.pipeline.analyze import AnalysisResults, analyze_files
 from fencepost.simulation.pipeline.arguments import grid_values, path_of, scenario_names
 from fencepost.simulation.pipeline.failed import KeptFailure, keep_failures
+from fencepost.simulation.pipeline.jobs import run_job
 from fencepost.simulation.pipeline.output import NOTE, CampaignDirectory
 from fencepost.simulation.pipeline.progress import Progress, Silent
 from fencepost.simulation.pipeline.session import (
@@ -23,7 +24,6 @@ from fencepost.simulation.pipeline.session import (
     error_text,
     is_local,
     is_of_spark,
-    run_job,
     spark_session,
     wall_clock,
 )

@@ -27,8 +27,9 @@ from typing import TYPE_CHECKING, Any, Final
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.java import cache_directory
 from fencepost.simulation.pipeline.executors import ExecutorReport, look, machine
+from fencepost.simulation.pipeline.jobs import run_job
 from fencepost.simulation.pipeline.output import whole_file
-from fencepost.simulation.pipeline.session import error_text, first_line, raised_by_spark, run_job
+from fencepost.simulation.pipeline.session import error_text, first_line, raised_by_spark
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.simulation.cli.interrupts import told_at_once
+from fencepost.simulation.interrupts import told_at_once
 
 
 def interrupted(number: int, frame: object) -> None:

@@ -17,7 +17,7 @@ from py4j.protocol import Py4JNetworkError
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.cli import main
-from fencepost.simulation.cli.interrupts import STOPPING
+from fencepost.simulation.interrupts import STOPPING, interrupts_held
 from fencepost.simulation.pipeline import session
 from fencepost.simulation.pipeline.session import end_unsaid, silence_accumulators
 
@@ -55,7 +55,7 @@ def test_a_master_that_is_away_is_told_at_once() -> None:
 
 def test_an_interrupt_waits_for_its_release() -> None:
     before = signal.getsignal(signal.SIGINT)
-    with session._interrupts_held() as release:
+    with interrupts_held() as release:
         release()
         os.kill(os.getpid(), signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
@@ -72,7 +72,7 @@ def test_an_interrupt_that_is_held_is_heard_at_once() -> None:
 
     before = signal.signal(signal.SIGINT, ask_to_stop)
     try:
-        with session._interrupts_held() as release:
+        with interrupts_held() as release:
             signal.raise_signal(signal.SIGINT)
             release()  # whoever listened had no exception to raise
             assert len(heard) == 1
@@ -144,7 +144,7 @@ from pyspark import SparkContext
 from fencepost.simulation.analyses.views import Views
 from fencepost.simulation.trace.schema import TRACE_DDL
 from fencepost.simulation.cli import main
-from fencepost.simulation.pipeline import analyze, session
+from fencepost.simulation.pipeline import analyze, jobs, session
 
 def end_together():
     process = SparkContext._gateway.proc
@@ -155,12 +155,12 @@ def end_together():
     SparkContext._active_spark_context.statusTracker().getActiveJobsIds()
 
 def analyse(*args, **named):
-    with session.spark_session() as spark, session.settings_for(spark, 1):
+    with session.spark_session() as spark, jobs.settings_for(spark, 1):
         views = Views(spark.createDataFrame([], TRACE_DDL), cached=True)
         with contextlib.ExitStack() as after:
             after.callback(views.release)
             views.view("run")
-            session.run_job(spark, "ends", end_together)
+            jobs.run_job(spark, "ends", end_together)
 
 analyze.analyze = analyse
 sys.exit(main(["analyze", "trace.parquet", "--json"]))

@@ -16,7 +16,8 @@ import pytest
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.pipeline.campaign import campaign
-from fencepost.simulation.pipeline.session import run_job, run_jobs, spark_session
+from fencepost.simulation.pipeline.jobs import run_job, run_jobs
+from fencepost.simulation.pipeline.session import spark_session
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load
 

@@ -1,0 +1,164 @@
+"""Actions in a Spark session: they end with Ctrl-C, and run with settings for the rows that they take."""
+
+from __future__ import annotations
+
+import contextlib
+import uuid
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Final, TypeVar
+
+from fencepost.simulation.interrupts import interrupts_held
+from fencepost.simulation.pipeline.session import STOP_SECONDS
+
+if TYPE_CHECKING:
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession
+
+T = TypeVar("T")
+
+
+def run_job(
+    spark: SparkSession,
+    name: str,
+    action: Callable[[], T],
+    watch: Callable[[int, int], None] | None = None,
+    every_seconds: float = 0.25,
+) -> T:
+    """Run an action of Spark's; `watch` is called now and then with the numbers of tasks: done, and all.
+
+    The action runs in a thread of its own, so that this one stays free for Ctrl-C: an interrupt cancels the
+    action's jobs, waits for them to end, and is raised again.
+    """
+    return run_jobs(spark, {name: action}, watch, every_seconds=every_seconds)[name]
+
+
+def run_jobs(
+    spark: SparkSession,
+    jobs: Mapping[str, Callable[[], T]],
+    watch: Callable[[int, int], None] | None = None,
+    *,
+    advance: Callable[[int], None] = lambda more: None,
+    at_once: int = 1,
+    every_seconds: float = 0.25,
+) -> dict[str, T]:
+    """Run actions by their names, so many `at_once`, and answer what they return; else as `run_job` does.
+
+    `advance` is called with how many more are through. The first that fails ends them all.
+    """
+    from pyspark import InheritableThread
+
+    group = uuid.uuid4().hex
+    context = spark.sparkContext
+    waiting = deque(jobs.items())
+    results: dict[str, T] = {}
+    failures: list[BaseException] = []
+
+    def work() -> None:
+        while not failures:
+            try:
+                name, action = waiting.popleft()
+            except IndexError:
+                return
+            try:
+                context.setJobGroup(group, name, interruptOnCancel=True)
+                results[name] = action()
+            except BaseException as error:
+                failures.append(error)
+
+    def cancel() -> None:
+        waiting.clear()
+        with contextlib.suppress(Exception):  # a JVM that has ended runs none; the caller raises the reason
+            # What a thread has not submitted yet must not run either; PySpark has no name for this.
+            context._jsc.sc().cancelJobGroupAndFutureJobs(group)
+        for thread in threads:
+            thread.join(STOP_SECONDS)
+
+    threads = [InheritableThread(target=work, name="spark-jobs", daemon=True) for _ in range(at_once)]
+    for thread in threads:
+        thread.start()
+    through = 0
+    try:
+        while not failures and (running := [thread for thread in threads if thread.is_alive()]):
+            running[0].join(every_seconds)
+            if watch is not None:
+                with interrupts_held() as release:
+                    watch(*_tasks(context, group))
+                release()
+            before, through = through, len(results)
+            advance(through - before)
+    except BaseException:
+        cancel()
+        raise
+    if failures:
+        cancel()
+        raise failures[0]
+    return results
+
+
+def _tasks(context: SparkContext, group: str) -> tuple[int, int]:
+    tracker = context.statusTracker()
+    done = total = 0
+    for job in tracker.getJobIdsForGroup(group):
+        information = tracker.getJobInfo(job)
+        for stage in information.stageIds if information is not None else ():
+            if (progress := tracker.getStageInfo(stage)) is not None:
+                done += progress.numCompletedTasks
+                total += progress.numTasks
+    return done, total
+
+
+SMALL_ROWS: Final = 300_000
+"""Up to here it takes longer to compile a query than to interpret it."""
+
+COMPILED_ROWS: Final = 2_000_000
+"""From here on the JVM's second compiler earns its keep."""
+
+ROWS_A_PARTITION: Final = 1_500_000
+"""Rows that one task sorts, give or take. With two at a time they fit into the 2 GB of a local session."""
+
+_SMALL: Final = {
+    "spark.sql.codegen.wholeStage": "false",
+    "spark.sql.codegen.factoryMode": "NO_CODEGEN",
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.shuffle.partitions": "1",
+}
+_LARGE: Final = {
+    # Percentiles of a few hundred groups are no reason to sort all rows.
+    "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
+}
+
+
+def settings(rows: int) -> Mapping[str, str]:
+    """The settings of a session for so many rows of traces."""
+    if rows <= SMALL_ROWS:
+        return _SMALL
+    partitions = max(4, -(-rows // ROWS_A_PARTITION))
+    return _LARGE | {"spark.sql.shuffle.partitions": str(partitions)}
+
+
+def session_settings(rows: int) -> Mapping[str, str]:
+    """The settings that a local session starts with for so many rows, in place of those for short jobs."""
+    if rows <= COMPILED_ROWS:
+        return {}
+    return {"spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:-UsePerfData"}
+
+
+@contextlib.contextmanager
+def settings_for(spark: SparkSession, rows: int) -> Iterator[None]:
+    """These settings for a while; the session has its own again afterwards."""
+    wanted = settings(rows)
+    before = {name: spark.conf.get(name, None) for name in wanted}
+    for name, value in wanted.items():
+        spark.conf.set(name, value)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(
+            Exception
+        ):  # a JVM that has ended has no settings; the caller raises the reason
+            for name, earlier in before.items():
+                if earlier is None:
+                    spark.conf.unset(name)
+                else:
+                    spark.conf.set(name, earlier)
