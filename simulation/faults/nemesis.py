@@ -1,6 +1,6 @@
 """The nemesis of any world: it does what a plan says, each entry at its time, and ends all that lasts.
 
-Its verbs are crash, freeze, slow, restart, move, and `instant` for what lasts no time, such as a cut. A kind
+Its verbs are crash, freeze, slow, restart, move, cut and lose, and `instant` for what lasts no time. A kind
 of world says in `_actions` which of them an entry is.
 """
 
@@ -12,13 +12,16 @@ from typing import ClassVar, Generic, TypeVar
 
 from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.faults.stage import (
+    AnyStage,
     DisturbedHost,
     DisturbedProcess,
     DisturbedWorld,
     HasProcess,
 )
+from fencepost.simulation.kernel.rules import Direction, Matching, cutting
 
 W = TypeVar("W", bound=DisturbedWorld)
+K = TypeVar("K", bound=AnyStage)
 H = TypeVar("H")
 
 
@@ -94,6 +97,18 @@ class Nemesis(abc.ABC, Generic[W]):
         found = list(hosts)
         return found[entry.member % len(found)] if found else None
 
+    @staticmethod
+    def _upon(
+        find: Callable[[DrawnEvent], H | None], verb: Callable[[DrawnEvent, H], None]
+    ) -> Callable[[DrawnEvent], None]:
+        """Return the action that does something to the host that an entry means, if there is one."""
+
+        def act(entry: DrawnEvent) -> None:
+            if (host := find(entry)) is not None:
+                verb(entry, host)
+
+        return act
+
     # -- verbs --------------------------------------------------------------------------------------------
 
     def instant(self, entry: DrawnEvent, detail: str, action: Callable[[], object]) -> None:
@@ -137,3 +152,24 @@ class Nemesis(abc.ABC, Generic[W]):
     def move(self, entry: DrawnEvent) -> None:
         """Move the coordinator to another broker or node in good order."""
         self.instant(entry, "", self._world.cluster.move)
+
+
+class KafkaNemesis(Nemesis[K]):
+    """What disturbs a world with Kafka brokers: also what is between them and their clients."""
+
+    def cut(self, entry: DrawnEvent, host: HasProcess) -> None:
+        """Break all connections of a process."""
+        self.instant(entry, host.name, lambda: self._world.network.cut_all(host.name))
+
+    def lose(self, entry: DrawnEvent, host: HasProcess) -> None:
+        """Lose a process's next request, or the next response to it, with its connection."""
+        direction = Direction.REQUEST if entry.kind is FaultKind.LOST_REQUEST else Direction.RESPONSE
+        rule = Matching(cutting, members=(host.name,), direction=direction, limit=1)
+        self._once(entry, host.name, rule)
+
+    def _once(self, entry: DrawnEvent, detail: str, rule: Matching) -> None:
+        """A rule for one message; rules that are used up go when the next one comes."""
+        rules = self._world.network.rules
+        rules[:] = [other for other in rules if not (isinstance(other, Matching) and other.spent)]
+        rules.append(rule)
+        self._tell(entry.kind, "begin", detail)

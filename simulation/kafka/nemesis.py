@@ -8,7 +8,7 @@ from typing import Final
 from fencepost.coordinator.protocol.classic import JoinGroupRequest, SyncGroupRequest
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
-from fencepost.simulation.faults.nemesis import Nemesis
+from fencepost.simulation.faults.nemesis import KafkaNemesis
 from fencepost.simulation.faults.stage import DisturbedBroker, DisturbedMember, Stage
 from fencepost.simulation.kafka.member import MemberStatus
 from fencepost.simulation.kafka.requests import moves_epoch
@@ -27,7 +27,7 @@ from fencepost.simulation.scenarios.values import Span
 _ALIVE: Final = (MemberStatus.RUNNING, MemberStatus.FROZEN)
 
 
-class GroupNemesis(Nemesis[Stage]):
+class GroupNemesis(KafkaNemesis[Stage]):
     """What disturbs a group's members, its brokers and the network between them."""
 
     _tells_first = False
@@ -44,28 +44,33 @@ class GroupNemesis(Nemesis[Stage]):
             FaultKind.CREATE_TOPIC: self._create_topic,
             FaultKind.GROW_TOPIC: self._grow_topic,
             FaultKind.DELETE_TOPIC: self._delete_topic,
-            FaultKind.MEMBER_CRASH: self._member_crash,
-            FaultKind.MEMBER_FREEZE: self._member_freeze,
-            FaultKind.SLOW_CALLBACK: self._slow_callback,
-            FaultKind.CALLBACK_ERROR: self._callback_error,
-            FaultKind.POLL_TIMEOUT: self._poll_timeout,
-            FaultKind.COORDINATOR_CRASH: self._coordinator_crash,
-            FaultKind.BROKER_CRASH: self._broker_crash,
-            FaultKind.BROKER_PAUSE: self._broker_pause,
+            FaultKind.MEMBER_CRASH: self._upon(self._alive, self.crash),
+            FaultKind.MEMBER_FREEZE: self._upon(self._running, self.freeze),
+            FaultKind.SLOW_CALLBACK: self._upon(self._alive, self.slow),
+            FaultKind.CALLBACK_ERROR: self._upon(self._alive, self._callback_error),
+            FaultKind.POLL_TIMEOUT: self._upon(self._alive, self._poll_timeout),
+            FaultKind.COORDINATOR_CRASH: self._upon(self._leader, self._kill),
+            FaultKind.BROKER_CRASH: self._upon(self._broker, self._kill),
+            FaultKind.BROKER_PAUSE: self._upon(self._broker, self._pause),
             FaultKind.COORDINATOR_MOVE: self.move,
             FaultKind.COORDINATOR_UNAVAILABLE: self._coordinator_unavailable,
             FaultKind.APPEND_FAILURE: self._append_failure,
             FaultKind.PARTITION: self._partition,
             FaultKind.SLOW_LINK: self._slow_link,
             FaultKind.LOSS: self._loss,
-            FaultKind.CONNECTION_LOSS: self._connection_loss,
-            FaultKind.LOST_REQUEST: self._lost_request,
+            FaultKind.CONNECTION_LOSS: self._upon(self._alive, self.cut),
+            FaultKind.LOST_REQUEST: self._upon(self._running, self.lose),
             FaultKind.LOST_RESPONSE: self._lost_response,
         }
 
-    def _victim(self, entry: DrawnEvent, *statuses: MemberStatus) -> DisturbedMember | None:
-        """Return the member that an entry means; None if no member can be disturbed so."""
-        return self._chosen(entry, (host for host in self._world.members.values() if host.status in statuses))
+    def _alive(self, entry: DrawnEvent) -> DisturbedMember | None:
+        """Return the member that an entry means, of those whose process lives."""
+        return self._chosen(entry, (host for host in self._world.members.values() if host.status in _ALIVE))
+
+    def _running(self, entry: DrawnEvent) -> DisturbedMember | None:
+        """Return the member that an entry means, of those that run."""
+        hosts = self._world.members.values()
+        return self._chosen(entry, (host for host in hosts if host.status is MemberStatus.RUNNING))
 
     # -- what people do -----------------------------------------------------------------------------------
 
@@ -112,50 +117,26 @@ class GroupNemesis(Nemesis[Stage]):
 
     # -- members ------------------------------------------------------------------------------------------
 
-    def _member_crash(self, entry: DrawnEvent) -> None:
-        host = self._victim(entry, *_ALIVE)
-        if host is not None:
-            self.crash(entry, host)
+    def _callback_error(self, entry: DrawnEvent, host: DisturbedMember) -> None:
+        self.instant(entry, host.name, host.fail_callback)
 
-    def _member_freeze(self, entry: DrawnEvent) -> None:
-        host = self._victim(entry, MemberStatus.RUNNING)
-        if host is not None:
-            self.freeze(entry, host)
-
-    def _slow_callback(self, entry: DrawnEvent) -> None:
-        host = self._victim(entry, *_ALIVE)
-        if host is not None:
-            self.slow(entry, host)
-
-    def _callback_error(self, entry: DrawnEvent) -> None:
-        host = self._victim(entry, *_ALIVE)
-        if host is not None:
-            self.instant(entry, host.name, host.fail_callback)
-
-    def _poll_timeout(self, entry: DrawnEvent) -> None:
-        host = self._victim(entry, *_ALIVE)
-        if host is not None:
-            lasts_us = self._world.scenario.group.rebalance_timeout.us + entry.lasts_us
-            host.stall(entry.at_us + self._before_quiet(entry, lasts_us))
-            self._tell(entry.kind, "begin", host.name)
+    def _poll_timeout(self, entry: DrawnEvent, host: DisturbedMember) -> None:
+        lasts_us = self._world.scenario.group.rebalance_timeout.us + entry.lasts_us
+        host.stall(entry.at_us + self._before_quiet(entry, lasts_us))
+        self._tell(entry.kind, "begin", host.name)
 
     # -- the coordinator ------------------------------------------------------------------------------------
 
-    def _coordinator_crash(self, entry: DrawnEvent) -> None:
-        self._kill(entry, self._world.cluster.leader)
+    def _kill(self, entry: DrawnEvent, broker: DisturbedBroker) -> None:
+        broker.kill()
+        self._befallen(entry, broker, broker.revive)
 
-    def _broker_crash(self, entry: DrawnEvent) -> None:
-        self._kill(entry, self._broker(entry))
+    def _pause(self, entry: DrawnEvent, broker: DisturbedBroker) -> None:
+        broker.pause()
+        self._befallen(entry, broker, broker.resume)
 
-    def _kill(self, entry: DrawnEvent, broker: DisturbedBroker | None) -> None:
-        if broker is not None:
-            broker.kill()
-            self._befallen(entry, broker, broker.revive)
-
-    def _broker_pause(self, entry: DrawnEvent) -> None:
-        if (broker := self._broker(entry)) is not None:
-            broker.pause()
-            self._befallen(entry, broker, broker.resume)
+    def _leader(self, _: DrawnEvent) -> DisturbedBroker | None:
+        return self._world.cluster.leader
 
     def _broker(self, entry: DrawnEvent) -> DisturbedBroker | None:
         """The broker that an entry means, of those that run."""
@@ -203,26 +184,9 @@ class GroupNemesis(Nemesis[Stage]):
             entry, _named(members), Matching(lose, members=members, chance=entry.probability, rng=rng)
         )
 
-    def _connection_loss(self, entry: DrawnEvent) -> None:
-        host = self._victim(entry, *_ALIVE)
-        if host is not None:
-            self.instant(entry, host.name, lambda: self._world.network.cut_all(host.name))
-
-    def _lost_request(self, entry: DrawnEvent) -> None:
-        host = self._victim(entry, MemberStatus.RUNNING)
-        if host is not None:
-            self._once(
-                entry,
-                host.name,
-                Matching(cutting, members=(host.name,), direction=Direction.REQUEST, limit=1),
-            )
-
     def _lost_response(self, entry: DrawnEvent) -> None:
         if not entry.epoch_moved:
-            host = self._victim(entry, MemberStatus.RUNNING)
-            if host is not None:
-                rule = Matching(cutting, members=(host.name,), direction=Direction.RESPONSE, limit=1)
-                self._once(entry, host.name, rule)
+            self._upon(self._running, self.lose)(entry)
             return
         rule = Matching(
             cutting,
@@ -232,13 +196,6 @@ class GroupNemesis(Nemesis[Stage]):
             limit=1,
         )
         self._once(entry, "the next that moves an epoch", rule)
-
-    def _once(self, entry: DrawnEvent, detail: str, rule: Matching) -> None:
-        """A rule for one message; rules that are used up go when the next one comes."""
-        rules = self._world.network.rules
-        rules[:] = [other for other in rules if not (isinstance(other, Matching) and other.spent)]
-        rules.append(rule)
-        self._tell(entry.kind, "begin", detail)
 
 
 def _named(*sets: frozenset[str]) -> str:

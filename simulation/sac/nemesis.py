@@ -9,6 +9,7 @@ from fencepost.simulation.faults.nemesis import Nemesis
 
 if TYPE_CHECKING:
     from fencepost.simulation.sac.clients import SacClientHost
+    from fencepost.simulation.sac.connection import ServerConnection
     from fencepost.simulation.sac.nodes import SacNode
     from fencepost.simulation.sac.world import SacWorld
 
@@ -24,13 +25,13 @@ class SacNemesis(Nemesis["SacWorld"]):
             FaultKind.RESTART: self._restart,
             FaultKind.START: self._start,
             FaultKind.STOP: self._stop,
-            FaultKind.MEMBER_CRASH: self._member_crash,
-            FaultKind.MEMBER_FREEZE: self._member_freeze,
-            FaultKind.SLOW_CALLBACK: self._slow_callback,
-            FaultKind.CONNECTION_LOSS: self._connection_loss,
+            FaultKind.MEMBER_CRASH: self._upon(self._running, self.crash),
+            FaultKind.MEMBER_FREEZE: self._upon(self._running, self.freeze),
+            FaultKind.SLOW_CALLBACK: self._upon(self._running, self.slow),
+            FaultKind.CONNECTION_LOSS: self._upon(self._connection, self._disconnect),
             FaultKind.COORDINATOR_MOVE: self.move,
-            FaultKind.NODE_CRASH: self._node_crash,
-            FaultKind.NODE_LEAVE: self._node_leave,
+            FaultKind.NODE_CRASH: self._upon(self._up, self._node_crash),
+            FaultKind.NODE_LEAVE: self._upon(self._up, self._node_leave),
             FaultKind.NODE_SPLIT: self._node_split,
         }
 
@@ -61,26 +62,12 @@ class SacNemesis(Nemesis["SacWorld"]):
 
     # -- what befalls clients -------------------------------------------------------------------------------
 
-    def _member_crash(self, entry: DrawnEvent) -> None:
-        client = self._running(entry)
-        if client is not None:
-            self.crash(entry, client)
-
-    def _member_freeze(self, entry: DrawnEvent) -> None:
-        client = self._running(entry)
-        if client is not None:
-            self.freeze(entry, client)
-
-    def _slow_callback(self, entry: DrawnEvent) -> None:
-        client = self._running(entry)
-        if client is not None:
-            self.slow(entry, client)
-
-    def _connection_loss(self, entry: DrawnEvent) -> None:
+    def _connection(self, entry: DrawnEvent) -> ServerConnection | None:
         nodes = self._world.cluster.nodes.values()
-        chosen = self._chosen(entry, (each for node in nodes for each in node.connections.values()))
-        if chosen is not None:
-            self.instant(entry, chosen.id, lambda: chosen.end("connection lost"))
+        return self._chosen(entry, (each for node in nodes for each in node.connections.values()))
+
+    def _disconnect(self, entry: DrawnEvent, chosen: ServerConnection) -> None:
+        self.instant(entry, chosen.id, lambda: chosen.end("connection lost"))
 
     # -- what befalls nodes ---------------------------------------------------------------------------------
 
@@ -91,16 +78,12 @@ class SacNemesis(Nemesis["SacWorld"]):
         up = [node for node in members if node.up]
         return up[entry.member % len(up)] if 2 * (len(up) - 1) > len(members) else None
 
-    def _node_crash(self, entry: DrawnEvent) -> None:
-        node = self._up(entry)
-        if node is not None:
-            self._world.cluster.crash(node)
-            self._lasting(entry, node.name, lambda: self._world.cluster.restart(node))
+    def _node_crash(self, entry: DrawnEvent, node: SacNode) -> None:
+        self._world.cluster.crash(node)
+        self._lasting(entry, node.name, lambda: self._world.cluster.restart(node))
 
-    def _node_leave(self, entry: DrawnEvent) -> None:
-        node = self._up(entry)
-        if node is not None:
-            self.instant(entry, node.name, lambda: self._world.cluster.leave(node))
+    def _node_leave(self, entry: DrawnEvent, node: SacNode) -> None:
+        self.instant(entry, node.name, lambda: self._world.cluster.leave(node))
 
     def _node_split(self, entry: DrawnEvent) -> None:
         cluster = self._world.cluster

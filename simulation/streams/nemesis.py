@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
-from fencepost.simulation.faults.nemesis import Nemesis
+from fencepost.simulation.faults.nemesis import KafkaNemesis
 from fencepost.simulation.faults.stage import AnyStage, DisturbedBroker, DisturbedHost
-from fencepost.simulation.kernel.rules import Direction, Fate, Matching
+from fencepost.simulation.kernel.rules import Matching, dropping
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.streams.failures import Injected
 
@@ -51,20 +51,20 @@ class ApplicationStage(AnyStage, Protocol):
         """All clients' hosts by name."""
 
 
-class StreamsNemesis(Nemesis[ApplicationStage]):
+class StreamsNemesis(KafkaNemesis[ApplicationStage]):
     """What disturbs the clients of an application, their threads, and the coordinator."""
 
     def __init__(self, world: ApplicationStage, plan: Draw) -> None:
         super().__init__(world, plan)
         self._actions = {
-            FaultKind.THREAD_EXCEPTION: self._exception,
-            FaultKind.THREAD_CHANGE: self._change,
-            FaultKind.CLIENT_CLOSE: self._close,
-            FaultKind.MEMBER_CRASH: self._crash,
-            FaultKind.MEMBER_FREEZE: self._freeze,
-            FaultKind.CONNECTION_LOSS: self._connection_loss,
-            FaultKind.LOST_REQUEST: self._lost,
-            FaultKind.LOST_RESPONSE: self._lost,
+            FaultKind.THREAD_EXCEPTION: self._upon(self._victim, self._exception),
+            FaultKind.THREAD_CHANGE: self._upon(self._victim, self._change),
+            FaultKind.CLIENT_CLOSE: self._upon(self._victim, self._close),
+            FaultKind.MEMBER_CRASH: self._upon(self._victim, self._crash),
+            FaultKind.MEMBER_FREEZE: self._upon(self._victim, self._freeze),
+            FaultKind.CONNECTION_LOSS: self._upon(self._victim, self.cut),
+            FaultKind.LOST_REQUEST: self._upon(self._victim, self.lose),
+            FaultKind.LOST_RESPONSE: self._upon(self._victim, self.lose),
             FaultKind.PARTITION: self._partition,
             FaultKind.COORDINATOR_MOVE: self.move,
             FaultKind.COORDINATOR_CRASH: self._coordinator_crash,
@@ -75,10 +75,7 @@ class StreamsNemesis(Nemesis[ApplicationStage]):
 
     # -- threads and clients --------------------------------------------------------------------------------
 
-    def _exception(self, entry: DrawnEvent) -> None:
-        host = self._victim(entry)
-        if host is None:
-            return
+    def _exception(self, entry: DrawnEvent, host: DisturbedClient) -> None:
         response, _, where = entry.name.partition(" ")
         rng = random.Random(self._rng.getrandbits(64))
         for _ in range(entry.partitions):
@@ -87,10 +84,7 @@ class StreamsNemesis(Nemesis[ApplicationStage]):
             self._tell(entry.kind, "begin", f"{host.name} {injected.answer} {injected.where}")
         host.wake()
 
-    def _change(self, entry: DrawnEvent) -> None:
-        host = self._victim(entry)
-        if host is None:
-            return
+    def _change(self, entry: DrawnEvent, host: DisturbedClient) -> None:
         adds = entry.share < 0.5
         self._tell(entry.kind, "begin", f"{host.name} {'adds' if adds else 'removes'} a thread")
         if adds:
@@ -98,21 +92,16 @@ class StreamsNemesis(Nemesis[ApplicationStage]):
         else:
             host.remove_thread()
 
-    def _close(self, entry: DrawnEvent) -> None:
-        host = self._victim(entry)
-        if host is not None:
-            self.instant(entry, host.name, host.close)
+    def _close(self, entry: DrawnEvent, host: DisturbedClient) -> None:
+        self.instant(entry, host.name, host.close)
 
-    def _crash(self, entry: DrawnEvent) -> None:
-        host = self._victim(entry)
-        if host is not None:
-            self._tell(entry.kind, "begin", host.name)
-            host.crash()
-            host.restart_later()
+    def _crash(self, entry: DrawnEvent, host: DisturbedClient) -> None:
+        self._tell(entry.kind, "begin", host.name)
+        host.crash()
+        host.restart_later()
 
-    def _freeze(self, entry: DrawnEvent) -> None:
-        host = self._victim(entry)
-        if host is not None and not host.frozen:
+    def _freeze(self, entry: DrawnEvent, host: DisturbedClient) -> None:
+        if not host.frozen:
             host.freeze_process()
             world = self._world
             ends = world.loop.now_us + entry.lasts_us
@@ -122,24 +111,11 @@ class StreamsNemesis(Nemesis[ApplicationStage]):
 
     # -- the network ----------------------------------------------------------------------------------------
 
-    def _connection_loss(self, entry: DrawnEvent) -> None:
-        host = self._victim(entry)
-        if host is not None:
-            self.instant(entry, host.name, lambda: self._world.network.cut_all(host.name))
-
-    def _lost(self, entry: DrawnEvent) -> None:
-        host = self._victim(entry)
-        if host is not None:
-            self._tell(entry.kind, "begin", host.name)
-            direction = Direction.REQUEST if entry.kind is FaultKind.LOST_REQUEST else Direction.RESPONSE
-            rule = Matching(lambda _: Fate.CUT, members=(host.name,), direction=direction, limit=1)
-            self._world.network.rules.append(rule)
-
     def _partition(self, entry: DrawnEvent) -> None:
         world = self._world
         names = list(world.clients)
         chosen = self._some(entry.share, names)
-        rule = Matching(lambda _: Fate.DROP, members=chosen)
+        rule = Matching(dropping, members=chosen)
         world.network.rules.append(rule)
         self._tell(entry.kind, "begin", ", ".join(chosen))
         ends = world.loop.now_us + entry.lasts_us

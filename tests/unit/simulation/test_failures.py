@@ -87,10 +87,10 @@ def test_nothing_more_can_go(crash: Shrunk) -> None:
 def test_a_run_that_raises_is_made_small_too(monkeypatch: pytest.MonkeyPatch) -> None:
     from fencepost.simulation.kafka.nemesis import GroupNemesis
 
-    def broken(self: GroupNemesis, entry: object) -> None:
+    def broken(self: GroupNemesis, entry: object, host: object) -> None:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(GroupNemesis, "_member_crash", broken)
+    monkeypatch.setattr(GroupNemesis, "crash", broken)
     failure = failure_of("crash-and-return", 0, "raised ZeroDivisionError")
     with pytest.raises(ZeroDivisionError):
         replay(failure)
