@@ -100,7 +100,7 @@ async def _judged(
     bootstrap: str, seed: int, requests: int, chosen: Sequence[Schedule] | None, *, json: bool
 ) -> Report:
     from fencepost.simulation.lab.conform.broker import Judge
-    from fencepost.simulation.lab.conform.scripted import scripted
+    from fencepost.simulation.lab.conform.scripts import scripted
     from fencepost.simulation.lab.conform.suite import Suite
     from fencepost.simulation.pipeline.progress import progress_for
 

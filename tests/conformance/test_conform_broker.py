@@ -10,7 +10,7 @@ import pytest
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, NEWEST_KAFKA, KafkaVersion, Profile
 from fencepost.simulation.lab.conform.broker import Judge
-from fencepost.simulation.lab.conform.scripted import scripted
+from fencepost.simulation.lab.conform.scripts import scripted
 from fencepost.simulation.lab.conform.suite import Report, Suite
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]

@@ -127,12 +127,12 @@ async def test_what_was_made_is_deleted_when_a_run_is_cancelled(
 
 async def test_scripts_agree_with_ourselves(broker: Broker) -> None:
     bodies = [
-        scripts.simple_group(),
-        scripts.offsets(),
-        scripts.revocation(),
-        scripts.static(),
-        scripts.expressions(),
-        scripts.removals(),
+        scripts.SCRIPTS["offsets without a group"],
+        scripts.SCRIPTS["offsets of members"],
+        scripts.SCRIPTS["a revocation step by step"],
+        scripts.SCRIPTS["static members come and go"],
+        scripts.SCRIPTS["expressions"],
+        scripts.SCRIPTS["administrators remove members"],
         scripts.full(5),
     ]
     topics = {"x": 4, "y": 3, "z": 1, "w": 6}

@@ -1,18 +1,23 @@
-"""Schedules by hand: what random ones meet seldom, without waiting for anything."""
+"""Schedules by hand: what random ones meet seldom, and what takes time: sessions, time-outs, intervals."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
-from fencepost.simulation.lab.conform.generate import MISSING, TIMEOUT_MS
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.simulation.lab.conform import scripts_streams
+from fencepost.simulation.lab.conform.generate import MISSING, TIMEOUT_MS, TOPICS
 from fencepost.simulation.lab.conform.schedule import (
     Beat,
     CommitStep,
+    Configure,
     CreateTopicStep,
     DeleteGroup,
     DeleteTopicStep,
     Describe,
     DescribeClassic,
+    DescribeStreams,
     Epoch,
     Fetch,
     Forget,
@@ -21,8 +26,27 @@ from fencepost.simulation.lab.conform.schedule import (
     Owned,
     Remove,
     Removed,
+    Schedule,
     Step,
+    Wait,
 )
+
+SHORT_MS = 1_000
+"""A session that is worth waiting for."""
+_MARGIN_MS = 300
+_LONG_MS = 45_000
+"""A session that ends in no schedule."""
+_REGEX_SPACING_MS = 10_000
+_FULL_AT_MOST = 20
+_STREAMS = "streams"
+
+_ONE_OF_X = {"x": (0,)}
+_TWO_OF_X = {"x": (0, 1)}
+_FULL: dict[str, Any] = {"names": ("x",), "rebalance_timeout_ms": TIMEOUT_MS}
+"""The fields of a full heartbeat."""
+_I1: dict[str, Any] = {"instance": "i1"}
+_SHORT = Configure(values={"consumer.session.timeout.ms": str(SHORT_MS)})
+_HALF, _WHOLE = Wait(ms=SHORT_MS // 2), Wait(ms=SHORT_MS + _MARGIN_MS)
 
 
 def join(member: str, *names: str, **fields: Any) -> Beat:
@@ -38,12 +62,136 @@ def confirm(*members: str) -> list[Step]:
     return [Beat(member=member, owned=Owned.ASSIGNED) for member in members]
 
 
-def simple_group() -> list[Step]:
-    """Offsets of a group that nobody joins."""
-    x = {"x": (0, 1)}
-    return [
-        CommitStep(topics=x, epoch=3),
-        CommitStep(topics=x, epoch=3, version=8),
+_SPACING: dict[str, list[Step]] = {
+    "expressions are resolved every ten seconds": [
+        Configure(values={"consumer.session.timeout.ms": str(_LONG_MS)}),
+        join("A", regex="x"),
+        *confirm("A"),
+        join("B", regex="[xy]"),
+        *confirm("B", "A"),
+        Describe(),
+        Wait(ms=_REGEX_SPACING_MS // 4),
+        *confirm("A", "B"),
+        Wait(ms=_REGEX_SPACING_MS // 4),
+        *confirm("A", "B"),
+        Wait(ms=_REGEX_SPACING_MS // 4),
+        *confirm("A", "B"),
+        Wait(ms=_REGEX_SPACING_MS // 4 + _MARGIN_MS),
+        *confirm("A", "B", "A", "B", "A"),
+    ],
+}
+
+_SESSIONS: dict[str, list[Step]] = {
+    "a session ends": [
+        _SHORT,
+        join("A", "x"),
+        join("B", "x"),
+        _HALF,
+        *confirm("A"),
+        _HALF,
+        *confirm("A"),
+        _HALF,
+        Describe(),
+        *confirm("A", "B"),
+        _WHOLE,
+        Describe(),
+        *confirm("A"),
+        join("A", "x"),
+    ],
+    "commits keep nobody alive": [
+        _SHORT,
+        join("A", "x"),
+        Wait(ms=SHORT_MS * 7 // 10),
+        CommitStep(member="A", topics={"x": (0,)}),
+        Wait(ms=SHORT_MS * 7 // 10),
+        CommitStep(member="A", topics={"x": (0,)}),
+        Describe(),
+    ],
+    "a static member does not return": [
+        _SHORT,
+        join("A", "x", instance="i1"),
+        join("B", "x"),
+        *confirm("A", "B", "A", "B"),
+        _HALF,
+        Beat(member="A", epoch=-2, instance="i1"),
+        *confirm("B"),
+        Describe(),
+        Wait(ms=SHORT_MS // 2 + _MARGIN_MS),
+        Describe(),
+        *confirm("B"),
+        join("C", "x", instance="i1"),
+    ],
+    "a static member returns in time": [
+        _SHORT,
+        join("A", "x", instance="i1"),
+        _HALF,
+        Beat(member="A", epoch=-2, instance="i1"),
+        Wait(ms=SHORT_MS // 5),
+        join("B", "x", instance="i1"),
+        _HALF,
+        *confirm("B"),
+        Wait(ms=SHORT_MS // 5),
+        Describe(),
+        Beat(member="A", owned=Owned.ASSIGNED, instance="i1"),
+    ],
+    "an expression matches nothing until sessions end": [
+        _SHORT,
+        join("A", regex="[xy]"),
+        join("B", "x", "y"),
+        *confirm("A", "B", "A", "B"),
+        Beat(member="A", regex="x.+"),
+        *confirm("A"),
+    ],
+}
+
+_TIMED: dict[str, list[Step]] = {
+    "rebalance time-out": [
+        join("A", "x", "y", rebalance_timeout_ms=500),
+        join("B", "x", "y"),
+        *confirm("A"),
+        Beat(member="A"),
+        Wait(ms=500 + _MARGIN_MS),
+        Describe(),
+        *confirm("A", "B"),
+        join("A", "x", "y"),
+    ],
+    "rebalance time-out, in time": [
+        join("A", "x", "y", rebalance_timeout_ms=800),
+        join("B", "x", "y"),
+        Beat(member="A"),
+        Wait(ms=300),
+        *confirm("A"),
+        Wait(ms=800),
+        *confirm("A", "B"),
+    ],
+    "targets are batched": [
+        Configure(values={"consumer.assignment.interval.ms": "1000"}),
+        join("A", "x"),
+        join("B", "x"),
+        Describe(),
+        List(states=("assigning",)),
+        *confirm("A", "B"),
+        join("C", "x", instance="i1"),
+        Beat(member="B", epoch=-1),
+        Wait(ms=1_000 + _MARGIN_MS),
+        *confirm("A", "C", "A", "C"),
+        Beat(member="A", names=("y",)),
+        Beat(member="C", epoch=-2, instance="i1"),
+        join("D", "x", instance="i1"),
+        Describe(),
+        Wait(ms=1_000 + _MARGIN_MS),
+        *confirm("D", "A", "A"),
+        *(Beat(member=name, epoch=-1) for name in "AD"),
+        Describe(),
+        join("E", "x"),
+        Describe(),
+    ],
+}
+
+SCRIPTS: dict[str, list[Step]] = {
+    "offsets without a group": [
+        CommitStep(topics=_TWO_OF_X, epoch=3),
+        CommitStep(topics=_TWO_OF_X, epoch=3, version=8),
         CommitStep(topics={"x": (0,), MISSING: (0,), "z": (7,)}, offset=5),
         Fetch(topics={"x": (0, 1), "z": (7,), MISSING: (0,)}),
         Fetch(),
@@ -52,22 +200,18 @@ def simple_group() -> list[Step]:
         List(types=("consumer",)),
         List(states=("EMPTY",)),
         Describe(),
-        CommitStep(topics=x, member="A", epoch=3),
-        CommitStep(topics=x, version=2, offset=6),
-        Fetch(topics=x, member="A", epoch=-1),
-        Fetch(topics=x, member="A", epoch=3),
+        CommitStep(topics=_TWO_OF_X, member="A", epoch=3),
+        CommitStep(topics=_TWO_OF_X, version=2, offset=6),
+        Fetch(topics=_TWO_OF_X, member="A", epoch=-1),
+        Fetch(topics=_TWO_OF_X, member="A", epoch=3),
         Forget(topics={"x": (1, 9), MISSING: (0,), "y": (0,)}),
         Fetch(),
         DeleteGroup(),
         DeleteGroup(),
         Fetch(),
-        Forget(topics=x),
-    ]
-
-
-def simple_then_join() -> list[Step]:
-    """A group of offsets gets members, and loses them."""
-    return [
+        Forget(topics=_TWO_OF_X),
+    ],
+    "a simple group becomes a consumer group": [
         CommitStep(topics={"x": (0,), "y": (0,)}, offset=5),
         join("A", "x"),
         Describe(),
@@ -84,36 +228,29 @@ def simple_then_join() -> list[Step]:
         Describe(),
         DeleteGroup(),
         List(),
-    ]
-
-
-def offsets() -> list[Step]:
-    """Commits and fetches of a member, at all epochs and versions."""
-    x = {"x": (0,)}
-    return [
+    ],
+    # Commits and fetches of a member, at all epochs and versions.
+    "offsets of members": [
         join("A", "x"),
         *(
-            CommitStep(topics=x, member="A", version=version, offset=version)
+            CommitStep(topics=_ONE_OF_X, member="A", version=version, offset=version)
             for version in (2, 5, 6, 7, 8, 9, 10)
         ),
-        *(CommitStep(topics=x, member="A", epoch=epoch) for epoch in (-1, 0, 1, 99)),
-        CommitStep(topics=x, member="B", epoch=2),
-        CommitStep(topics=x, member="A", instance="nobody"),
+        *(CommitStep(topics=_ONE_OF_X, member="A", epoch=epoch) for epoch in (-1, 0, 1, 99)),
+        CommitStep(topics=_ONE_OF_X, member="B", epoch=2),
+        CommitStep(topics=_ONE_OF_X, member="A", instance="nobody"),
         CommitStep(topics={"x": (0, 9), "y": (0,)}, member="A"),
         CommitStep(topics={"x": (0,), MISSING: (0,)}, member="A", version=10),
-        CommitStep(topics=x, member="A", metadata_bytes=4096),
-        CommitStep(topics=x, member="A", metadata_bytes=4097),
-        *(Fetch(topics=x, member="A", epoch=epoch) for epoch in (Epoch.LAST, -1, 0, 1, 99)),
-        Fetch(topics=x, member="B", epoch=2),
-        *(Fetch(topics=x, version=version) for version in (1, 2, 6, 7, 8, 9, 10)),
+        CommitStep(topics=_ONE_OF_X, member="A", metadata_bytes=4096),
+        CommitStep(topics=_ONE_OF_X, member="A", metadata_bytes=4097),
+        *(Fetch(topics=_ONE_OF_X, member="A", epoch=epoch) for epoch in (Epoch.LAST, -1, 0, 1, 99)),
+        Fetch(topics=_ONE_OF_X, member="B", epoch=2),
+        *(Fetch(topics=_ONE_OF_X, version=version) for version in (1, 2, 6, 7, 8, 9, 10)),
         *(Fetch(version=version) for version in (2, 7, 8, 10)),
-        Fetch(topics=x, stable=True),
-    ]
-
-
-def old_epochs() -> list[Step]:
-    """KIP-1251: an older epoch may commit what has been held since then."""
-    return [
+        Fetch(topics=_ONE_OF_X, stable=True),
+    ],
+    # KIP-1251: an older epoch may commit what has been held since then.
+    "old epochs commit what they hold": [
         join("A", "x", "y"),
         join("B", "x"),
         *confirm("A", "B"),
@@ -128,12 +265,9 @@ def old_epochs() -> list[Step]:
         CommitStep(topics={"x": (3,)}, member="A", epoch=Epoch.OLDER),
         CommitStep(topics={"x": (0,)}, member="A", epoch=Epoch.OLDER),
         CommitStep(topics={"x": (3,)}, member="A"),
-    ]
-
-
-def revocation() -> list[Step]:
-    """KIP-848, the way of a partition from one member to another."""
-    return [
+    ],
+    # KIP-848, the way of a partition from one member to another.
+    "a revocation step by step": [
         join("A", "x"),
         join("B", "x"),
         Beat(member="A"),
@@ -146,12 +280,8 @@ def revocation() -> list[Step]:
         Beat(member="B"),
         Beat(member="B", owned=Owned.ASSIGNED),
         Describe(),
-    ]
-
-
-def changed_target() -> list[Step]:
-    """A new target comes while a member still revokes."""
-    return [
+    ],
+    "a target changes while a member revokes": [
         join("A", "x", "w"),
         join("B", "x", "w"),
         Beat(member="A"),
@@ -163,12 +293,8 @@ def changed_target() -> list[Step]:
         Beat(member="A", owned=Owned.ASSIGNED),
         Beat(member="B", epoch=-1),
         *confirm("A", "C", "A", "C", "A"),
-    ]
-
-
-def waits_after_revoking() -> list[Step]:
-    """A member lets go, and what it gets instead is still held by another."""
-    return [
+    ],
+    "a member that revoked waits for another": [
         join("A", "x"),
         join("D", "w"),
         join("B", "x"),
@@ -178,12 +304,8 @@ def waits_after_revoking() -> list[Step]:
         Describe(),
         Beat(member="D"),
         *confirm("A", "D", "A", "B"),
-    ]
-
-
-def goes_while_revoking() -> list[Step]:
-    """A static member goes away with partitions that it has to let go."""
-    return [
+    ],
+    "a static member goes while it revokes": [
         join("A", "x", instance="i1"),
         join("B", "x"),
         Beat(member="A", instance="i1"),
@@ -193,13 +315,9 @@ def goes_while_revoking() -> list[Step]:
         *confirm("B", "B"),
         join("C", "x", instance="i1"),
         *confirm("C", "B"),
-    ]
-
-
-def lost_answers() -> list[Step]:
-    """A member repeats itself because it did not hear."""
-    full: dict[str, Any] = {"names": ("x",), "rebalance_timeout_ms": TIMEOUT_MS}
-    return [
+    ],
+    # A member repeats itself because it did not hear.
+    "lost answers": [
         join("A", "x", lost=True),
         join("A", "x"),
         join("B", "x"),
@@ -207,29 +325,25 @@ def lost_answers() -> list[Step]:
         Beat(member="A"),
         Beat(member="A", owned=Owned.ASSIGNED),
         Beat(member="A", owned=Owned.EMPTY),
-        Beat(member="A", owned=Owned.EMPTY, **full),
+        Beat(member="A", owned=Owned.EMPTY, **_FULL),
         *confirm("A", "B"),
         join("C", "x"),
         Beat(member="B", owned=Owned.EMPTY, lost=True),
-        Beat(member="B", epoch=Epoch.PREVIOUS, owned=Owned.EMPTY, **full),
+        Beat(member="B", epoch=Epoch.PREVIOUS, owned=Owned.EMPTY, **_FULL),
         Beat(member="B", owned=Owned.EMPTY, lost=True),
         Beat(member="B", owned=Owned.EMPTY, lost=True),
         Beat(member="B"),
         Beat(member="B", epoch=-1, lost=True),
         Beat(member="B", epoch=-1),
-    ]
-
-
-def static() -> list[Step]:
-    """KIP-848, static membership."""
-    one: dict[str, Any] = {"instance": "i1"}
-    return [
-        join("A", "x", **one),
-        join("A", "x", **one),
-        join("B", "x", **one),
+    ],
+    # KIP-848, static membership.
+    "static members come and go": [
+        join("A", "x", **_I1),
+        join("A", "x", **_I1),
+        join("B", "x", **_I1),
         join("B", "x", instance="i2"),
         Beat(member="A", owned=Owned.ASSIGNED),
-        Beat(member="A", owned=Owned.ASSIGNED, **one),
+        Beat(member="A", owned=Owned.ASSIGNED, **_I1),
         Beat(member="A", owned=Owned.ASSIGNED, instance="i2"),
         Beat(member="A", owned=Owned.ASSIGNED, instance="i3"),
         Beat(member="A", epoch=-2),
@@ -239,28 +353,24 @@ def static() -> list[Step]:
         join("C", "x"),
         Beat(member="A"),
         Describe(),
-        Beat(member="A", epoch=-2, **one),
-        Beat(member="A", epoch=-2, **one),
-        Beat(member="A", **one),
+        Beat(member="A", epoch=-2, **_I1),
+        Beat(member="A", epoch=-2, **_I1),
+        Beat(member="A", **_I1),
         CommitStep(topics={"x": (0,)}, member="A", epoch=2),
         Describe(),
         *confirm("B", "C"),
-        join("D", "x", **one),
+        join("D", "x", **_I1),
         *confirm("D", "B", "C", "D"),
-        Beat(member="A", epoch=3, **one),
-        Beat(member="D", epoch=-2, **one),
-        join("D", "x", **one),
-        Beat(member="D", epoch=-2, **one),
-        join("E", "x", "y", **one),
+        Beat(member="A", epoch=3, **_I1),
+        Beat(member="D", epoch=-2, **_I1),
+        join("D", "x", **_I1),
+        Beat(member="D", epoch=-2, **_I1),
+        join("E", "x", "y", **_I1),
         *confirm("E", "B", "C"),
         Beat(member="E", epoch=-1),
-        join("F", "x", **one),
-    ]
-
-
-def expressions() -> list[Step]:
-    """Expressions come, change and go."""
-    return [
+        join("F", "x", **_I1),
+    ],
+    "expressions": [
         join("A", regex="[xy]"),
         *confirm("A", "A"),
         join("B", regex="[xy]"),
@@ -292,23 +402,16 @@ def expressions() -> list[Step]:
         *confirm("C", "C"),
         Beat(member="C", regex="z|w"),
         Beat(member="C"),
-    ]
-
-
-def expression_of_another() -> list[Step]:
-    """A member with an expression takes over from one that is away, and brings another expression."""
-    return [
+    ],
+    # A member with an expression takes over from one that is away, and brings another expression.
+    "an expression instead of another's names": [
         join("A", regex=".*", instance="i1"),
         join("B", "x", "y", instance="i2"),
         Beat(member="B", epoch=-2, instance="i2"),
         join("A", regex="[wm]", instance="i2"),
         Beat(member="A", owned=Owned.ASSIGNED, instance="i2"),
-    ]
-
-
-def topics() -> list[Step]:
-    """Topics come, grow and go under the members."""
-    return [
+    ],
+    "topics come and go": [
         join("A", "x", MISSING),
         join("B", regex="[xm].*"),
         *confirm("A", "B", "A", "B"),
@@ -330,12 +433,9 @@ def topics() -> list[Step]:
         Fetch(topics={MISSING: (0,)}, version=10),
         DeleteTopicStep(topic="x"),
         *confirm("A", "B", "A"),
-    ]
-
-
-def removals() -> list[Step]:
-    """LeaveGroup by an administrator."""
-    return [
+    ],
+    # LeaveGroup by an administrator.
+    "administrators remove members": [
         Remove(members=(Removed(member="A"),)),
         join("A", "x"),
         join("B", "x", instance="i1"),
@@ -350,12 +450,8 @@ def removals() -> list[Step]:
         Remove(members=(Removed(member="D"),), version=2),
         Remove(members=(Removed(member="D"),), version=2),
         Describe(),
-    ]
-
-
-def life() -> list[Step]:
-    """From nothing to nothing."""
-    return [
+    ],
+    "the life of a group": [
         Describe(),
         DescribeClassic(),
         List(),
@@ -377,7 +473,9 @@ def life() -> list[Step]:
         DeleteGroup(),
         Describe(),
         join("C", "x"),
-    ]
+    ],
+}
+"""Those that wait for nothing."""
 
 
 def full(size: int) -> list[Step]:
@@ -395,3 +493,39 @@ def full(size: int) -> list[Step]:
         Beat(member="M00", epoch=-1),
         join("Z", "x"),
     ]
+
+
+def _settings(config: GroupCoordinatorConfig) -> list[Step]:
+    low, high = (
+        config.group_consumer_min_heartbeat_interval_ms,
+        config.group_consumer_max_heartbeat_interval_ms,
+    )
+    name = "consumer.heartbeat.interval.ms"
+    return [
+        join("A", "x"),
+        Configure(values={name: str(low)}),
+        *confirm("A"),
+        Configure(values={name: str(low - 1)}),
+        Configure(values={name: str(high + 1)}),
+        Configure(values={name: "soon"}),
+        Configure(values={"consumer.session.timeout.ms": "60001"}),
+        *confirm("A"),
+    ]
+
+
+def scripted(config: GroupCoordinatorConfig) -> Iterator[Schedule]:
+    """The schedules that a broker of this configuration can run; long ones first."""
+    found = {**_SPACING}
+    if config.group_consumer_min_session_timeout_ms <= SHORT_MS:
+        found |= _SESSIONS
+    found |= {**_TIMED, "settings of a group": _settings(config), **SCRIPTS}
+    if config.group_consumer_max_size <= _FULL_AT_MOST:
+        found["a full group"] = full(config.group_consumer_max_size)
+    for name, steps in found.items():
+        yield Schedule(name=name, topics=TOPICS, steps=(*steps, Describe(), List()))
+    if _STREAMS in config.group_coordinator_rebalance_protocols:
+        made = {**scripts_streams.SCRIPTS}
+        if config.group_streams_max_size <= _FULL_AT_MOST:
+            made["streams: a full group"] = scripts_streams.full(config.group_streams_max_size)
+        for name, steps in made.items():
+            yield Schedule(name=name, topics=TOPICS, steps=(*steps, DescribeStreams(), List()))

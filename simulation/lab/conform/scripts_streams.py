@@ -33,21 +33,6 @@ def confirm(*members: str) -> list[Step]:
     return [StreamsBeat(member=member, owned=Owned.ASSIGNED) for member in members]
 
 
-def streams() -> dict[str, list[Step]]:
-    """All of them, by name."""
-    return {
-        "streams: the life of a group": _life(),
-        "streams: a revocation step by step": _revocation(),
-        "streams: an older topology": _stale_topology(),
-        "streams: source topics come and go": _source_topics(),
-        "streams: standby tasks move": _standby(),
-        "streams: an application stops": _shutdown(),
-        "streams: offsets of members": _offsets(),
-        "streams: what Kafka did not expect": _unexpected(),
-        "streams: a session ends": _session(),
-    }
-
-
 def full(size: int) -> list[Step]:
     """A group takes no more members than the broker allows; who is in it may join again."""
     members = [f"M{number:02}" for number in range(size)]
@@ -64,8 +49,10 @@ def full(size: int) -> list[Step]:
     ]
 
 
-def _life() -> list[Step]:
-    return [
+_TASKS = {"x": (0, 1, 2, 3)}
+
+SCRIPTS: dict[str, list[Step]] = {
+    "streams: the life of a group": [
         join("A", "count", tags={"zone": "a"}, endpoint="here"),
         DescribeStreams(),
         *confirm("A"),
@@ -83,11 +70,8 @@ def _life() -> list[Step]:
         StreamsBeat(member="C", epoch=-1),
         DeleteGroup(),
         DescribeStreams(),
-    ]
-
-
-def _revocation() -> list[Step]:
-    return [
+    ],
+    "streams: a revocation step by step": [
         join("A"),
         join("B"),
         StreamsBeat(member="A", owned=Owned.NULL),
@@ -101,22 +85,16 @@ def _revocation() -> list[Step]:
         StreamsBeat(member="A", epoch=Epoch.PREVIOUS, owned=Owned.ASSIGNED),
         StreamsBeat(member="B", epoch=Epoch.PREVIOUS, owned=Owned.BEFORE),
         StreamsBeat(member="C", epoch=Epoch.AHEAD),
-    ]
-
-
-def _stale_topology() -> list[Step]:
-    return [
+    ],
+    "streams: an older topology": [
         join("A", topology_epoch=1),
         join("B", topology_epoch=0),
         *confirm("A", "B", "A", "B"),
         join("C", topology_epoch=2),
         join("C", "two", topology_epoch=1),
         DescribeStreams(),
-    ]
-
-
-def _source_topics() -> list[Step]:
-    return [
+    ],
+    "streams: source topics come and go": [
         join("A", "missing"),
         DescribeStreams(),
         List(states=("not_ready",), types=("streams",)),
@@ -129,11 +107,8 @@ def _source_topics() -> list[Step]:
         *confirm("A", "A"),
         join("B", "missing"),
         DescribeStreams(),
-    ]
-
-
-def _standby() -> list[Step]:
-    return [
+    ],
+    "streams: standby tasks move": [
         Configure(values={"streams.num.standby.replicas": "1"}),
         join("A", "stateful", process="p"),
         *confirm("A"),
@@ -149,11 +124,8 @@ def _standby() -> list[Step]:
         DescribeStreams(),
         Configure(values={"streams.num.standby.replicas": "0"}),
         *confirm("B", "C", "D", "B", "C", "D"),
-    ]
-
-
-def _shutdown() -> list[Step]:
-    return [
+    ],
+    "streams: an application stops": [
         join("A", shutdown=True),
         *confirm("A"),
         join("B"),
@@ -169,44 +141,34 @@ def _shutdown() -> list[Step]:
         StreamsBeat(member="A", epoch=-1),
         StreamsBeat(member="stranger", epoch=-1, shutdown=True),
         join("B"),
-    ]
-
-
-def _offsets() -> list[Step]:
-    tasks = {"x": (0, 1, 2, 3)}
-    return [
-        CommitStep(topics=tasks),
+    ],
+    "streams: offsets of members": [
+        CommitStep(topics=_TASKS),
         join("A", endpoint="here"),
-        CommitStep(topics=tasks, member="A"),
-        CommitStep(topics=tasks),
-        CommitStep(topics=tasks, member="A", epoch=Epoch.AHEAD),
-        CommitStep(topics=tasks, member="A", version=8),
-        CommitStep(topics=tasks, member="stranger", epoch=1),
+        CommitStep(topics=_TASKS, member="A"),
+        CommitStep(topics=_TASKS),
+        CommitStep(topics=_TASKS, member="A", epoch=Epoch.AHEAD),
+        CommitStep(topics=_TASKS, member="A", version=8),
+        CommitStep(topics=_TASKS, member="stranger", epoch=1),
         join("B"),
         *confirm("A", "A", "B"),
         CommitStep(topics={"x": (0,)}, member="A", epoch=Epoch.PREVIOUS),
         CommitStep(topics={"x": (3,)}, member="A", epoch=Epoch.PREVIOUS),
         CommitStep(topics={"y": (0,)}, member="A", epoch=Epoch.PREVIOUS),
         CommitStep(topics={"x": (3,)}, member="B", epoch=Epoch.PREVIOUS),
-        Fetch(topics=tasks, member="A"),
-        Fetch(topics=tasks, member="A", epoch=Epoch.PREVIOUS),
+        Fetch(topics=_TASKS, member="A"),
+        Fetch(topics=_TASKS, member="A", epoch=Epoch.PREVIOUS),
         Fetch(topics=None),
-    ]
-
-
-def _unexpected() -> list[Step]:
-    return [
+    ],
+    "streams: what Kafka did not expect": [
         join("A", "index"),
         join("A", topology_epoch=-1),
         join("A", "missing", endpoint="here"),
         join("A", "missing"),
         join("B", "missing", endpoint="here"),
         *confirm("A"),
-    ]
-
-
-def _session() -> list[Step]:
-    return [
+    ],
+    "streams: a session ends": [
         Configure(values={"streams.session.timeout.ms": "1000", "streams.heartbeat.interval.ms": "100"}),
         join("A"),
         join("B"),
@@ -216,4 +178,6 @@ def _session() -> list[Step]:
         Wait(ms=700),
         *confirm("A", "B", "B"),
         DescribeStreams(),
-    ]
+    ],
+}
+"""All but that of a full group, by name."""

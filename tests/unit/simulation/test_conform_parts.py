@@ -37,7 +37,7 @@ from fencepost.simulation.lab.conform.schedule import (
     Wait,
     schedules_of,
 )
-from fencepost.simulation.lab.conform.scripted import scripted
+from fencepost.simulation.lab.conform.scripts import scripted
 from fencepost.simulation.lab.conform.suite import shrink
 from fencepost.simulation.lab.conform.targets import broken_rules
 
