@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
+
+import msgspec
 
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId
@@ -25,122 +27,79 @@ Named = Callable[[str], str]
 """From a topic's name in the schedule to that in the cluster."""
 
 
-def _simple(topic: Named) -> tuple[Subtopology, ...]:
-    return (Subtopology("0", (topic("x"),)),)
+_REPARTITION = TopicInfo("repartition")
+_TO_REPARTITION = Subtopology("0", ("y",), repartition_sink_topics=("repartition",))
+_BESIDE_REPARTITION = CopartitionGroup((0,), (), (0,))
 
-
-def _two(topic: Named) -> tuple[Subtopology, ...]:
-    return (Subtopology("0", (topic("x"),)), Subtopology("1", (topic("y"),)))
-
-
-def _missing(topic: Named) -> tuple[Subtopology, ...]:
-    return (Subtopology("0", (topic("m"), topic("n"))),)
-
-
-def _stateful(topic: Named) -> tuple[Subtopology, ...]:
-    changelog = TopicInfo(topic("changelog"), configs=(("cleanup.policy", "compact"),))
-    return (Subtopology("0", (topic("x"),), state_changelog_topics=(changelog,)),)
-
-
-def _count(topic: Named) -> tuple[Subtopology, ...]:
-    return (
-        Subtopology("0", (topic("y"),), repartition_sink_topics=(topic("repartition"),)),
-        Subtopology(
-            "1",
-            state_changelog_topics=(TopicInfo(topic("changelog")),),
-            repartition_source_topics=(TopicInfo(topic("repartition")),),
-        ),
-    )
-
-
-def _joined(topic: Named) -> tuple[Subtopology, ...]:
-    """A repartition topic that is read together with a topic, and takes its number of partitions."""
-    return (
-        Subtopology("0", (topic("y"),), repartition_sink_topics=(topic("repartition"),)),
-        Subtopology(
-            "1",
-            (topic("w"),),
-            repartition_source_topics=(TopicInfo(topic("repartition")),),
-            copartition_groups=(CopartitionGroup((0,), (), (0,)),),
-        ),
-    )
-
-
-def _uneven(topic: Named) -> tuple[Subtopology, ...]:
-    """Two topics that must be alike, and are not."""
-    return (Subtopology("0", (topic("x"), topic("y")), copartition_groups=(CopartitionGroup((0, 1)),)),)
-
-
-def _fixed(topic: Named) -> tuple[Subtopology, ...]:
-    """A repartition topic with a number of its own, which is not that of the topic beside it."""
-    return (
-        Subtopology("0", (topic("y"),), repartition_sink_topics=(topic("repartition"),)),
-        Subtopology(
-            "1",
-            (topic("x"),),
-            repartition_source_topics=(TopicInfo(topic("repartition"), 3),),
-            copartition_groups=(CopartitionGroup((0,), (), (0,)),),
-        ),
-    )
-
-
-def _loop(topic: Named) -> tuple[Subtopology, ...]:
-    return (
+TOPOLOGIES: Mapping[str, tuple[Subtopology, ...]] = {
+    "simple": (Subtopology("0", ("x",)),),
+    "two": (Subtopology("0", ("x",)), Subtopology("1", ("y",))),
+    "missing": (Subtopology("0", ("m", "n")),),
+    "stateful": (
         Subtopology(
             "0",
-            repartition_sink_topics=(topic("repartition"),),
-            repartition_source_topics=(TopicInfo(topic("repartition")),),
+            ("x",),
+            state_changelog_topics=(TopicInfo("changelog", configs=(("cleanup.policy", "compact"),)),),
         ),
-    )
-
-
-def _unfed(topic: Named) -> tuple[Subtopology, ...]:
-    return (Subtopology("0", (topic("x"),), repartition_source_topics=(TopicInfo(topic("repartition")),)),)
-
-
-def _nothing(topic: Named) -> tuple[Subtopology, ...]:
-    return (Subtopology("0"),)
-
-
-def _sized(topic: Named) -> tuple[Subtopology, ...]:
-    return (Subtopology("0", (topic("x"),), state_changelog_topics=(TopicInfo(topic("changelog"), 4),)),)
-
-
-def _internal(topic: Named) -> tuple[Subtopology, ...]:
-    return (Subtopology("0", ("__consumer_offsets",)),)
-
-
-def _misnamed(topic: Named) -> tuple[Subtopology, ...]:
-    return (Subtopology("0", (topic("a b"),)),)
-
-
-def _regex(topic: Named) -> tuple[Subtopology, ...]:
-    return (Subtopology("0", (), (topic(".*"),)),)
-
-
-def _index(topic: Named) -> tuple[Subtopology, ...]:
-    return (Subtopology("0", (topic("x"),), copartition_groups=(CopartitionGroup((0, 7)),)),)
-
-
-TOPOLOGIES: Mapping[str, Callable[[Named], tuple[Subtopology, ...]]] = {
-    "simple": _simple,
-    "two": _two,
-    "missing": _missing,
-    "stateful": _stateful,
-    "count": _count,
-    "joined": _joined,
-    "uneven": _uneven,
-    "fixed": _fixed,
-    "loop": _loop,
-    "unfed": _unfed,
-    "nothing": _nothing,
-    "sized": _sized,
-    "internal": _internal,
-    "misnamed": _misnamed,
-    "regex": _regex,
-    "index": _index,
+    ),
+    "count": (
+        _TO_REPARTITION,
+        Subtopology(
+            "1",
+            state_changelog_topics=(TopicInfo("changelog"),),
+            repartition_source_topics=(_REPARTITION,),
+        ),
+    ),
+    # A repartition topic that is read together with a topic, and takes its number of partitions.
+    "joined": (
+        _TO_REPARTITION,
+        Subtopology(
+            "1",
+            ("w",),
+            repartition_source_topics=(_REPARTITION,),
+            copartition_groups=(_BESIDE_REPARTITION,),
+        ),
+    ),
+    # Two topics that must be alike, and are not.
+    "uneven": (Subtopology("0", ("x", "y"), copartition_groups=(CopartitionGroup((0, 1)),)),),
+    # A repartition topic with a number of its own, which is not that of the topic beside it.
+    "fixed": (
+        _TO_REPARTITION,
+        Subtopology(
+            "1",
+            ("x",),
+            repartition_source_topics=(TopicInfo("repartition", 3),),
+            copartition_groups=(_BESIDE_REPARTITION,),
+        ),
+    ),
+    "loop": (
+        Subtopology("0", repartition_sink_topics=("repartition",), repartition_source_topics=(_REPARTITION,)),
+    ),
+    "unfed": (Subtopology("0", ("x",), repartition_source_topics=(_REPARTITION,)),),
+    "nothing": (Subtopology("0"),),
+    "sized": (Subtopology("0", ("x",), state_changelog_topics=(TopicInfo("changelog", 4),)),),
+    "internal": (Subtopology("0", ("__consumer_offsets",)),),
+    "misnamed": (Subtopology("0", ("a b",)),),
+    "regex": (Subtopology("0", (), (".*",)),),
+    "index": (Subtopology("0", ("x",), copartition_groups=(CopartitionGroup((0, 7)),)),),
 }
-"""By name; over the topics x, y, w that exist and m, n that do not."""
+"""By name; over the topics x, y, w that exist and m, n that do not, as the schedule calls them."""
+
+
+def _in_cluster(part: Subtopology, topic: Named) -> Subtopology:
+    """The part with the names that its topics have in the cluster; Kafka's own keep theirs."""
+
+    def infos(topics: Iterable[TopicInfo]) -> tuple[TopicInfo, ...]:
+        return tuple(msgspec.structs.replace(each, name=topic(each.name)) for each in topics)
+
+    return msgspec.structs.replace(
+        part,
+        source_topics=tuple(name if name.startswith("__") else topic(name) for name in part.source_topics),
+        source_topic_regex=tuple(map(topic, part.source_topic_regex)),
+        state_changelog_topics=infos(part.state_changelog_topics),
+        repartition_sink_topics=tuple(map(topic, part.repartition_sink_topics)),
+        repartition_source_topics=infos(part.repartition_source_topics),
+    )
 
 
 class StreamsKnowledge:
@@ -170,7 +129,8 @@ def heartbeat(
     owned = _owned(step.owned, member, members)
     topology = None
     if step.topology is not None:
-        topology = Topology(step.topology_epoch, TOPOLOGIES[step.topology](topic))
+        parts = tuple(_in_cluster(part, topic) for part in TOPOLOGIES[step.topology])
+        topology = Topology(step.topology_epoch, parts)
     return StreamsGroupHeartbeatRequest(
         group_id=group_id,
         member_id=member.member_id if step.member_id is None else step.member_id,
