@@ -99,6 +99,12 @@ def test_a_mistake_in_a_file_is_named(tmp_path: Path, changes: dict[str, object]
         replay_vectors(written(tmp_path / "v.jsonl", **changes))
 
 
+def sac_step(command: dict[str, object]) -> bytes:
+    """A file with that one command."""
+    step = {"command": command, "reply": "ok", "effects": [], "state": {}}
+    return msgspec.json.encode({"seed": 1, "steps": [step]})
+
+
 @pytest.mark.parametrize(
     ("data", "message"),
     [
@@ -106,7 +112,10 @@ def test_a_mistake_in_a_file_is_named(tmp_path: Path, changes: dict[str, object]
         (b"\xff\xfe{}\n", "line 1 is not an assignor sequence"),
         (gzip.compress(b'{"seed"' * 100, mtime=0)[:-12], "damaged gzip file"),
         (b'{"seed": 1, "assignor": "sticky", "steps": []}\n', "'sticky' is none of uniform, range"),
-        (b'{"seed": 1, "steps": [{"command": {"op": "vote"}}]}\n', "Invalid value 'vote'"),
+        (sac_step({"op": "vote"}), "no such command: {'op': 'vote'}"),
+        (sac_step({"op": "activate", "stream": "s"}), "no such command"),
+        (sac_step({"op": "nodeup", "node": "n", "colour": "red"}), "no such command"),
+        (sac_step({"op": "nodeup", "node": 1}), "Expected `str`, got `int`"),
     ],
 )
 def test_a_file_of_another_kind_is_refused(tmp_path: Path, data: bytes, message: str) -> None:

@@ -8,8 +8,8 @@ in their order.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any, TypeAlias
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -23,116 +23,61 @@ from fencepost.coordinator.sac.state import SacState
 _Document: TypeAlias = dict[str, Any]
 
 
-class _Command(msgspec.Struct, forbid_unknown_fields=True, tag_field="op"):
-    """One input, as the file has it."""
-
-
-class _Register(_Command, tag="register"):
-    pi: int
-    conn: str
-    sub: int
-    stream: str
-    name: str
-
-    def event(self) -> SacInput:
-        return sac.RegisterConsumer(
-            stream=self.stream,
-            consumer_name=self.name,
-            connection=self.conn,
-            subscription_id=self.sub,
-            partition_index=self.pi,
-            owner=self.conn,
-        )
-
-
-class _Unregister(_Command, tag="unregister"):
-    conn: str
-    sub: int
-    stream: str
-    name: str
-
-    def event(self) -> SacInput:
-        return sac.UnregisterConsumer(
-            stream=self.stream, consumer_name=self.name, connection=self.conn, subscription_id=self.sub
-        )
-
-
-class _Activate(_Command, tag="activate"):
-    stream: str
-    name: str
-
-    def event(self) -> SacInput:
-        return sac.ActivateConsumer(stream=self.stream, consumer_name=self.name)
-
-
-class _Evaluate(_Command, tag="evaluate"):
-    stream: str
-    name: str
-    dead: tuple[str, ...]
-
-    def event(self) -> SacInput:
-        return sac.EvaluateGroup(stream=self.stream, consumer_name=self.name, dead=self.dead)
-
-
-class _Down(_Command, tag="down"):
-    conn: str
-    reason: str
-
-    def event(self) -> SacInput:
-        return sac.ConnectionDown(self.conn, self.reason)
-
-
-class _Timeout(_Command, tag="timeout"):
-    conn: str
-
-    def event(self) -> SacInput:
-        return sac.DisconnectedTimeout(self.conn)
-
-
-class _Reconnected(_Command, tag="reconnected"):
-    conn: str
-
-    def event(self) -> SacInput:
-        return sac.ConnectionReconnected(self.conn)
-
-
-class _NodeUp(_Command, tag="nodeup"):
-    node: str
-
-    def event(self) -> SacInput:
-        return sac.NodeUp(self.node)
-
-
-class _Purge(_Command, tag="purge"):
-    nodes: tuple[str, ...]
-
-    def event(self) -> SacInput:
-        return sac.PurgeNodes(self.nodes)
-
-
-class _Conf(_Command, tag="conf"):
-    conf: dict[str, int]
-
-    def event(self) -> SacInput:
-        return sac.UpdateConfiguration(self.conf)
+_COMMANDS: Final[Mapping[str, type[SacInput]]] = {
+    "register": sac.RegisterConsumer,
+    "unregister": sac.UnregisterConsumer,
+    "activate": sac.ActivateConsumer,
+    "evaluate": sac.EvaluateGroup,
+    "down": sac.ConnectionDown,
+    "timeout": sac.DisconnectedTimeout,
+    "reconnected": sac.ConnectionReconnected,
+    "nodeup": sac.NodeUp,
+    "purge": sac.PurgeNodes,
+    "conf": sac.UpdateConfiguration,
+}
+_EFFECTS: Final[Mapping[type[sac.SacEffect], str]] = {
+    sac.NotifyConsumer: "send",
+    sac.CheckConnection: "check_connection",
+    sac.MonitorConnection: "monitor",
+    sac.DemonitorConnection: "demonitor",
+    sac.MonitorNode: "monitor_node",
+    sac.StartTimer: "timer",
+}
+_FIELDS: Final[Mapping[str, str]] = {
+    "conn": "connection",
+    "sub": "subscription_id",
+    "pi": "partition_index",
+    "name": "consumer_name",
+    "ms": "delay_ms",
+}
+"""Our names of fields that the files call otherwise."""
+_RECORDED: Final = {ours: name for name, ours in _FIELDS.items()}
+_IMPLIED: Final = frozenset({"owner", "vhost"})
+"""Fields of commands that the files leave out."""
 
 
 class _Step(msgspec.Struct, forbid_unknown_fields=True):
-    command: (
-        _Register
-        | _Unregister
-        | _Activate
-        | _Evaluate
-        | _Down
-        | _Timeout
-        | _Reconnected
-        | _NodeUp
-        | _Purge
-        | _Conf
-    )
+    command: _Document
     reply: str | _Document
     effects: list[_Document]
     state: _Document
+
+    def __post_init__(self) -> None:
+        self.event()
+
+    def event(self) -> SacInput:
+        """The command as the coordinator takes it.
+
+        :raises ValueError: if it is none.
+        :raises msgspec.ValidationError: if a value is of another type.
+        """
+        fields = {_FIELDS.get(name, name): value for name, value in self.command.items()}
+        kind = _COMMANDS.get(fields.pop("op", ""))
+        if kind is None or fields.keys() != set(kind.__struct_fields__) - _IMPLIED:
+            raise ValueError(f"no such command: {self.command}")
+        if kind is sac.RegisterConsumer:
+            fields["owner"] = fields["connection"]
+        return msgspec.convert(fields, kind)
 
 
 class SacSequence(msgspec.Struct, forbid_unknown_fields=True):
@@ -149,7 +94,7 @@ def check(sequence: SacSequence) -> Iterator[tuple[int, str, bool]]:
     """Step, rule and whether our answer keeps it; nothing behind the first step that differs."""
     host = CoordinatorHost(SacCoordinator(), SacMemoryJournal())
     for index, step in enumerate(sequence.steps):
-        outcome = host.process(step.command.event())
+        outcome = host.process(step.event())
         verdicts = {
             "sac.reply": _reply(outcome.reply) == step.reply,
             "sac.effects": _sorted(map(_effect, outcome.effects)) == _sorted(step.effects),
@@ -168,27 +113,10 @@ def _reply(reply: sac.SacReply | None) -> object:
 
 
 def _effect(effect: sac.SacEffect) -> _Document:
-    match effect:
-        case sac.NotifyConsumer():
-            document: _Document = {
-                "e": "send",
-                "conn": effect.connection,
-                "sub": effect.subscription_id,
-                "stream": effect.stream,
-                "name": effect.consumer_name,
-                "active": effect.active,
-            }
-            return document | ({"stepping_down": True} if effect.stepping_down else {})
-        case sac.CheckConnection():
-            return {"e": "check_connection", "conn": effect.connection}
-        case sac.MonitorConnection():
-            return {"e": "monitor", "conn": effect.connection}
-        case sac.DemonitorConnection():
-            return {"e": "demonitor", "conn": effect.connection}
-        case sac.MonitorNode():
-            return {"e": "monitor_node", "node": effect.node}
-        case sac.StartTimer():
-            return {"e": "timer", "conn": effect.connection, "ms": effect.delay_ms}
+    fields = {_RECORDED.get(name, name): value for name, value in msgspec.structs.asdict(effect).items()}
+    if not fields.get("stepping_down"):
+        fields.pop("stepping_down", None)
+    return {"e": _EFFECTS[type(effect)], **fields}
 
 
 def _sorted(effects: Iterable[_Document]) -> list[bytes]:
