@@ -7,7 +7,6 @@ DeleteTopics: 6 takes ids. Only clients use ElectLeaders (43) and AlterPartition
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -21,22 +20,6 @@ _TIMEOUT = {"timeout": 30_000}
 """How long a broker may take to make a change known."""
 _REPLICAS_TIMEOUT = {"timeout": 10_000}
 _PREFERRED = 0
-
-
-class AlterConfigsCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A client's change of settings of one resource; the others stay as they are."""
-
-    resource_type: int
-    name: str
-    values: Mapping[str, str | None]
-    """None deletes a setting: the default holds again."""
-
-
-class AlterConfigsReply(msgspec.Struct, frozen=True, kw_only=True):
-    """The result: an error, or none if the settings were changed."""
-
-    error_code: ErrorCode = ErrorCode.NONE
-    error_message: str | None = None
 
 
 class ReassignCall(msgspec.Struct, frozen=True, kw_only=True):
@@ -153,27 +136,6 @@ _ALTERED = Layout(administration.AlteredConfigs, _NAME)
 ALTER_CONFIGS_RESPONSE = Layout(
     administration.AlterConfigsResponse, {"resources": "responses"}, fields={"resources": _ALTERED}
 )
-
-
-def _changes(call: AlterConfigsCall, _: int) -> tuple[administration.ChangedResource, ...]:
-    operation = administration.ConfigOperation
-    changes = (
-        administration.ConfigChange(name, value, operation.DELETE if value is None else operation.SET)
-        for name, value in call.values.items()
-    )
-    changed = administration.ChangedResource(
-        resource_type=call.resource_type, name=call.name, changes=tuple(changes)
-    )
-    return (changed,)
-
-
-def _altered(values: dict[str, Any], _: int) -> AlterConfigsReply:
-    (only_one,) = values["responses"]
-    return AlterConfigsReply(error_code=only_one.error_code, error_message=only_one.error_message)
-
-
-ALTER_CONFIGS_CALL = Layout(AlterConfigsCall, fields={"resources": _CHANGED}, write={"resources": _changes})
-ALTER_CONFIGS_REPLY = Layout(AlterConfigsReply, fields={"responses": _ALTERED}, read=_altered)
 
 
 def _replica_reply(values: dict[str, Any], topics: str) -> ReplicaReply:

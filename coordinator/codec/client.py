@@ -16,18 +16,14 @@ from fencepost.coordinator.codec.registry import REGISTRY, Api, ApiKey, api_name
 from fencepost.coordinator.codec.schema import is_flexible, request_writer, response_reader
 
 ELECT_LEADERS = 43
-INCREMENTAL_ALTER_CONFIGS = 44
 ALTER_PARTITION_REASSIGNMENTS = 45
-"""APIs that clients use in a form of their own. The first and the last are not served."""
+"""APIs that clients use and that are not served."""
 
 _HEADER = struct.Struct(">ihhih")
 _CORRELATION_ID = struct.Struct(">i")
 
 CLIENT_APIS: Mapping[int, Api] = REGISTRY | {
     ELECT_LEADERS: Api(ELECT_LEADERS, 1, 2, admin.ELECT_CALL, admin.ELECT_REPLY),
-    INCREMENTAL_ALTER_CONFIGS: Api(
-        INCREMENTAL_ALTER_CONFIGS, 0, 1, admin.ALTER_CONFIGS_CALL, admin.ALTER_CONFIGS_REPLY
-    ),
     ALTER_PARTITION_REASSIGNMENTS: Api(
         ALTER_PARTITION_REASSIGNMENTS, 0, 0, admin.REASSIGN_CALL, admin.REASSIGN_REPLY
     ),

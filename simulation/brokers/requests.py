@@ -9,8 +9,6 @@ from typing import Any, Final, TypeAlias, TypeVar
 import msgspec
 
 from fencepost.coordinator.assign.java_order import string_hash
-from fencepost.coordinator.codec.administration import AlterConfigsCall
-from fencepost.coordinator.codec.client import INCREMENTAL_ALTER_CONFIGS
 from fencepost.coordinator.codec.cluster import BrokerVersions
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import RELEASE_VERSION, GroupCoordinatorConfig, ReleaseVersion
@@ -28,7 +26,7 @@ REQUEST_VERSIONS: Final[Mapping[int, int]] = {
     ApiKey.DELETE_TOPICS: 6,
     ApiKey.DESCRIBE_CONFIGS: 4,
     ApiKey.CREATE_PARTITIONS: 3,
-    INCREMENTAL_ALTER_CONFIGS: 1,
+    ApiKey.INCREMENTAL_ALTER_CONFIGS: 1,
 }
 
 COORDINATOR_ABSENT: Final = frozenset(
@@ -168,10 +166,18 @@ class ClusterRequests:
 
     async def configure_group(self, group_id: str, values: Mapping[str, str | None]) -> ErrorCode:
         """Set these properties of a group, or remove those without a value."""
-        call = AlterConfigsCall(resource_type=administration.ResourceType.GROUP, name=group_id, values=values)
-        reply = await self._ask(INCREMENTAL_ALTER_CONFIGS, call)
-        code: ErrorCode = reply.error_code
-        return code
+        operation = administration.ConfigOperation
+        changes = tuple(
+            administration.ConfigChange(name, value, operation.DELETE if value is None else operation.SET)
+            for name, value in values.items()
+        )
+        group = administration.ChangedResource(
+            resource_type=administration.ResourceType.GROUP, name=group_id, changes=changes
+        )
+        reply: administration.AlterConfigsResponse = await self._ask(
+            ApiKey.INCREMENTAL_ALTER_CONFIGS, administration.AlterConfigsRequest(resources=(group,))
+        )
+        return reply.resources[0].error_code
 
     async def await_group_configuration(self, group_id: str, values: Mapping[str, str]) -> None:
         """Wait until the brokers report these properties of a group.

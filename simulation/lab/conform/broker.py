@@ -7,7 +7,6 @@ import itertools
 from collections.abc import Mapping
 from typing import Any, Final
 
-from fencepost.coordinator.codec.client import INCREMENTAL_ALTER_CONFIGS
 from fencepost.coordinator.codec.cluster import BrokerVersions
 from fencepost.coordinator.codec.groups import DeleteGroupsCall
 from fencepost.coordinator.codec.registry import ApiKey
@@ -90,7 +89,8 @@ class Judge:
     @property
     def can_configure(self) -> bool:
         """Whether groups can be configured."""
-        return self.speaks(INCREMENTAL_ALTER_CONFIGS, REQUEST_VERSIONS[INCREMENTAL_ALTER_CONFIGS])
+        api_key = ApiKey.INCREMENTAL_ALTER_CONFIGS
+        return self.speaks(api_key, REQUEST_VERSIONS[api_key])
 
     async def coordinator(self, group_id: str) -> tuple[str, int]:
         """Host and port of the group's coordinator."""

@@ -8,7 +8,6 @@ import pytest
 
 from fencepost.coordinator.classic.describe import missing
 from fencepost.coordinator.codec import groups, offsets
-from fencepost.coordinator.codec.administration import AlterConfigsCall
 from fencepost.coordinator.codec.client import CLIENT_APIS, read_response, request_frame
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.framing import MalformedFrame, read_header
@@ -462,9 +461,20 @@ def test_tokens_arrive(version: int) -> None:
     assert client_reads(ApiKey.SASL_AUTHENTICATE, version, reply) == reply
 
 
-def test_settings_are_altered_in_version_1() -> None:
-    frame = request_frame(44, 1, 1, "me", AlterConfigsCall(resource_type=32, name="g", values={"a": "1"}))
-    assert b"\x02a\x00\x021" in frame
+@pytest.mark.parametrize("version", [0, 1])
+def test_settings_are_altered(version: int) -> None:
+    changes = (
+        administration.ConfigChange("a", "1"),
+        administration.ConfigChange("b", None, administration.ConfigOperation.DELETE),
+    )
+    group = administration.ChangedResource(resource_type=32, name="g", changes=changes)
+    request = administration.AlterConfigsRequest(resources=(group,))
+    assert server_reads(ApiKey.INCREMENTAL_ALTER_CONFIGS, version, request) == request
+    altered = administration.AlteredConfigs(
+        resource_type=32, name="g", error_code=ErrorCode.INVALID_CONFIG, error_message="no"
+    )
+    reply = administration.AlterConfigsResponse(resources=(altered,))
+    assert client_reads(ApiKey.INCREMENTAL_ALTER_CONFIGS, version, reply) == reply
 
 
 def test_an_unknown_code_is_an_unknown_error() -> None:
