@@ -8,34 +8,18 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Mapping
-from typing import Protocol
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.brokers.requests import offsets_partition
 from fencepost.simulation.faults.draw import FaultKind
 from fencepost.simulation.lab.chaos.admin import Admin
 from fencepost.simulation.lab.chaos.clock import RealTime, RunQueue
+from fencepost.simulation.lab.chaos.topics import RealTopics
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 
 _WATCH_S = 0.1
 
 Tell = Callable[..., None]
-
-
-class Topics(Protocol):
-    """Who makes topics, and the records in them."""
-
-    def has(self, name: str) -> bool:
-        """Whether there is such a topic."""
-
-    def create(self, name: str, partitions: int, records_per_second: float) -> None:
-        """A topic appears."""
-
-    def grow(self, name: str, partitions: int) -> None:
-        """It gets more partitions."""
-
-    def delete(self, name: str) -> None:
-        """It disappears."""
 
 
 class RealBroker:
@@ -108,7 +92,7 @@ class RealBrokers:
         group_id: str,
         *,
         time: RealTime,
-        topics: Topics,
+        topics: RealTopics,
         tell: Tell,
     ) -> None:
         self._admin = admin

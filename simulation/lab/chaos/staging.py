@@ -69,7 +69,7 @@ OF_NETWORK: Final = frozenset(
 Progress: TypeAlias = Callable[[float], None]
 """Takes how much of the run is done, 0 to 1."""
 
-W = TypeVar("W", bound=ProcessWorld[Any])
+W = TypeVar("W", bound=ProcessWorld[Any, Any])
 
 
 class Replayed(Protocol):

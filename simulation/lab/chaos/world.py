@@ -5,12 +5,49 @@ from __future__ import annotations
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.kernel.world import host_names
 from fencepost.simulation.lab.chaos import messages as m
-from fencepost.simulation.lab.chaos.hosts import RealHost
-from fencepost.simulation.lab.chaos.processes import ProcessWorld, RunContext
+from fencepost.simulation.lab.chaos.processes import ProcessHost, ProcessWorld, RunContext
 from fencepost.simulation.scenarios.scenario import Scenario
 
 
-class RealWorld(ProcessWorld[RealHost]):
+class RealHost(ProcessHost):
+    """A consumer's host. Each process is a new member; a static one keeps its instance id."""
+
+    def __init__(self, name: str, world: RealWorld, instance_id: str | None) -> None:
+        super().__init__(name, world)
+        self.instance_id = instance_id
+        scenario = world.scenario
+        self.topics = scenario.group.topics
+        self.pattern = scenario.group.pattern
+        self._all_topics = tuple(topic.name for topic in scenario.topics)
+
+    @property
+    def subscription(self) -> tuple[tuple[str, ...], str | None]:
+        """What it subscribes to: all topics of the file if the scenario does not say."""
+        if self.topics is None and self.pattern is None:
+            return self._all_topics, None
+        return self.topics or (), self.pattern
+
+    def _farewell(self, *, come_back: bool) -> m.Stop:
+        return m.Stop(forever=self.instance_id is not None and not come_back)
+
+    def slow_callback(self, lasts_us: int) -> None:
+        """The process's next callback takes so much longer."""
+        self._order(m.SlowCallbackOrder(lasts_us))
+
+    def fail_callback(self) -> None:
+        """The process's next callback raises."""
+        self._order(m.FailCallback())
+
+    def stall(self, until_us: int) -> None:
+        """The application is busy until then."""
+        self._order(m.Stall(until_us))
+
+    def resubscribe(self) -> None:
+        """Subscribe to `topics` and `pattern`."""
+        self._order(m.SubscribeOrder(*self.subscription))
+
+
+class RealWorld(ProcessWorld[RealHost, Scenario]):
     """One run's world of consumers."""
 
     def __init__(
@@ -23,15 +60,12 @@ class RealWorld(ProcessWorld[RealHost]):
         client: m.ClientName,
         flaw: str,
     ) -> None:
-        super().__init__(seed, around, start=scenario.group.start, restart=scenario.application.restart)
-        self.scenario = scenario
+        super().__init__(scenario, seed, around, flaw)
         self._client: m.ClientName = client
-        self._flaw = flaw
         self._owned: dict[str, set[TopicPartition]] = {}
         static = scenario.group.static
         self.members: dict[str, RealHost] = {
-            name: RealHost(name, self, scenario, name if static else None)
-            for name in host_names("member", members)
+            name: RealHost(name, self, name if static else None) for name in host_names("member", members)
         }
         self.hosts = self.members
 
@@ -55,28 +89,16 @@ class RealWorld(ProcessWorld[RealHost]):
     def terms(self, host: RealHost, process: int) -> m.Terms:
         """What the host's next process has to know."""
         group, application = self.scenario.group, self.scenario.application
-        timeout_ms = self.scenario.network.request_timeout.ms
         topics, pattern = host.subscription
-        callback, processing = application.callback, application.processing
-        return m.Terms(
+        return self._terms(
+            m.Terms,
+            host,
+            process,
+            topics,
             client=self._client,
-            name=host.name,
-            process=process,
-            seed=self.streams.seed,
-            began_us=self.loop.began_us,
-            bootstrap_servers=self._bootstrap(f"{host.name}/{process}"),
-            group_id=group.id,
             instance_id=host.instance_id,
             assignor=group.assignor,
-            topics=topics,
             pattern=pattern,
-            max_poll_interval_ms=group.rebalance_timeout.ms,
-            request_timeout_ms=timeout_ms,
             commit=application.commit,
             auto_commit_interval_ms=application.auto_commit_interval.ms,
-            gather_ms=min(application.poll.ms, timeout_ms // 2),
-            max_poll_records=application.max_poll_records,
-            callback=(callback.kind, callback.low, callback.high),
-            processing=(processing.kind, processing.low, processing.high),
-            flaw=self._flaw,
         )

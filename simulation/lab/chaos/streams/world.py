@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 from fencepost.simulation.kafka.member import ALIVE, MemberStatus
 from fencepost.simulation.kernel.world import host_names
 from fencepost.simulation.lab.chaos import messages as m
-from fencepost.simulation.lab.chaos.hosts import ProcessHost
-from fencepost.simulation.lab.chaos.processes import ProcessWorld, RunContext
+from fencepost.simulation.lab.chaos.processes import ProcessHost, ProcessWorld, RunContext
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.streams.failures import SHUTS_APPLICATION_DOWN
 
@@ -54,7 +53,7 @@ class RealClient(ProcessHost):
         self._order(m.Forgive())
 
 
-class RealApplication(ProcessWorld[RealClient]):
+class RealApplication(ProcessWorld[RealClient, StreamsScenario]):
     """One run's world of clients."""
 
     def __init__(
@@ -67,13 +66,11 @@ class RealApplication(ProcessWorld[RealClient]):
         state_dir: Path,
         flaw: str,
     ) -> None:
-        super().__init__(seed, around, start=scenario.group.start, restart=scenario.application.restart)
-        self.scenario = scenario
+        super().__init__(scenario, seed, around, flaw)
         self.asked = False
         """Whether a handler asked for the application to be shut down: then nobody is started any more."""
         self._session_ms = session_ms
         self._state_dir = state_dir
-        self._flaw = flaw
         self.clients: dict[str, RealClient] = {
             name: RealClient(name, self) for name in host_names("client", scenario.group.members)
         }
@@ -119,23 +116,11 @@ class RealApplication(ProcessWorld[RealClient]):
     def terms(self, host: RealClient, process: int) -> m.ClientTerms:
         """What the host's next process has to know."""
         group, application = self.scenario.group, self.scenario.application
-        timeout_ms = self.scenario.network.request_timeout.ms
-        callback, processing = application.callback, application.processing
-        return m.ClientTerms(
-            name=host.name,
-            process=process,
-            seed=self.streams.seed,
-            began_us=self.loop.began_us,
-            bootstrap_servers=self._bootstrap(f"{host.name}/{process}"),
-            group_id=group.id,
-            topics=tuple(topic.name for topic in self.scenario.topics),
-            max_poll_interval_ms=group.rebalance_timeout.ms,
-            request_timeout_ms=timeout_ms,
-            gather_ms=min(application.poll.ms, timeout_ms // 2),
-            max_poll_records=application.max_poll_records,
-            callback=(callback.kind, callback.low, callback.high),
-            processing=(processing.kind, processing.low, processing.high),
-            flaw=self._flaw,
+        return self._terms(
+            m.ClientTerms,
+            host,
+            process,
+            tuple(topic.name for topic in self.scenario.topics),
             threads=group.threads,
             group_protocol=group.protocol,
             session_timeout_ms=self._session_ms,
