@@ -6,6 +6,7 @@ Processes that differ only in what they are called step alike: they have one rol
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cache
 from typing import Final, NamedTuple
 
 from fencepost.coordinator.protocol.consumer import (
@@ -70,25 +71,18 @@ class Roles:
         self._static = static
         self.known: list[Role] = []
         self._numbers: dict[Frozen, int] = {}
-        self._start: RoleStep | None = None
-        self._steps: dict[tuple[int, str], RoleStep] = {}
         self._answered: dict[tuple[int, Frozen], int] = {}
-        self._removed: dict[int, int] = {}
-
-    def start(self) -> RoleStep:
+        self.start: Callable[[], RoleStep] = cache(self._start)
         """A process begins."""
-        if self._start is None:
-            process = ExploredProcess(static=self._static)
-            findings = tuple(process.start(self._image))
-            self._start = RoleStep(self._role(process), (), findings)
-        return self._start
-
-    def step(self, number: int, kind: str) -> RoleStep:
+        self.step: Callable[[int, str], RoleStep] = cache(self._step)
         """Something happens to it by itself. What it raises is a finding."""
-        step = self._steps.get((number, kind))
-        if step is None:
-            step = self._steps[number, kind] = self._stepped(number, kind)
-        return step
+        self.removed: Callable[[int], int] = cache(self._removed)
+        """It is no member any more: what it believes does not count."""
+
+    def _start(self) -> RoleStep:
+        process = ExploredProcess(static=self._static)
+        findings = tuple(process.start(self._image))
+        return RoleStep(self._role(process), (), findings)
 
     def answered(self, number: int, response: ConsumerGroupHeartbeatResponse) -> int:
         """The coordinator has taken its request, and answers this."""
@@ -100,16 +94,12 @@ class Roles:
             after = self._answered[key] = self._role(process)
         return after
 
-    def removed(self, number: int) -> int:
-        """It is no member any more: what it believes does not count."""
-        after = self._removed.get(number)
-        if after is None:
-            process = self._thawed(number)
-            process.is_removed()
-            after = self._removed[number] = self._role(process)
-        return after
+    def _removed(self, number: int) -> int:
+        process = self._thawed(number)
+        process.is_removed()
+        return self._role(process)
 
-    def _stepped(self, number: int, kind: str) -> RoleStep:
+    def _step(self, number: int, kind: str) -> RoleStep:
         if kind in ("crashes", "refused"):
             return RoleStep(-1, (), ())
         process = self._thawed(number)

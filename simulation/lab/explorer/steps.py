@@ -6,7 +6,8 @@ numbers, and to step one of its parts is mostly to look a number up.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cache
 from typing import Any, Final, NamedTuple
 
 import msgspec
@@ -100,67 +101,53 @@ class Steps:
         self.said: list[Any] = []
         """Requests, other events of the coordinator, and its answers."""
         self._said_numbers: dict[object, int] = {}
-        self._free: dict[int, tuple[Local, ...]] = {}
-        self._faulty: dict[int, tuple[Local, ...]] = {}
-        self._taken: dict[tuple[int, int], Taken] = {}
-        self._answered: dict[tuple[int, int], int] = {}
-        self._broken: dict[int, Local | None] = {}
-        self._voided: dict[int, int] = {}
-        self._started: dict[MemberId, Local] = {}
-        self._sessions: dict[int, Mapping[MemberId, tuple[Label, int]]] = {}
-        self._epochs: dict[int, Mapping[MemberId, int] | None] = {}
+        self.start: Callable[[int, int], Local] = cache(self._start)
+        """A process begins: the member at a place, `a` for the first, in one of its lives."""
+        self.free: Callable[[int], tuple[Local, ...]] = cache(self._free)
+        """What may happen to a process, without a fault."""
+        self.faulty: Callable[[int], tuple[Local, ...]] = cache(self._faulty)
+        """The faults that may happen to a process alone."""
+        self.broken: Callable[[int], Local | None] = cache(self._broken)
+        """A process after its connection broke; None if nothing is under way on it."""
+        self.answered: Callable[[int, int], int] = cache(self._answered)
+        """A process once the coordinator has taken its request, and answers this."""
+        self.void: Callable[[int], int] = cache(self._void)
+        """A process that is no member any more: what it believes does not count."""
+        self.taken: Callable[[int, int], Taken] = cache(self._taken)
+        """What a coordinator makes of a request, or of another event."""
+        self.sessions: Callable[[int], Mapping[MemberId, tuple[Label, int]]] = cache(self._sessions)
+        """Who is a member, and the event that its session ends."""
+        self.epochs_if_settled: Callable[[int], Mapping[MemberId, int] | None] = cache(
+            lambda coordinator: epochs_if_settled(self._coordinators[coordinator])
+        )
+        """The members' epochs, if nothing is left to do for this coordinator."""
 
     # -- processes -----------------------------------------------------------------------------------------
 
-    def start(self, place: int, life: int) -> Local:
-        """A process begins: the member at a place, `a` for the first, in one of its lives."""
-        member_id = f"{chr(ord('a') + place)}{life}"
-        start = self._started.get(member_id)
-        if start is None:
-            start = self._started[member_id] = self._local(self.roles.start(), "starts", member_id)
-        return start
+    def _start(self, place: int, life: int) -> Local:
+        return self._local(self.roles.start(), "starts", f"{chr(ord('a') + place)}{life}")
 
-    def free(self, number: int) -> tuple[Local, ...]:
-        """What may happen to a process, without a fault."""
-        found = self._free.get(number)
-        if found is None:
-            events = self.roles.known[self.processes[number].role].events
-            found = self._free[number] = tuple([self._stepped(number, kind) for kind in events])
-        return found
+    def _free(self, number: int) -> tuple[Local, ...]:
+        events = self.roles.known[self.processes[number].role].events
+        return tuple([self._stepped(number, kind) for kind in events])
 
-    def faulty(self, number: int) -> tuple[Local, ...]:
-        """The faults that may happen to a process alone."""
-        found = self._faulty.get(number)
-        if found is None:
-            faults = self.roles.known[self.processes[number].role].faults
-            found = self._faulty[number] = tuple([self._stepped(number, kind) for kind in faults])
-        return found
+    def _faulty(self, number: int) -> tuple[Local, ...]:
+        faults = self.roles.known[self.processes[number].role].faults
+        return tuple([self._stepped(number, kind) for kind in faults])
 
-    def broken(self, number: int) -> Local | None:
-        """A process after its connection broke; None if nothing is under way on it."""
-        if number not in self._broken:
-            has_more = self.roles.known[self.processes[number].role].is_answered
-            self._broken[number] = self._stepped(number, "breaks") if has_more else None
-        return self._broken[number]
+    def _broken(self, number: int) -> Local | None:
+        has_more = self.roles.known[self.processes[number].role].is_answered
+        return self._stepped(number, "breaks") if has_more else None
 
-    def answered(self, number: int, answer: int) -> int:
-        """A process once the coordinator has taken its request, and answers this."""
-        after = self._answered.get((number, answer))
-        if after is None:
-            known, response = self.processes[number], self.said[answer]
-            if response.member_id == known.member_id:
-                response = msgspec.structs.replace(response, member_id=ITSELF)
-            role = self.roles.answered(known.role, response)
-            after = self._answered[number, answer] = self._process(role, known.member_id)
-        return after
+    def _answered(self, number: int, answer: int) -> int:
+        known, response = self.processes[number], self.said[answer]
+        if response.member_id == known.member_id:
+            response = msgspec.structs.replace(response, member_id=ITSELF)
+        return self._process(self.roles.answered(known.role, response), known.member_id)
 
-    def void(self, number: int) -> int:
-        """A process that is no member any more: what it believes does not count."""
-        after = self._voided.get(number)
-        if after is None:
-            known = self.processes[number]
-            after = self._voided[number] = self._process(self.roles.removed(known.role), known.member_id)
-        return after
+    def _void(self, number: int) -> int:
+        known = self.processes[number]
+        return self._process(self.roles.removed(known.role), known.member_id)
 
     def _stepped(self, number: int, kind: str) -> Local:
         known = self.processes[number]
@@ -199,21 +186,17 @@ class Steps:
         """One that knows the topic, and no group."""
         return self._coordinator(CoordinatorState(image=self._image))
 
-    def taken(self, coordinator: int, said: int) -> Taken:
-        """What a coordinator makes of a request, or of another event."""
-        taken = self._taken.get((coordinator, said))
-        if taken is None:
-            event: Event = self.said[said]
-            result = step(self._coordinators[coordinator], event)
-            answer = -1 if result.reply is None else self._number_of(result.reply)
-            after = self._coordinator(result.state)
-            findings = result.findings or tuple(self._differences(coordinator, said, result))
-            taken = self._taken[coordinator, said] = Taken(after, answer, result.removed, findings)
-            if after == coordinator:
-                self._idle.setdefault(coordinator, []).append(said)
-            elif after not in self._origins:
-                self._origins[after] = coordinator, said
-        return taken
+    def _taken(self, coordinator: int, said: int) -> Taken:
+        event: Event = self.said[said]
+        result = step(self._coordinators[coordinator], event)
+        answer = -1 if result.reply is None else self._number_of(result.reply)
+        after = self._coordinator(result.state)
+        findings = result.findings or tuple(self._differences(coordinator, said, result))
+        if after == coordinator:
+            self._idle.setdefault(coordinator, []).append(said)
+        elif after not in self._origins:
+            self._origins[after] = coordinator, said
+        return Taken(after, answer, result.removed, findings)
 
     def _differences(self, coordinator: int, said: int, result: CoordinatorStep) -> Iterable[Finding]:
         """What is different if the coordinator took that as it came along, and not after a load."""
@@ -224,21 +207,11 @@ class Steps:
         way = (*self._idle.get(before, ()), last, *self._idle.get(coordinator, ()), said)
         return differences(self._coordinators[before], [self.said[each] for each in way], result)
 
-    def sessions(self, coordinator: int) -> Mapping[MemberId, tuple[Label, int]]:
-        """Who is a member, and the event that its session ends."""
-        found = self._sessions.get(coordinator)
-        if found is None:
-            found = self._sessions[coordinator] = {
-                member_id: (Label("expires", member_id), self._session_end(member_id))
-                for member_id in members(self._coordinators[coordinator])
-            }
-        return found
-
-    def epochs_if_settled(self, coordinator: int) -> Mapping[MemberId, int] | None:
-        """The members' epochs, if nothing is left to do for this coordinator."""
-        if coordinator not in self._epochs:
-            self._epochs[coordinator] = epochs_if_settled(self._coordinators[coordinator])
-        return self._epochs[coordinator]
+    def _sessions(self, coordinator: int) -> Mapping[MemberId, tuple[Label, int]]:
+        return {
+            member_id: (Label("expires", member_id), self._session_end(member_id))
+            for member_id in members(self._coordinators[coordinator])
+        }
 
     def growth(self, coordinator: int) -> int:
         """The event that the topic has one more partition than this coordinator knows of."""
