@@ -379,24 +379,13 @@ def _asks_for_topics(record: object) -> bool:
     return isinstance(record.key, r.ConsumerGroupTargetAssignmentMetadataKey)
 
 
+_EPOCHS: Final = (r.ConsumerGroupMetadataKey, r.ConsumerGroupTargetAssignmentMetadataKey)
+
+
 def _facts(coordinator: GroupCoordinator, group_id: str) -> tuple[Record, ...]:
-    """The records that make a group what it is; its target's epoch is left out, for that target is old."""
-    group = coordinator.groups[group_id]
-    members = group.members.values()
+    """The records that make a group what it is; its epochs are left out, for its target is old."""
     return (
-        *(member.metadata_record(group_id) for member in members),
-        *(
-            Record(r.ConsumerGroupRegularExpressionKey(group_id, text), value)
-            for text, value in group.resolved.items()
-        ),
-        *(
-            Record(
-                r.ConsumerGroupTargetAssignmentMemberKey(group_id, member_id),
-                r.ConsumerGroupTargetAssignmentMemberValue(partitions),
-            )
-            for member_id, partitions in group.targets.items()
-        ),
-        *(member.assignment_record(group_id) for member in members),
+        *(each for each in coordinator.groups[group_id].records() if not isinstance(each.key, _EPOCHS)),
         *(
             Record(r.OffsetCommitKey(group_id, *partition), value)
             for partition, value in coordinator.offsets.committed(group_id)
