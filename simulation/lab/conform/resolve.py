@@ -10,7 +10,6 @@ from fencepost.coordinator.codec import groups as group_messages
 from fencepost.coordinator.codec import offsets as offset_messages
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol import classic, consumer
-from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import (
     LEAVE_EPOCH,
     NO_EPOCH,
@@ -22,7 +21,13 @@ from fencepost.coordinator.protocol.ids import (
 )
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
-from fencepost.coordinator.protocol.streams import StreamsGroupDescribeRequest, StreamsGroupHeartbeatRequest
+from fencepost.coordinator.protocol.streams import (
+    NO_TASKS,
+    StreamsGroupDescribeRequest,
+    StreamsGroupHeartbeatRequest,
+    Tasks,
+)
+from fencepost.simulation.lab.conform.knowledge import Knowledge
 from fencepost.simulation.lab.conform.schedule import (
     Beat,
     CommitStep,
@@ -31,7 +36,6 @@ from fencepost.simulation.lab.conform.schedule import (
     DescribeClassic,
     DescribeStreams,
     Epoch,
-    Epochs,
     Fetch,
     Forget,
     List,
@@ -40,7 +44,7 @@ from fencepost.simulation.lab.conform.schedule import (
     Step,
     StreamsBeat,
 )
-from fencepost.simulation.lab.conform.streams_requests import StreamsKnowledge, heartbeat
+from fencepost.simulation.lab.conform.streams_requests import heartbeat
 
 ADMIN = "admin"
 UNKNOWN_TOPIC_ID: TopicId = "f3wAAAAAAAAAAAAAAAAAAQ"
@@ -67,27 +71,6 @@ class WireRequest(NamedTuple):
     """The group that is asked about."""
 
 
-class Knowledge:
-    """What one member was told."""
-
-    def __init__(self, member_id: MemberId) -> None:
-        self.member_id = member_id
-        self.epochs = Epochs()
-        self.assigned: Partitions = NO_PARTITIONS
-        self.before: Partitions = NO_PARTITIONS
-
-    def hear(self, answer: consumer.ConsumerGroupHeartbeatResponse) -> None:
-        """An answer arrived."""
-        if answer.error_code is not ErrorCode.NONE:
-            return
-        if answer.member_id:
-            self.member_id = answer.member_id
-        if not self.epochs.hear(answer.member_epoch):
-            self.assigned = self.before = NO_PARTITIONS
-        elif answer.assignment is not None and answer.assignment != self.assigned:
-            self.before, self.assigned = self.assigned, answer.assignment
-
-
 class ResolveContext:
     """All that the steps of one schedule are resolved against."""
 
@@ -95,19 +78,16 @@ class ResolveContext:
         self.group_id = group_id
         self.prefix = prefix
         """Before each topic's name in the cluster."""
-        self.members: dict[str, Knowledge] = {}
-        self.streams_members: dict[str, StreamsKnowledge] = {}
+        self.members: dict[str, Knowledge[Partitions]] = {}
+        self.streams_members: dict[str, Knowledge[Tasks]] = {}
         self.topic_ids: dict[str, TopicId] = {}
         """Of topics that exist, or did, by their names in the schedule."""
         self._asked: dict[str, None] = {group_id: None}
         """All groups that were asked about."""
 
-    def member(self, name: str) -> Knowledge:
+    def member(self, name: str) -> Knowledge[Partitions]:
         """What the member of that name knows."""
-        known = self.members.get(name)
-        if known is None:
-            known = self.members[name] = Knowledge(name)
-        return known
+        return self.members.setdefault(name, Knowledge(name, NO_PARTITIONS))
 
     def topic(self, name: str) -> str:
         """A topic's name in the cluster."""
@@ -136,7 +116,7 @@ class ResolveContext:
             case Beat():
                 return ApiKey.CONSUMER_GROUP_HEARTBEAT, self._beat(step, group_id)
             case StreamsBeat():
-                self.streams_members.setdefault(step.member, StreamsKnowledge(step.member))
+                self.streams_members.setdefault(step.member, Knowledge(step.member, NO_TASKS))
                 message = heartbeat(step, group_id, self.streams_members, self.topic)
                 return ApiKey.STREAMS_GROUP_HEARTBEAT, message
             case DescribeStreams():
@@ -184,7 +164,7 @@ class ResolveContext:
             topic_partitions=self._owned(step.owned, member),
         )
 
-    def _owned(self, owned: Owned, member: Knowledge) -> Partitions | None:
+    def _owned(self, owned: Owned, member: Knowledge[Partitions]) -> Partitions | None:
         held = _pairs(member.assigned)
         match owned:
             case Owned.NULL:
@@ -290,9 +270,9 @@ class ResolveContext:
         """What a member learns from the broker's answer."""
         match step:
             case Beat() if not step.lost and step.group is None:
-                self.member(step.member).hear(answer)
+                self.member(step.member).hear(answer, answer.assignment)
             case StreamsBeat() if not step.lost and step.group is None:
-                self.streams_members[step.member].hear(answer)
+                self.streams_members[step.member].hear(answer, answer.tasks)
 
 
 def _pairs(partitions: Partitions) -> list[tuple[TopicId, int]]:

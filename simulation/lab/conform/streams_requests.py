@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 import msgspec
 
-from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.streams import (
     NO_TASKS,
     CopartitionGroup,
     Endpoint,
     StreamsGroupHeartbeatRequest,
-    StreamsGroupHeartbeatResponse,
     Subtopology,
     TaskIds,
     Tasks,
     TopicInfo,
     Topology,
 )
-from fencepost.simulation.lab.conform.schedule import Epochs, Owned, StreamsBeat
+from fencepost.simulation.lab.conform.knowledge import Knowledge
+from fencepost.simulation.lab.conform.schedule import Owned, StreamsBeat
 
 Named = Callable[[str], str]
 """From a topic's name in the schedule to that in the cluster."""
@@ -102,27 +99,8 @@ def _in_cluster(part: Subtopology, topic: Named) -> Subtopology:
     )
 
 
-class StreamsKnowledge:
-    """What one member of a streams group was told."""
-
-    def __init__(self, member_id: MemberId) -> None:
-        self.member_id = member_id
-        self.epochs = Epochs()
-        self.assigned = NO_TASKS
-        self.before = NO_TASKS
-
-    def hear(self, answer: StreamsGroupHeartbeatResponse) -> None:
-        """An answer arrived."""
-        if answer.error_code is not ErrorCode.NONE:
-            return
-        if not self.epochs.hear(answer.member_epoch):
-            self.assigned = self.before = NO_TASKS
-        elif answer.tasks is not None and answer.tasks != self.assigned:
-            self.before, self.assigned = self.assigned, answer.tasks
-
-
 def heartbeat(
-    step: StreamsBeat, group_id: str, members: Mapping[str, StreamsKnowledge], topic: Named
+    step: StreamsBeat, group_id: str, members: Mapping[str, Knowledge[Tasks]], topic: Named
 ) -> StreamsGroupHeartbeatRequest:
     """The request of a step. `members` holds its member."""
     member = members[step.member]
@@ -150,7 +128,7 @@ def heartbeat(
     )
 
 
-def _owned(owned: Owned, member: StreamsKnowledge, members: Mapping[str, Any]) -> Tasks | None:
+def _owned(owned: Owned, member: Knowledge[Tasks], members: Mapping[str, Knowledge[Tasks]]) -> Tasks | None:
     match owned:
         case Owned.NULL:
             return None
