@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
 import tempfile
 import time
 import zlib
@@ -17,6 +16,7 @@ from pathlib import Path
 
 from fencepost.simulation.lab.clusters.layout import PROPERTIES, lay_out, new_id
 from fencepost.simulation.lab.clusters.ports import LOOPBACK, free_ports
+from fencepost.simulation.lab.clusters.processes import start_program
 from fencepost.simulation.lab.clusters.settings import ListenerAddress, NodeAddresses
 
 RECORD_SECONDS = 60.0
@@ -69,7 +69,7 @@ async def record(command: Callable[..., Sequence[str]], formatted: Path, classes
 async def _ran(words: Sequence[str], home: Path) -> bool:
     """Run a node until it is up, and ask it to end; whether it did."""
     log = home / "log"
-    process = _start(words, log)
+    process = start_program(words, log)
     try:
         async with asyncio.timeout(RECORD_SECONDS):
             while process.poll() is None and not _is_up(log):  # noqa: ASYNC110  # a process tells nobody
@@ -84,18 +84,6 @@ async def _ran(words: Sequence[str], home: Path) -> bool:
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
     return True
-
-
-def _start(words: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    with log.open("wb") as output:
-        return subprocess.Popen(
-            words,
-            stdin=subprocess.DEVNULL,
-            stdout=output,
-            stderr=output,
-            cwd=log.parent,
-            start_new_session=True,
-        )
 
 
 def _is_up(log: Path) -> bool:

@@ -86,6 +86,19 @@ class DockerRunner:
             raise EnvironmentLacks(f"docker cannot {doing}: {telling_line(done.output)}")
         return done
 
+    def _at_once(self, *words: str) -> Finished:
+        done = subprocess.run(
+            self._words(*words),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            check=False,
+            start_new_session=True,  # Ctrl-C is for us; this goes on to its end
+        )
+        return Finished(done.returncode, done.stdout)
+
     async def start(self, node_id: int) -> None:
         """Create the container, or start it again."""
         await self._compose(
@@ -119,16 +132,8 @@ class DockerRunner:
 
     def complaint(self, node_id: int) -> str:
         """From the container's log."""
-        done = subprocess.run(
-            self._words("logs", "--no-color", "--no-log-prefix", "--tail", "20", service(node_id)),
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            check=False,
-        )
-        return telling_line(done.stdout)
+        done = self._at_once("logs", "--no-color", "--no-log-prefix", "--tail", "20", service(node_id))
+        return telling_line(done.output)
 
     def leave_up(self) -> None:
         """Containers are the daemon's anyway."""
@@ -139,18 +144,9 @@ class DockerRunner:
         :raises EnvironmentLacks: if docker refuses. The folder stays: `fencepost cluster down` can try again.
         """
         if self._file.exists():
-            done = subprocess.run(
-                self._words("down", "--volumes", "--remove-orphans", "--timeout", "0"),
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                check=False,
-                start_new_session=True,  # Ctrl-C is for us; this goes on to its end
-            )
-            if done.returncode:
-                raise EnvironmentLacks(f"docker cannot take the cluster down: {telling_line(done.stdout)}")
+            done = self._at_once("down", "--volumes", "--remove-orphans", "--timeout", "0")
+            if done.code:
+                raise EnvironmentLacks(f"docker cannot take the cluster down: {telling_line(done.output)}")
         self._folder.remove()
 
 

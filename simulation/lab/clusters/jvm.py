@@ -17,7 +17,13 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.simulation.lab.clusters.artifacts import Installation, prepare
 from fencepost.simulation.lab.clusters.layout import PROPERTIES, lay_out
 from fencepost.simulation.lab.clusters.ports import LOOPBACK, consecutive, free_ports, require_free
-from fencepost.simulation.lab.clusters.processes import identify, sight_of, signal_group, telling_line
+from fencepost.simulation.lab.clusters.processes import (
+    identify,
+    sight_of,
+    signal_group,
+    start_program,
+    telling_line,
+)
 from fencepost.simulation.lab.clusters.runner import Condition
 from fencepost.simulation.lab.clusters.settings import ListenerAddress
 from fencepost.simulation.lab.clusters.state import NodeState, StateFolder
@@ -105,16 +111,8 @@ class JvmRunner:
     def _spawn(self, home: Path, node_id: int) -> None:
         assert self._installation is not None
         java, *words = self._installation.command("kafka.Kafka", str(home / PROPERTIES))
-        with (home / LOG).open("ab") as log:
-            child = subprocess.Popen(
-                # What a killed node unpacked is deleted with its folder.
-                [java, *_LOG_OPTIONS, f"-Djava.io.tmpdir={home}", *words],
-                stdin=subprocess.DEVNULL,
-                stdout=log,
-                stderr=log,
-                cwd=home,
-                start_new_session=True,
-            )
+        # What a killed node unpacked is deleted with its folder.
+        child = start_program([java, *_LOG_OPTIONS, f"-Djava.io.tmpdir={home}", *words], home / LOG)
         self._children[node_id] = child
         try:
             node = self._folder.node(node_id)

@@ -148,3 +148,19 @@ async def run_program(
             await process.wait()
     assert process.returncode is not None
     return Finished(process.returncode, output.decode(errors="replace"))
+
+
+def start_program(words: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
+    """Start a program that leads a group of its own, in the folder of its log, to which it appends.
+
+    :raises OSError: if it cannot be started.
+    """
+    with log.open("ab") as output:
+        return subprocess.Popen(
+            words,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            cwd=log.parent,
+            start_new_session=True,
+        )
