@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import msgspec
 
-from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.lab.chaos.messages import ClientName
+from fencepost.simulation.run import RunResult
 
 
 class Skipped(msgspec.Struct, frozen=True, kw_only=True):
@@ -16,26 +16,14 @@ class Skipped(msgspec.Struct, frozen=True, kw_only=True):
     reason: str
 
 
-class ChaosResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it. The digest is that of the trace's rows; no two real runs have the same."""
+class ChaosResult(RunResult, frozen=True, kw_only=True):
+    """What came of it. The digest is that of the trace's rows; no two real runs have the same.
 
-    scenario: str
-    seed: int
-    members: int
-    partitions: int
-    virtual_seconds: float
-    """How long the run was, from the first start of a member to the end of the quiet phase."""
-    wall_seconds: float
-    """The same with what came before and after: topics, draining, closing."""
-    events: int
-    """What was heard of members, brokers and faults."""
-    heartbeats: int
-    """Those that a member got an answer to."""
-    rebalances: int
-    converged: bool
-    """Whether all members that run were STABLE at one epoch when the run ended."""
-    violations: list[Violation]
-    digest: str
+    `virtual_seconds` is how long the run was, from the first start of a member to the end of the quiet phase,
+    `wall_seconds` the same with what came before and after: topics, draining, closing. `events` is what was
+    heard of members, brokers and faults; `heartbeats` those that a member got an answer to.
+    """
+
     records_sent: int
     """Those that the cluster acknowledged, of topics that there still are."""
     records_lost: int
@@ -49,5 +37,3 @@ class ChaosResult(msgspec.Struct, frozen=True, kw_only=True):
     speed: float
     """How many times as fast as written the scenario was played."""
     skipped: list[Skipped]
-    figures: dict[str, float] = {}
-    """What else was measured; of Streams applications, see docs/streams.md."""
