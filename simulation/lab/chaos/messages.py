@@ -11,6 +11,7 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
+from fencepost.coordinator.codec.framing import FrameBuffer
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -301,18 +302,10 @@ class Frames:
 
     def __init__(self, kind: Any) -> None:
         self._decoder = msgspec.msgpack.Decoder(kind)
-        self._bytes = bytearray()
+        self._buffer = FrameBuffer()
 
     def feed(self, data: bytes) -> Iterator[Any]:
         """The messages that are complete with these bytes."""
-        have = self._bytes
-        have += data
-        at = 0
-        while len(have) - at >= _SIZE.size:
-            (size,) = _SIZE.unpack_from(have, at)
-            end = at + _SIZE.size + size
-            if len(have) < end:
-                break
-            yield self._decoder.decode(memoryview(have)[at + _SIZE.size : end])
-            at = end
-        del have[:at]
+        self._buffer.feed(data)
+        while (body := self._buffer.next_frame()) is not None:
+            yield self._decoder.decode(body)
