@@ -6,6 +6,7 @@ from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.validation import is_subset
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, LEAVE_EPOCH, STATIC_LEAVE_EPOCH
+from fencepost.simulation.checkers.heartbeats import is_full
 from fencepost.simulation.lab.conform.exchange import ConformExchange, ConformRule, Predicate
 
 ASSIGNORS = frozenset({"uniform", "range"})
@@ -328,15 +329,6 @@ LEAVING: tuple[ConformRule, ...] = (
 )
 
 
-def _full(x: ConformExchange) -> bool:
-    request = x.request
-    return (
-        request.rebalance_timeout_ms != -1
-        and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
-        and request.topic_partitions is not None
-    )
-
-
 def _assignment_changed(x: ConformExchange) -> bool:
     known, member = x.known, x.member
     return member is not None and (known is None or known.assigned != member.assigned)
@@ -355,12 +347,12 @@ RESPONSES: tuple[ConformRule, ...] = (
     ConformRule(
         "response.changed",
         "a changed assignment is told whole",
-        lambda x: _ok(x) and x.request.member_epoch > 0 and not _full(x) and _assignment_changed(x),
+        lambda x: _ok(x) and x.request.member_epoch > 0 and not is_full(x.request) and _assignment_changed(x),
     ),
     ConformRule(
         "response.full",
         "a full request is told its assignment",
-        lambda x: _ok(x) and x.request.member_epoch > 0 and _full(x),
+        lambda x: _ok(x) and x.request.member_epoch > 0 and is_full(x.request),
     ),
     ConformRule("response.join", "a join is told its assignment", lambda x: _ok(x) and _joins(x)),
     ConformRule(
