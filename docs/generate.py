@@ -37,6 +37,7 @@ from fencepost.simulation.analyses.catalogue import TABLES
 from fencepost.simulation.analyses.measures import MEASURES
 from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.cli.commands import COMMANDS
+from fencepost.simulation.lab.clusters.compose import repository_services
 from fencepost.simulation.lab.conform.deviations import DEVIATIONS
 from fencepost.simulation.lab.conform.rules import NAMES
 from fencepost.simulation.lab.hunt import hunt_all
@@ -53,6 +54,8 @@ NAMED_FILE = re.compile(r"^```toml\n(# ([\w-]+\.toml)\n.*?)^```$", re.DOTALL | r
 PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 HUNT = re.compile(r"(<!-- hunted: mutants -->\n).*?(<!-- end -->)", re.DOTALL)
 """What takes a while to find out: it is renewed with the examples."""
+COMPOSE_FILE = DOCS.parent / "docker-compose.yml"
+SERVICES = re.compile(r"(  # generated: Kafka\n).*?(  # end\n)", re.DOTALL)
 
 
 def columns() -> Iterator[str]:
@@ -274,8 +277,17 @@ def _session(command: str, folder: str) -> str:
     return "\n".join([f"$ {command}", *lines, ""])
 
 
+def with_services(text: str) -> str:
+    """A compose file whose services of Kafka are as the settings have them now."""
+    return SERVICES.sub(lambda match: f"{match[1]}{repository_services()}{match[2]}", text)
+
+
 def main(arguments: Sequence[str]) -> int:
-    """Renew every page, and with `--examples` the output of their commands and the table of mutants."""
+    """Renew the compose file and every page; with `--examples` the output of commands, and the mutants."""
+    compose = COMPOSE_FILE.read_text(encoding="utf-8")
+    if (written := with_services(compose)) != compose:
+        COMPOSE_FILE.write_text(written, encoding="utf-8")
+        sys.stdout.write(f"{COMPOSE_FILE.name} renewed\n")
     for page in (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))):
         before = page.read_text(encoding="utf-8")
         after = renewed(before)

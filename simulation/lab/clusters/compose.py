@@ -1,15 +1,10 @@
-"""docker-compose.yml, written from the same settings as the JVM runner's properties.
-
-`python -m fencepost.simulation.lab.clusters.compose > docker-compose.yml` renews the repository's file.
-"""
+"""Services of compose files, written from the same settings as the JVM runner's properties."""
 
 from __future__ import annotations
 
 import json
-import sys
 from collections.abc import Mapping, Sequence
 
-from fencepost.coordinator.rabbit_server.handshake import RABBITMQ_VERSION
 from fencepost.simulation.lab.clusters.settings import (
     KAFKA_VERSION,
     KafkaVersion,
@@ -26,69 +21,6 @@ SINGLE_CLUSTER_ID = "fencepost-single-nodeA"
 THREE_CLUSTER_ID = "fencepost-three-nodesA"
 
 _CLIENTS, _BROKERS, _CONTROLLER = 9092, 9093, 9094
-
-_HEAD = """\
-# Real Kafka, a real RabbitMQ and a Spark cluster, reachable from this machine only.
-#
-#   docker compose up --wait                     one node, 127.0.0.1:9092
-#   docker compose --profile three up --wait     three nodes, 127.0.0.1:19092,127.0.0.1:19093,127.0.0.1:19094
-#   docker compose up --wait rabbitmq            RabbitMQ with streams, 127.0.0.1:5552, guest and guest
-#   docker compose --profile spark up --wait     Spark, spark://127.0.0.1:7077 (on Linux)
-#   docker compose --profile three --profile rabbitmq --profile spark down --volumes
-#
-# Written by `python -m fencepost.simulation.lab.clusters.compose` from settings.py beside it; a test compares
-# the two.
-"""
-
-_RABBITMQ = f"""\
-  rabbitmq:
-    profiles: [rabbitmq]
-    image: rabbitmq:{RABBITMQ_VERSION}
-    ports:
-      - "127.0.0.1:5552:5552"
-    environment:
-      RABBITMQ_SERVER_ADDITIONAL_ERL_ARGS: "-rabbitmq_stream advertised_host localhost"
-    command: >-
-      sh -c "rabbitmq-plugins enable --offline rabbitmq_stream
-      && exec docker-entrypoint.sh rabbitmq-server"
-    healthcheck:
-      test: ["CMD", "rabbitmq-diagnostics", "--quiet", "check_port_listener", "5552"]
-      interval: 5s
-      timeout: 10s
-      retries: 12
-      start_period: 10s
-"""
-
-_SPARK = """\
-  # Workers need the same Python and the same libraries as the campaign that sends them work.
-  spark-master: &spark
-    profiles: [spark]
-    image: fencepost-spark
-    build:
-      context: .
-      dockerfile_inline: |
-        FROM python:${PYTHON_VERSION:-3.11}-slim
-        RUN apt-get update \\
-            && apt-get install -y --no-install-recommends default-jre-headless procps \\
-            && rm -rf /var/lib/apt/lists/*
-        COPY requirements.lock .
-        RUN pip install --no-cache-dir --require-hashes -r requirements.lock
-    network_mode: host
-    command: spark-class org.apache.spark.deploy.master.Master --host 127.0.0.1 --port 7077 --webui-port 8080
-    healthcheck:
-      test: ["CMD", "python", "-c", "import socket; socket.create_connection(('127.0.0.1', 7077), 2)"]
-      interval: 5s
-      timeout: 5s
-      retries: 12
-  spark-worker:
-    <<: *spark
-    command: spark-class org.apache.spark.deploy.worker.Worker spark://127.0.0.1:7077 --host 127.0.0.1
-    depends_on:
-      spark-master:
-        condition: service_healthy
-    healthcheck:
-      disable: true
-"""
 
 
 def service(node_id: int) -> str:
@@ -130,8 +62,8 @@ def compose_file(
     return f"services:\n{services}"
 
 
-def repository_file() -> str:
-    """The repository's docker-compose.yml."""
+def repository_services() -> str:
+    """The services of Kafka in the repository's docker-compose.yml, which `make docs` renews."""
     single = docker_nodes(["kafka"], [SINGLE_PORT])
     three = docker_nodes([service(number) for number in (1, 2, 3)], THREE_PORTS)
     parts = [_kafka("kafka", single[0], single, "fast", SINGLE_CLUSTER_ID, profiles="")]
@@ -139,7 +71,7 @@ def repository_file() -> str:
         _kafka(service(node.node_id), node, three, "fast", THREE_CLUSTER_ID, profiles="three")
         for node in three
     ]
-    return f"{_HEAD}services:\n{''.join(parts)}{_RABBITMQ}{_SPARK}"
+    return "".join(parts)
 
 
 def _kafka(
@@ -174,7 +106,3 @@ def _kafka(
         "      start_period: 10s",
     ]
     return "\n".join(lines) + "\n"
-
-
-if __name__ == "__main__":
-    sys.stdout.write(repository_file())
