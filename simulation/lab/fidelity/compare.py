@@ -22,8 +22,7 @@ from fencepost.simulation.lab.chaos.result import ChaosResult, Skipped
 from fencepost.simulation.lab.chaos.run import WORLD, run_real
 from fencepost.simulation.lab.chaos.time_scale import TimeScale, tempo
 from fencepost.simulation.lab.clusters.cluster import RealCluster
-from fencepost.simulation.lab.fidelity.fit import Fit, fit
-from fencepost.simulation.lab.fidelity.latencies import Latencies
+from fencepost.simulation.lab.fidelity.fit import Fit, Latencies, fit
 from fencepost.simulation.pipeline.analyze import Tables, analyze
 from fencepost.simulation.pipeline.output import whole_file
 from fencepost.simulation.pipeline.progress import Progress, Silent

@@ -22,8 +22,7 @@ from fencepost.simulation.lab.chaos.result import ChaosResult
 from fencepost.simulation.lab.chaos.time_scale import tempo
 from fencepost.simulation.lab.fidelity import compare as fidelity
 from fencepost.simulation.lab.fidelity.compare import Played, compare
-from fencepost.simulation.lab.fidelity.fit import LEAST_ROUND_TRIPS, Fit, _times, fit
-from fencepost.simulation.lab.fidelity.latencies import Latencies
+from fencepost.simulation.lab.fidelity.fit import LEAST_ROUND_TRIPS, Fit, Latencies, _times, fit
 from fencepost.simulation.pipeline.traces import TRACES
 from fencepost.simulation.run import RunResult, run
 from fencepost.simulation.scenarios.load import load
