@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from fencepost.simulation.lab.chaos.merge import LOG, Merge
 
-HOLD_US = 1_000
+MEMBERS_DELAY_US = 1_000
 MEMBERS = ("one", "two", "three")
 
 
@@ -55,11 +55,11 @@ def histories(draw: st.DrawFn) -> list[Item]:
 
 @st.composite
 def hearings(draw: st.DrawFn, log_delay_us: int) -> list[Heard]:
-    """Each source is heard in its order; members' events within the hold, the journal's any time later."""
+    """Each source is heard in its order; members' events soon, the journal's any time later."""
     heard: list[Heard] = []
     latest: dict[str, int] = {}
     for item in sorted(draw(histories()), key=lambda each: each.true_us):
-        limit = log_delay_us if item.source == LOG else HOLD_US
+        limit = log_delay_us if item.source == LOG else MEMBERS_DELAY_US
         at = max(item.true_us + draw(st.integers(0, limit)), latest.get(item.source, 0))
         latest[item.source] = at
         # A broker's clock shows milliseconds, of which the end is taken.
@@ -107,7 +107,7 @@ def check(merge: Merge[Item], merged: list[tuple[int, Item]], heard: list[Heard]
 
 @given(hearings(log_delay_us=50_000))
 def test_what_is_drained_is_in_causal_order(heard: list[Heard]) -> None:
-    merge: Merge[Item] = Merge(hold_us=HOLD_US, patience_us=10_000_000)
+    merge: Merge[Item] = Merge(patience_us=10_000_000)
     for each in heard:
         push(merge, each)
     check(merge, [(each.t_us, each.item) for each in merge.drain()], heard)
@@ -115,56 +115,24 @@ def test_what_is_drained_is_in_causal_order(heard: list[Heard]) -> None:
 
 @given(hearings(log_delay_us=50_000), st.integers(-20_000, 20_000))
 def test_clocks_that_differ_do_not_bring_causes_out_of_order(heard: list[Heard], skew_us: int) -> None:
-    merge: Merge[Item] = Merge(hold_us=HOLD_US, patience_us=10_000_000)
+    merge: Merge[Item] = Merge(patience_us=10_000_000)
     for each in heard:
         skewed = max(each.t_us + skew_us, 0) if each.item.source == LOG else each.t_us
         push_told(merge, each._replace(t_us=skewed))
     check(merge, [(each.t_us, each.item) for each in merge.drain()], heard)
 
 
-@given(hearings(log_delay_us=50_000), st.data())
-def test_what_is_taken_as_it_comes_is_in_causal_order(heard: list[Heard], data: st.DataObject) -> None:
-    merge: Merge[Item] = Merge(hold_us=HOLD_US, patience_us=10_000_000)
-    tells_how_far = data.draw(st.booleans())
-    merged: list[tuple[int, Item]] = []
-    for at, each in enumerate(heard):
-        push(merge, each)
-        now_us = heard[at + 1].at_us - 1 if at + 1 < len(heard) else each.at_us
-        now_us = data.draw(st.integers(each.at_us, max(each.at_us, now_us)))
-        if tells_how_far:
-            to_come = [later.item.true_us - 1 for later in heard[at + 1 :] if later.item.source == LOG]
-            merge.complete(min([now_us, *to_come]))
-        merged += [(found.t_us, found.item) for found in merge.take(now_us)]
-    merged += [(found.t_us, found.item) for found in merge.drain()]
-    check(merge, merged, heard)
-
-
-@given(hearings(log_delay_us=50_000))
-def test_a_journal_that_is_behind_holds_everything(heard: list[Heard]) -> None:
-    """With `complete` nothing but what waits for a record is out of the order of time."""
-    merge: Merge[Item] = Merge(hold_us=HOLD_US, patience_us=10_000_000)
-    merged = []
-    for at, each in enumerate(heard):
-        push(merge, each)
-        to_come = [later.item.true_us - 1 for later in heard[at + 1 :] if later.item.source == LOG]
-        merge.complete(min([each.at_us, *to_come]))
-        merged += [found.item for found in merge.take(each.at_us)]
-    merged += [found.item for found in merge.drain()]
-    at_once = Merge[Item](hold_us=HOLD_US, patience_us=10_000_000)
-    for each in heard:
-        push(at_once, each)
-    assert merged == [found.item for found in at_once.drain()]
-
-
 def test_what_waits_in_vain_goes_after_its_time() -> None:
-    merge: Merge[str] = Merge(hold_us=100, patience_us=1_000)
+    merge: Merge[str] = Merge(patience_us=1_000)
     merge.push("one", 10, "answer", after="never")
     merge.push("one", 20, "next")
     merge.push("two", 500, "other")
-    assert [each.item for each in merge.take(700)] == ["other"]
-    assert [(each.t_us, each.item, each.overdue) for each in merge.take(1_110)] == [
+    merge.push("two", 2_000, "later")
+    assert [(each.t_us, each.item, each.overdue) for each in merge.drain()] == [
+        (500, "other", False),
         (500, "answer", True),
         (500, "next", False),
+        (2_000, "later", False),
     ]
     assert merge.overdue == 1
 

@@ -1,11 +1,10 @@
 """One order of what members tell and what the coordinator's journal shows, by time and by cause.
 
 Members stamp their events with the microsecond, a broker its records with the millisecond, and both arrive
-late. Everything is held back for a while and then let go by time, with rules above it: what one source
-tells keeps its order, an event that can only have followed from a record waits for that record, and the
-record of a commit waits for the member that told of it. A record's time is the end of its millisecond, so
-that what a member did before its request comes before the record that the request led to. The journal is
-behind while no broker answers; then everything waits for it.
+late. So everything is pushed first and then let go by time, with rules above it: what one source tells keeps
+its order, an event that can only have followed from a record waits for that record, and the record of a
+commit waits for the member that told of it. A record's time is the end of its millisecond, so that what a
+member did before its request comes before the record that the request led to.
 """
 
 from __future__ import annotations
@@ -27,8 +26,6 @@ from fencepost.coordinator.protocol.outcome import Response
 
 T = TypeVar("T")
 
-HOLD_US: Final = 200_000
-"""How long everything is held back: what comes later than that may come out of order."""
 PATIENCE_US: Final = 30_000_000
 """How long an event waits for a record that does not come."""
 _READINGS: Final = 50
@@ -50,15 +47,6 @@ class RunClock:
         self.began_us = monotonic_us if began_us is None else began_us
         """When the run began, in microseconds of `time.monotonic_ns`."""
         self._began_wall_us = wall_us - (monotonic_us - self.began_us)
-
-    @property
-    def now_us(self) -> int:
-        """Microseconds since the start."""
-        return self.of_monotonic(time.monotonic_ns())
-
-    def of_monotonic(self, monotonic_ns: int) -> int:
-        """A time of `time.monotonic_ns` of any process of this machine."""
-        return monotonic_ns // 1_000 - self.began_us
 
     def of_wall(self, wall_ms: int) -> int:
         """The last microsecond of a millisecond of a broker's clock; not before the start."""
@@ -98,15 +86,9 @@ class _Held(msgspec.Struct, Generic[T], frozen=True, gc=False):
 
 
 class Merge(Generic[T]):
-    """Brings what sources push into one order.
+    """Brings what sources push into one order. Each source pushes in its own order."""
 
-    Each source pushes in its own order. `hold_us` bounds how much later than at its time an event may be
-    pushed; only the journal may be later, if `complete` tells how far it is. Everything may be pushed first
-    and then be drained: then nothing is late.
-    """
-
-    def __init__(self, *, hold_us: int = HOLD_US, patience_us: int = PATIENCE_US) -> None:
-        self._hold_us = hold_us
+    def __init__(self, *, patience_us: int = PATIENCE_US) -> None:
         self._patience_us = patience_us
         self._queues: dict[str, deque[_Held[T]]] = {}
         """What each source has pushed. The first of each queue is in `_next`."""
@@ -116,7 +98,6 @@ class Merge(Generic[T]):
         self._waiting: dict[Hashable, list[str]] = {}
         self._latest: dict[str, int] = {}
         self._marks: OrderedDict[Hashable, None] = OrderedDict()
-        self._complete_us: int | None = None
         self._pushed = 0
         self._now_us = 0
         self.overdue = 0
@@ -143,18 +124,10 @@ class Merge(Generic[T]):
         if len(queue) == 1:
             self._line_up(source)
 
-    def complete(self, t_us: int) -> None:
-        """The journal has been read up to this time. From the first call on nothing goes beyond it."""
-        self._complete_us = t_us if self._complete_us is None else max(t_us, self._complete_us)
-
-    def take(self, now_us: int) -> Iterator[Merged[T]]:
-        """Let go what has been held long enough."""
-        known_us = now_us if self._complete_us is None else min(now_us, self._complete_us)
-        yield from self._release(known_us - self._hold_us)
-
     def drain(self) -> Iterator[Merged[T]]:
         """Let everything go, in order: nothing more will come."""
-        yield from self._release(None)
+        while self._next:
+            yield from self._go_on()
 
     def _line_up(self, source: str) -> None:
         """The first of a queue has changed."""
@@ -165,12 +138,12 @@ class Merge(Generic[T]):
             self._waiting.setdefault(first.after, []).append(source)
             heappush(self._next, (first.t_us + self._patience_us, True, first.number, source, True))
 
-    def _release(self, until_us: int | None) -> Iterator[Merged[T]]:
-        while self._next and (until_us is None or self._next[0][0] <= until_us):
-            _, _, number, source, in_vain = heappop(self._next)
-            queue = self._queues[source]
-            if queue and queue[0].number == number:
-                yield self._let_go(queue, source, in_vain)
+    def _go_on(self) -> Iterator[Merged[T]]:
+        """Let go what is first, unless it went before."""
+        _, _, number, source, in_vain = heappop(self._next)
+        queue = self._queues[source]
+        if queue and queue[0].number == number:
+            yield self._let_go(queue, source, in_vain)
 
     def _let_go(self, queue: deque[_Held[T]], source: str, in_vain: bool) -> Merged[T]:
         held = queue.popleft()

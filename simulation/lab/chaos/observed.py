@@ -2,15 +2,8 @@
 
 What reads the journal and what applies it are apart. Each outcome arrives as an `Arrival` with its time in
 the run, and is applied by `play`, which then calls observers as the simulated world does: with a
-`RecordsObserved` in place of the event that nobody saw. Between the two the run may bring arrivals and its
-members' events into one order (`merge`)::
-
-    async with ObservedCoordinator("orders", servers, hooks=hooks, clock=RunClock(), merge=merge) as observed:
-        ...
-        for each in merge.take(clock.now_us):  # or, at the end of the run, merge.drain()
-            each.item(each.t_us)
-
-Items are callables that take the time. Without a merge each outcome is played as it arrives.
+`RecordsObserved` in place of the event that nobody saw. Between the two the run brings arrivals and its
+members' events into one order (`merge`).
 """
 
 from __future__ import annotations
@@ -18,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from functools import partial
 from types import TracebackType
 from typing import Any, Final, TypeAlias
 
@@ -35,12 +27,11 @@ from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.simulation.kernel.observers import RecordsObserved, hook_lists
 from fencepost.simulation.lab.chaos.group_log_tail import GroupLogTail, LogBatch, LoggedRecord
-from fencepost.simulation.lab.chaos.merge import LOG, Merge, RunClock, commit_before, marks_of
+from fencepost.simulation.lab.chaos.merge import RunClock, commit_before, marks_of
 from fencepost.simulation.lab.chaos.outcomes import outcomes
 
 Hooks: TypeAlias = Mapping[str, Sequence[Callable[..., Any]]]
 """Observers' methods by hook, as `hook_lists` makes them."""
-Playable: TypeAlias = Callable[[int], None]
 
 SETTLE_MS: Final = 5_000
 """How long after a topic changed its coordinator may not have seen it, or the reader have seen it late.
@@ -105,7 +96,7 @@ class ObservedCoordinator:
 
     `config` is the broker's, as far as checkers ask for it. What the journal holds of the group on entry is
     loaded, and is the first arrival, if there is any; for observers it is a step of the cause `load`.
-    `arrive` gets the arrivals, else they go to `merge`. `hooks` may be set until the first one is played.
+    `arrive` gets the arrivals; without it they are played. `hooks` may be set until the first one is played.
 
     :raises EnvironmentLacks: on entry, if no broker answers; from `failed`, if the journal was lost.
     """
@@ -118,20 +109,16 @@ class ObservedCoordinator:
         clock: RunClock | None = None,
         config: GroupCoordinatorConfig | None = None,
         hooks: Hooks | None = None,
-        merge: Merge[Playable] | None = None,
         arrive: Callable[[Arrival], None] | None = None,
     ) -> None:
         self.group_id = group_id
         self.clock = RunClock() if clock is None else clock
         self.coordinator = GroupCoordinator(GroupCoordinatorConfig() if config is None else config)
         self.hooks: Hooks = hook_lists(()) if hooks is None else hooks
-        self.lags_ms: list[float] = []
-        """How long after its time each batch was read, by this machine's clock."""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Fails if the journal can't be read any further."""
         self._journal = GroupLogTail(group_id, bootstrap_servers)
-        self._merge = merge
-        self._arrive = arrive if arrive is not None else self._pass_on
+        self._arrive = arrive if arrive is not None else self._play_at_once
         self._topics = _Topics()
         self._left: set[MemberId] = set()
         self._revoking_since: dict[MemberId, int] = {}
@@ -227,12 +214,8 @@ class ObservedCoordinator:
 
     async def _follow(self) -> None:
         while True:
-            stretch = await self._journal.read()
-            for batch in stretch.batches:
-                self.lags_ms.append(time.time() * 1_000 - batch.records[-1].timestamp_ms)
+            for batch in (await self._journal.read()).batches:
                 await self._split(batch)
-            if stretch.complete_to_ns is not None and self._merge is not None:
-                self._merge.complete(self.clock.of_monotonic(stretch.complete_to_ns))
             async with self._read_to:
                 self._read_to.notify_all()
 
@@ -254,11 +237,8 @@ class ObservedCoordinator:
                 )
             )
 
-    def _pass_on(self, arrival: Arrival) -> None:
-        if self._merge is None:
-            self.play(arrival, arrival.t_us)
-        else:
-            self._merge.push(LOG, arrival.t_us, partial(self.play, arrival), marks=arrival.marks)
+    def _play_at_once(self, arrival: Arrival) -> None:
+        self.play(arrival, arrival.t_us)
 
     async def _look_at_topics(self) -> None:
         while True:
