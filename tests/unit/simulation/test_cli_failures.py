@@ -109,7 +109,7 @@ def test_people_see_what_is_left(tmp_path: Path, capsys: pytest.CaptureFixture[s
     assert main([*CRASH, "--failure", str(failure)]) == 1
     assert main(["shrink", str(failure), "--out", str(small), "--tries", "9"]) == 0
     said = capsys.readouterr().out
-    assert "progress in crash-and-return, seed 0" in said
+    assert "gone-members in crash-and-return, seed 0" in said
     assert "member-crash" in said
     assert f"fencepost replay {small}" in said
     assert "9 runs were not enough: --tries allows more" in said
