@@ -68,20 +68,10 @@ class BatchHeader(NamedTuple):
 
 @cache
 def _crc32c() -> Callable[[bytes | memoryview], int]:
-    """aiokafka's, which is native."""
-    from aiokafka.record.util import calc_crc32c
+    """Return the native checksum function that kio brings, so that this module loads without kio."""
+    from crc32c import crc32c
 
-    function: Callable[[bytes | memoryview], int] = calc_crc32c
-    return function
-
-
-def load_records() -> None:
-    """Load what the first batch takes.
-
-    It takes 0.2 s. And modules of aiokafka import each other: of two threads that load it at the same time
-    one fails, and a client's thread may do so at any time once brokers run.
-    """
-    _crc32c()
+    return crc32c
 
 
 def sent_batch(records: bytes | memoryview | None, api_version: int) -> BatchHeader:
@@ -186,6 +176,14 @@ def rewritten(batch: bytes, *, attributes: int, last_offset_delta: int, max_time
     _HEADER.pack_into(changed, 0, *header)
     struct.pack_into(">I", changed, _CRC_FROM - 4, _crc32c()(bytes(changed[_CRC_FROM:])))
     return bytes(changed)
+
+
+def new_batch(header: BatchHeader, records: bytes) -> bytes:
+    """Return a batch of records behind this header, with the length and the checksum that belong to them."""
+    whole = header._replace(length=_LENGTH_TO_RECORDS + len(records))
+    batch = bytearray(_HEADER.pack(*whole) + records)
+    struct.pack_into(">I", batch, _CRC_FROM - 4, _crc32c()(bytes(batch[_CRC_FROM:])))
+    return bytes(batch)
 
 
 def refilled(batch: bytes, records: bytes, *, attributes: int, count: int, max_timestamp: int) -> bytes:

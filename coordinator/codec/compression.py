@@ -25,7 +25,7 @@ _SLICE_BYTES: Final = 1 << 22
 """The size that one slice of a stream may have."""
 _SLICE_BLOCKS: Final = 4_096
 """Snappy blocks that one slice opens; a block may be empty."""
-_SNAPPY_STREAM: Final = b"\x82SNAPPY\0" + 2 * (1).to_bytes(4)
+SNAPPY_STREAM: Final = b"\x82SNAPPY\0" + 2 * (1).to_bytes(4)
 """The header that Java's snappy puts before its blocks: its name, and twice the number of its format."""
 
 
@@ -92,12 +92,12 @@ def _unsnapping(data: bytes, most: int) -> Sliced[bytes]:
     """Decompress snappy, raw or in Java's blocks. Each block states the size that it becomes."""
     import cramjam
 
-    if not data.startswith(_SNAPPY_STREAM):
+    if not data.startswith(SNAPPY_STREAM):
         if _unsnapped_bytes(cramjam, data, most) > _QUICK_BYTES:
             yield
         return bytes(cramjam.snappy.decompress_raw(data))
     found = bytearray()
-    at = len(_SNAPPY_STREAM)
+    at = len(SNAPPY_STREAM)
     blocks = pause_at = 0
     while at < len(data):
         if blocks == _SLICE_BLOCKS or len(found) > pause_at + _SLICE_BYTES:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from fencepost.coordinator.codec.batches import (
     COMPRESSION,
@@ -18,7 +18,7 @@ from fencepost.coordinator.codec.compression import decompressed, opening
 from fencepost.coordinator.codec.recompression import compressing
 from fencepost.coordinator.codec.record_checks import INT, LONG, SLICE_RECORDS, in_64_bits, varint
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
-from fencepost.coordinator.protocol.slices import Sliced
+from fencepost.coordinator.protocol.slices import Sliced, at_once
 
 
 class StoredRecord(NamedTuple):
@@ -31,6 +31,18 @@ class StoredRecord(NamedTuple):
     start: int
     end: int
     """The record's place in the opened batch."""
+    value_at: int
+    """The place of the value's length, behind the key."""
+
+
+class WholeRecord(NamedTuple):
+    """A stored record with its value and its headers; the timestamp is in milliseconds, -1 if it has none."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+    headers: tuple[tuple[str, bytes | None], ...]
 
 
 class OpenedBatch(NamedTuple):
@@ -74,13 +86,41 @@ class OpenedBatch(NamedTuple):
         if size & 1 == 0:
             key = data[at : at + (size >> 1)]
             at += size >> 1
+        value_at = at
         is_tombstone = bool(data[at] & 1)
         if length & 1 or not at < end <= len(data):
             raise IndexError("a record does not fit into the batch")
         timestamp = header.max_timestamp
         if not header.attributes & LOG_APPEND_TIME:
             timestamp = in_64_bits(header.base_timestamp + (time >> 1 ^ -(time & 1)))
-        return StoredRecord(header.base_offset + (delta >> 1), timestamp, key, is_tombstone, start, end)
+        offset = header.base_offset + (delta >> 1)
+        return StoredRecord(offset, timestamp, key, is_tombstone, start, end, value_at)
+
+    def whole(self, record: StoredRecord) -> WholeRecord:
+        """Return one of the records with its value and its headers.
+
+        :raises IndexError: if these do not end where the record ends.
+        :raises UnicodeDecodeError: if the name of a header is not UTF-8.
+        """
+        value, at = _sized(self.data, record.value_at)
+        count, at = varint(self.data, at, INT)
+        headers = []
+        for _ in range(count >> 1):
+            name, at = _sized(self.data, at)
+            content, at = _sized(self.data, at)
+            headers.append(((name or b"").decode(), content))
+        if at != record.end:
+            raise IndexError("a record's value and headers do not end where the record does")
+        return WholeRecord(record.offset, record.timestamp, record.key, value, tuple(headers))
+
+
+def _sized(data: bytes, at: int) -> tuple[bytes | None, int]:
+    """Read bytes behind their length, None for the length -1; return them and the place behind them."""
+    size, at = varint(data, at, INT)
+    if size & 1:
+        return None, at
+    end = at + (size >> 1)
+    return data[at:end], end
 
 
 def opened(batch: bytes) -> Sliced[OpenedBatch]:
@@ -150,30 +190,13 @@ def timed(batch: bytes | memoryview, header: BatchHeader, max_timestamp: int, *,
     )
 
 
-def records_in(batch: bytes) -> list[Any]:
-    """Return aiokafka's records of a stored batch. It says None for a missing time: use `timestamp_of`.
+def records_in(batch: bytes) -> list[WholeRecord]:
+    """Return the records of a stored batch.
 
     :raises ProtocolError: CORRUPT_MESSAGE if they can't be read, or exceed the limit when decompressed.
     """
-    from aiokafka.record.memory_records import MemoryRecords
-
+    found = at_once(opened(batch))
     try:
-        header = stored_batch(batch)
-        if compression := header.attributes & COMPRESSION:
-            # aiokafka would decompress them without a limit.
-            batch = refilled(
-                batch,
-                decompressed(compression, batch[HEADER_BYTES:]),
-                attributes=header.attributes & ~COMPRESSION,
-                count=header.records,
-                max_timestamp=header.max_timestamp,
-            )
-        return list(MemoryRecords(batch).next_batch())
-    except Exception as error:
-        # Codecs and readers raise what they like on bytes that no producer should have sent.
+        return [found.whole(record) for records in found.records() for record in records]
+    except (IndexError, UnicodeDecodeError) as error:
         raise ProtocolError(ErrorCode.CORRUPT_MESSAGE, f"records can't be read: {error}") from error
-
-
-def timestamp_of(record: Any) -> int:
-    """Return the time of one of aiokafka's records, in ms; -1 if it has none."""
-    return -1 if record.timestamp is None else int(record.timestamp)

@@ -32,7 +32,7 @@ def decompressed(compression: int, data: bytes, length: int) -> bytes:
     try:
         found = gunzipped(data, length) if name == "gzip" else _opened(name, data, length)
     except ModuleNotFoundError:
-        raise InvalidBatch(f"a batch in {name}, which takes fencepost[kafka] to be read") from None
+        raise InvalidBatch(f"a batch in {name}, which takes fencepost[embedded] to be read") from None
     except Exception as error:
         # Codecs raise what they like on bytes that they did not write.
         raise InvalidBatch(f"a batch that is not in {name}, as it says: {error}") from error

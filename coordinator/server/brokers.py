@@ -10,7 +10,6 @@ from functools import partial
 from types import TracebackType
 from typing import TypedDict, TypeVar, Unpack
 
-from fencepost.coordinator.codec.batches import load_records
 from fencepost.coordinator.codec.framing import KAFKA_MAX_FRAME_BYTES
 from fencepost.coordinator.codec.registry import load_first_answers
 from fencepost.coordinator.config import (
@@ -125,7 +124,6 @@ class Brokers:
         :raises InconsistentRecord: if the journal is broken.
         """
         load_first_answers()
-        load_records()
         loop = asyncio.get_running_loop()
         self.clock = ServerClock(loop)
         if self.storage is not None:

@@ -324,7 +324,7 @@ class PartitionLog:
         latest = max(self._max_timestamps)
         batch = self._batches[self._max_timestamps.index(latest)]
         if self._latest is None or self._latest[0] is not batch:
-            best = StoredRecord(last_offset(batch), -1, None, False, 0, 0)
+            best = StoredRecord(last_offset(batch), -1, None, False, 0, 0, 0)
 
             def is_latest(record: StoredRecord) -> bool:
                 # In an older journal a header may state a later time than any record has.

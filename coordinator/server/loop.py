@@ -22,7 +22,7 @@ _LONGEST_S = 100 * 365 * 86_400.0
 
 
 def new_event_loop() -> asyncio.AbstractEventLoop:
-    """A loop of uvloop if that is installed (`fencepost[kafka]` brings it), else asyncio's own."""
+    """A loop of uvloop if that is installed (`fencepost[embedded]` brings it), else asyncio's own."""
     return _factory()()
 
 

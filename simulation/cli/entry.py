@@ -29,7 +29,9 @@ EXIT_CODES = (
 
 _EXTRAS = {
     "aiokafka": "kafka",
-    "kio": "kafka",
+    "cramjam": "embedded",
+    "crc32c": "embedded",
+    "kio": "embedded",
     "jinja2": "spark",
     "pandas": "spark",
     "plotly": "spark",

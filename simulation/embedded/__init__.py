@@ -1,6 +1,6 @@
 """Kafka inside a test process: real clients join it, and the test drives what happens to their groups.
 
-`EmbeddedKafka` is imported with what it needs when it is first asked for: it takes `fencepost[kafka]`.
+`EmbeddedKafka` is imported with what it needs when it is first asked for: it takes `fencepost[embedded]`.
 `EmbeddedRabbitStream` is the same for RabbitMQ's streams, and takes nothing more.
 """
 

@@ -116,9 +116,11 @@ class EmbeddedKafka(KafkaControls[Group], Embedded["EmbeddedEndpoint", "AsyncEmb
         :raises EnvironmentLacks: if a port can't be listened on, a library is missing, or the broker of the
             trace's topic does not answer.
         """
-        for library in ("aiokafka", "kio"):
+        for library in ("cramjam", "crc32c", "kio"):
             if find_spec(library) is None:
-                raise EnvironmentLacks(f"EmbeddedKafka needs {library}: pip install 'fencepost[kafka]'")
+                raise EnvironmentLacks(f"EmbeddedKafka needs {library}: pip install 'fencepost[embedded]'")
+        if self._trace_topic is not None and find_spec("aiokafka") is None:
+            raise EnvironmentLacks("trace_topic needs aiokafka: pip install 'fencepost[kafka]'")
         super().start()
         if self._trace_topic is not None:
             self._trace(self.endpoint, self._trace_topic)

@@ -9,7 +9,8 @@ import msgspec
 
 from fencepost.coordinator.codec.batches import stored_batch
 from fencepost.coordinator.codec.context import RequestContext
-from fencepost.coordinator.codec.record_contents import records_in, timestamp_of
+from fencepost.coordinator.codec.record_contents import records_in
+from fencepost.coordinator.codec.record_writing import BatchWriter
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol.cluster import MetadataRequest, TopicReference
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError, ProtocolError
@@ -31,8 +32,9 @@ from fencepost.simulation.embedded.settings import utf_8
 Text: TypeAlias = bytes | str | None
 Headers: TypeAlias = Mapping[str, Text] | Sequence[tuple[str, Text]]
 
-_MAGIC = 2
 _BATCH_BYTES = 1_000_000
+"""The bytes of records that one batch holds, as with the default of a producer's `max.request.size`."""
+_MURMUR_SEED, _MURMUR_FACTOR, _32_BITS = 0x9747B28C, 0x5BD1E995, 0xFFFFFFFF
 _FETCH_BYTES = 64 << 20
 
 
@@ -137,9 +139,7 @@ class LogAccess:
 
     def _place(self, topic: Topic, key: bytes | None) -> int:
         if key is not None:
-            from aiokafka.partitioner import murmur2
-
-            return int(murmur2(key) & 0x7FFFFFFF) % topic.partitions
+            return (_murmur2(key) & 0x7FFFFFFF) % topic.partitions
         turn = self._turn.get(topic.name, 0)
         self._turn[topic.name] = turn + 1
         return turn % topic.partitions
@@ -213,21 +213,31 @@ def _headers(headers: Headers) -> tuple[tuple[str, bytes | None], ...]:
 
 def _batches(records: Sequence[ReadRecord], chosen: Sequence[int]) -> Iterator[tuple[bytes, list[int]]]:
     """Record batches of the chosen records, each as full as a producer would make it, and which are in it."""
-    from aiokafka.record.default_records import DefaultRecordBatchBuilder
-
-    builder = None
-    inside: list[int] = []
+    writer, inside = BatchWriter(_BATCH_BYTES), list[int]()
     for at in chosen:
         record = records[at]
-        content = (record.timestamp_ms, record.key, record.value, list(record.headers))
-        if builder is None or builder.append(len(inside), *content) is None:
-            if builder is not None:
-                yield bytes(builder.build()), inside
-            builder, inside = DefaultRecordBatchBuilder(_MAGIC, 0, 0, -1, -1, -1, _BATCH_BYTES), []
-            builder.append(0, *content)  # the first one is taken whatever its size
+        content = (record.timestamp_ms, record.key, record.value, record.headers)
+        if not writer.add(*content):
+            yield writer.batch(), inside
+            writer, inside = BatchWriter(_BATCH_BYTES), []
+            writer.add(*content)
         inside.append(at)
-    if builder is not None:
-        yield bytes(builder.build()), inside
+    if inside:
+        yield writer.batch(), inside
+
+
+def _murmur2(data: bytes) -> int:
+    """Return the hash of a key that Kafka's own partitioner takes (`Utils.murmur2`), as an unsigned number."""
+    mixed = _MURMUR_SEED ^ len(data)
+    whole = len(data) & ~3
+    for at in range(0, whole, 4):
+        part = int.from_bytes(data[at : at + 4], "little") * _MURMUR_FACTOR & _32_BITS
+        part = (part ^ part >> 24) * _MURMUR_FACTOR
+        mixed = (mixed * _MURMUR_FACTOR ^ part) & _32_BITS
+    if rest := data[whole:]:
+        mixed = (mixed ^ int.from_bytes(rest, "little")) * _MURMUR_FACTOR & _32_BITS
+    mixed = (mixed ^ mixed >> 13) * _MURMUR_FACTOR & _32_BITS
+    return mixed ^ mixed >> 15
 
 
 def _read_batch(topic: str, partition: int, batch: bytes, offset: int) -> Iterator[ReadRecord]:
@@ -243,8 +253,8 @@ def _read_batch(topic: str, partition: int, batch: bytes, offset: int) -> Iterat
             topic=topic,
             partition=partition,
             offset=record.offset,
-            timestamp_ms=timestamp_of(record),
+            timestamp_ms=record.timestamp,
             key=record.key,
             value=record.value,
-            headers=tuple(record.headers),
+            headers=record.headers,
         )
