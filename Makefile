@@ -17,7 +17,7 @@ DEMO_SCENARIOS ?= rolling-deploy lossy-network coordinator-failover
 DEMO_SEEDS ?= 15
 VENV := .venv
 BIN := $(VENV)/bin
-PACKAGES := coordinator member simulation
+PACKAGES := public coordinator member simulation
 
 # Hundreds of processes run here: each would compile all that it imports, where Python is told to keep nothing.
 export PYTHONDONTWRITEBYTECODE :=
@@ -57,7 +57,7 @@ suites: venv
 check: venv
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
-	$(BIN)/mypy $(PACKAGES:%=-p fencepost.%)
+	$(BIN)/mypy -p fencepost
 	$(BIN)/mypy --config-file tests/mypy.ini tests
 	$(BIN)/lint-imports
 

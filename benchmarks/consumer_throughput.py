@@ -21,7 +21,7 @@ from typing import Any
 import aiokafka
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from fencepost.member import KIP848Consumer
+from fencepost import KIP848Consumer
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 
 PARTITIONS = 4

@@ -28,10 +28,10 @@ import aiokafka
 from aiokafka.errors import KafkaError
 from aiokafka.structs import TopicPartition
 
+from fencepost import KIP848Consumer
 from fencepost.coordinator.codec.offsets import OffsetFetchCall, OffsetFetchGroup
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.member import KIP848Consumer
 from fencepost.simulation.brokers.connection import BrokerConnection
 
 GROUP, TOPIC, PARTITIONS, MEMBERS = "crash", "orders", 6, 3

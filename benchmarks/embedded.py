@@ -25,7 +25,7 @@ import aiokafka
 from confluent_kafka import Consumer, Producer
 from wire import kfake_command, running
 
-from fencepost.simulation.embedded import EmbeddedKafka
+from fencepost import EmbeddedKafka
 
 TOPIC = "one"
 LIMIT_S = 30.0
@@ -173,7 +173,7 @@ from pathlib import Path
 import pytest
 def rss(): return int(re.search(r"VmRSS:\\s+(\\d+)", Path("/proc/self/status").read_text())[1]) / 1024
 before = rss()
-from fencepost.simulation.embedded import EmbeddedKafka
+from fencepost import EmbeddedKafka
 with EmbeddedKafka(topics={"one": 1}) as kafka:
     kafka.produce("one", "a")
     print(rss() - before)

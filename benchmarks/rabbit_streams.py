@@ -15,11 +15,11 @@ import socket
 import statistics
 import time
 
+from fencepost import EmbeddedRabbitStream
 from fencepost.coordinator.rabbit_codec import frames
 from fencepost.coordinator.rabbit_codec.base import ChunkEntry, Frame
 from fencepost.coordinator.rabbit_codec.codec import decode, encode, frame_buffer
 from fencepost.coordinator.rabbit_codec.entries import message, publish
-from fencepost.simulation.embedded import EmbeddedRabbitStream
 
 BATCH, VALUE_BYTES = 100, 1000
 MEMBERS = 50

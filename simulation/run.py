@@ -25,6 +25,7 @@ from fencepost.simulation.kernel.rng import Streams
 from fencepost.simulation.kernel.world import PreparedRun
 from fencepost.simulation.sac import world as sac
 from fencepost.simulation.scenarios.kinds import AnyScenario
+from fencepost.simulation.scenarios.load import DEFAULT, load_any
 from fencepost.simulation.scenarios.sac import SacScenario
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.scenarios.streams import StreamsScenario
@@ -93,6 +94,35 @@ def _a_loop_runs() -> bool:
     except RuntimeError:
         return False
     return True
+
+
+def simulate(
+    scenario: str | Path | AnyScenario = DEFAULT,
+    seed: int = 1,
+    *,
+    overrides: Iterable[str] = (),
+    members: int | None = None,
+    partitions: int | None = None,
+    duration: str | None = None,
+    trace: TraceSink | None = None,
+) -> RunResult:
+    """Simulate a scenario with a seed in virtual time, with all checkers, and return what came of it.
+
+    `scenario` is a name of the library, a TOML file, or a scenario that `load` returned. `overrides` are
+    texts such as "group.members=12", as for `fencepost simulate --set`; `members`, `partitions` (a total that
+    the topics share) and `duration` are shorter ways to say the same. `trace` receives the rows of the trace
+    as they are made. Equal arguments give an equal `digest`.
+
+    :raises FencepostError: if there is no such scenario, something in it or in the overrides is wrong, or an
+        event loop runs in this thread: use `await asyncio.to_thread(simulate, ...)`.
+    """
+    if isinstance(scenario, str | Path):
+        scenario = load_any(
+            scenario, overrides=overrides, members=members, partitions=partitions, duration=duration
+        )
+    elif overrides or (members, partitions, duration) != (None, None, None):
+        raise FencepostError("simulate: expected a name or a file with overrides, got a loaded scenario")
+    return run(scenario, seed, trace=trace)
 
 
 @_without_collections()

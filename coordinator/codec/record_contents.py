@@ -14,7 +14,7 @@ from fencepost.coordinator.codec.batches import (
     rewritten,
     stored_batch,
 )
-from fencepost.coordinator.codec.compression import decompressed, opening
+from fencepost.coordinator.codec.compression import opening
 from fencepost.coordinator.codec.recompression import compressing
 from fencepost.coordinator.codec.record_checks import INT, LONG, SLICE_RECORDS, in_64_bits, varint
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError

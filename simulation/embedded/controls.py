@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 from fencepost.coordinator.kinds import GroupMember
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.embedded.faults import FaultRule
-from fencepost.simulation.embedded.groups import GroupControls, Who
+from fencepost.simulation.embedded.groups import GroupControls, Who, state_of
 from fencepost.simulation.embedded.lifecycle import Controls
 from fencepost.simulation.embedded.logs import Headers, ReadRecord, Text
 from fencepost.simulation.embedded.settings import (
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 G = TypeVar("G", bound=GroupControls)
 
+_MOST_SHOWN = 10
+"""The number of topics, and of groups, that `repr()` shows."""
 _LATEST_MS = 2**63 - 1
 """Kafka's times have 64 bits."""
 
@@ -66,6 +69,25 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
         self._group_type = group_type
         self.clock = EmbeddedClock(self)
         """The coordinators' clock; `advance` moves it."""
+
+    def __repr__(self) -> str:
+        """Return the address, the topics with their partitions, and the groups with their states.
+
+        It reads without waiting for the brokers' thread: a debugger may have stopped that one.
+        """
+        name = type(self).__name__
+        try:
+            brokers = self.endpoint.brokers
+        except FencepostError:
+            return f"<{name}, not running>"
+        topics = (f"{each.name} ({each.partitions})" for each in brokers.cluster.image.by_name.values())
+        groups = (
+            f"{group_id} {state_of(coordinator, group_id)}"
+            for shard in brokers.groups.shards
+            if (coordinator := shard.coordinator) is not None
+            for group_id in {*coordinator.kinds.group_ids(), *coordinator.offsets.group_ids()}
+        )
+        return f"<{name} {brokers.bootstrap_servers}, topics: {_listed(topics)}, groups: {_listed(groups)}>"
 
     @property
     def bootstrap_servers(self) -> str:
@@ -293,6 +315,16 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
         clients by what their requests say.
         """
         return self.endpoint.observer.check()
+
+
+def _listed(texts: Iterator[str]) -> str:
+    """A few of them, sorted; "changing" if the brokers' thread adds or removes one at this moment."""
+    try:
+        found = sorted(texts)
+    except RuntimeError:  # a dictionary changed its size
+        return "changing"
+    more = f" and {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else ""
+    return (", ".join(found[:_MOST_SHOWN]) or "none") + more
 
 
 def _name(member: Who | None) -> str | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Set
+from collections.abc import Collection, Iterator, Mapping, Set
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fencepost.coordinator.codec.registry import ApiKey
@@ -61,8 +61,8 @@ class GroupControls:
         return self._members()
 
     @on_loop
-    def offsets(self) -> dict[TopicPartition, int]:
-        """What the group has committed."""
+    def offsets(self) -> Mapping[tuple[str, int], int]:
+        """Return the group's committed offsets, by topic and partition: `offsets()["orders", 0]`."""
         coordinator = self._coordinator()
         return {} if coordinator is None else dict(_committed(coordinator, self.group_id))
 
@@ -137,12 +137,7 @@ class GroupControls:
         return host.process(event).reply
 
     def _state(self) -> str:
-        coordinator = self._coordinator()
-        if coordinator is None:
-            return DEAD
-        if (found := coordinator.kinds.find(self.group_id)) is not None:
-            return str(found[1].state)
-        return str(GroupState.EMPTY) if self.group_id in coordinator.offsets else DEAD
+        return state_of(self._coordinator(), self.group_id)
 
     def _members(self) -> list[GroupMember]:
         shard = self._shard()
@@ -242,6 +237,15 @@ class GroupControls:
         return f"group {self.group_id!r} is not stable after {limit:g} s: {why}"
 
 
+def state_of(coordinator: GroupCoordinator | None, group_id: str) -> str:
+    """Return a group's state by Kafka's name; `Dead` if no coordinator has it."""
+    if coordinator is None:
+        return DEAD
+    if (found := coordinator.kinds.find(group_id)) is not None:
+        return str(found[1].state)
+    return str(GroupState.EMPTY) if group_id in coordinator.offsets else DEAD
+
+
 def _unconfirmed(member: GroupMember, heard: Set[MemberId]) -> Iterator[str]:
     """What a member has not said yet."""
     if member.epoch < 0:
@@ -276,7 +280,7 @@ class AsyncGroup(GroupControls):
     wait_stable = awaiting(GroupControls._wait_stable)
 
 
-def _committed(coordinator: GroupCoordinator, group_id: str) -> Any:
+def _committed(coordinator: GroupCoordinator, group_id: str) -> Iterator[tuple[tuple[str, int], int]]:
     for topic, partitions in coordinator.offsets.topics(group_id).items():
         for number, value in partitions.items():
             yield TopicPartition(topic, number), value.offset

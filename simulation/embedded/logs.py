@@ -227,7 +227,7 @@ def _batches(records: Sequence[ReadRecord], chosen: Sequence[int]) -> Iterator[t
 
 
 def _murmur2(data: bytes) -> int:
-    """Return the hash of a key that Kafka's own partitioner takes (`Utils.murmur2`), as an unsigned number."""
+    """Return the unsigned hash of a key that Kafka's own partitioner takes (`Utils.murmur2`)."""
     mixed = _MURMUR_SEED ^ len(data)
     whole = len(data) & ~3
     for at in range(0, whole, 4):

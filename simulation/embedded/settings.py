@@ -17,6 +17,7 @@ from fencepost.coordinator.config import BROKER_RACK, NO_NEW_TOPICS, GroupCoordi
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.sasl.credentials import check_user
 from fencepost.coordinator.server.topic_configs import KAFKA_DEFAULTS, BrokerConfig
+from fencepost.simulation.embedded.names import ApiName, ErrorName
 from fencepost.simulation.trace.topic import TraceTopic
 
 MAX_BROKERS: Final = 100
@@ -48,8 +49,10 @@ _ERROR_NAMES: Final = {name: name for name in ErrorCode.__members__}
 
 Config: TypeAlias = GroupCoordinatorConfig | Mapping[str, object] | None
 TopicConfig: TypeAlias = Mapping[str, object] | None
-Api: TypeAlias = ApiKey | str | int
-Error: TypeAlias = ErrorCode | str | int
+Api: TypeAlias = ApiKey | ApiName | int
+"""An API: by its name, as a member of `ApiKey`, or by its number. Other ways to write a name work too."""
+Error: TypeAlias = ErrorCode | ErrorName | int
+"""An error: by its name, as a member of `ErrorCode`, or by its number."""
 File: TypeAlias = str | os.PathLike[str]
 Tls: TypeAlias = "ssl.SSLContext | tuple[File, File] | File | None"
 

@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
     from pyspark.sql import SparkSession
 
-PACKAGES: Final = ("fencepost.coordinator", "fencepost.member", "fencepost.simulation")
-
 LIBRARIES: Final = ("msgspec", "structlog", "google-re2")
 """What a run imports: small, so they always go along, in the driver's versions."""
 LARGE: Final = ("pyarrow",)
@@ -137,16 +135,12 @@ def project_zip(folder: Path) -> Path:
     """Write fencepost.zip into `folder` and answer its path. Package data and compiled modules go along."""
     target = folder / "fencepost.zip"
     with zipfile.ZipFile(target, "w") as archive:
-        # `fencepost` is a namespace: Python finds it in a zip only where the zip lists the folder itself.
-        archive.writestr(zipfile.ZipInfo("fencepost/", _MOMENT), b"")
-        for package in PACKAGES:
-            for root in importlib.import_module(package).__path__:
-                prefix = package.replace(".", "/")
-                files = {f"{prefix}/{name}": path for name, path in _files_below(Path(root))}
-                _add(archive, files)
-                for name, path in sorted(files.items()):
-                    if path.suffix == ".py":
-                        _write(archive, f"{name}c", _compiled(path))
+        for root in importlib.import_module("fencepost").__path__:
+            files = {f"fencepost/{name}": path for name, path in _files_below(Path(root))}
+            _add(archive, files)
+            for name, path in sorted(files.items()):
+                if path.suffix == ".py":
+                    _write(archive, f"{name}c", _compiled(path))
     return target
 
 

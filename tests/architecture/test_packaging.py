@@ -33,7 +33,7 @@ def package_of(path: Path) -> tuple[str, str]:
 
 def test_every_package_is_listed_and_exists() -> None:
     packages = sorted("fencepost." + ".".join(path.parent.parts) for path in sources("__init__.py"))
-    assert SETUPTOOLS["packages"] == packages
+    assert SETUPTOOLS["packages"] == ["fencepost", *packages]
 
 
 def test_every_module_is_in_a_package() -> None:
@@ -59,10 +59,13 @@ def test_every_top_package_tells_type_checkers_that_it_is_typed(top: str) -> Non
     assert SETUPTOOLS["package-dir"][f"fencepost.{top}"] == top
 
 
-def test_fencepost_itself_is_a_namespace() -> None:
+def test_the_package_itself_is_the_public_interface() -> None:
     import fencepost
 
-    assert getattr(fencepost, "__file__", None) is None
+    assert SETUPTOOLS["package-dir"]["fencepost"] == "public"
+    files = {path.name for path in (ROOT / "public").iterdir() if path.name != "__pycache__"}
+    assert files == {"__init__.py", "__main__.py", "py.typed"}
+    assert fencepost.__version__ == PROJECT["project"]["version"]
 
 
 def test_the_command_is_there() -> None:
@@ -79,8 +82,8 @@ def test_the_lock_pins_every_dependency_by_hash_and_names_no_host() -> None:
         line.partition("==")[0] for line in lock.splitlines() if "==" in line and not line.startswith(" ")
     }
     wanted = [*PROJECT["project"]["dependencies"]]
-    for extra, names in PROJECT["project"]["optional-dependencies"].items():
-        wanted += names if extra != "all" else []
+    for names in PROJECT["project"]["optional-dependencies"].values():
+        wanted += [name for name in names if not name.startswith("fencepost[")]
     for group in PROJECT["dependency-groups"].values():
         wanted += [name for name in group if isinstance(name, str)]
     for requirement in wanted:

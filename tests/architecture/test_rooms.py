@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("coordinator", "member", "simulation")
+PACKAGES = ("public", "coordinator", "member", "simulation")
 LONGEST_FILE = 700
 SMALL_FILE = 40
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("coordinator", "member", "simulation")
+PACKAGES = ("public", "coordinator", "member", "simulation")
 CORES = (
     "coordinator/assign",
     "coordinator/config.py",

@@ -6,7 +6,7 @@ import ast
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-PACKAGES = ("coordinator", "member", "simulation")
+PACKAGES = ("public", "coordinator", "member", "simulation")
 READS = {"read_text", "read_bytes", "load"}
 NOT_THE_USER_S = {
     "coordinator/journal/repair.py": "a journal may have any size, and was seen to be a regular file",

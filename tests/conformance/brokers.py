@@ -14,10 +14,10 @@ import aiokafka
 import msgspec
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from fencepost import KIP848Consumer
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH
 from fencepost.coordinator.server.brokers import Broker
-from fencepost.member import KIP848Consumer
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from tests.conformance.classic_members import SECONDS, Member
 

@@ -11,7 +11,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 
 import pytest
 
-from fencepost.simulation.embedded import EmbeddedRabbitStream
+from fencepost import EmbeddedRabbitStream
 from fencepost.simulation.lab.clusters.artifacts import Installation
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION

@@ -17,8 +17,8 @@ from typing import Any
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from fencepost import KIP848Consumer
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
-from fencepost.member import KIP848Consumer
 from fencepost.simulation.kernel.rules import Direction
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
 from fencepost.simulation.lab.proxy.proxy import Address, Proxy

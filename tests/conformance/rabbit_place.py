@@ -10,7 +10,7 @@ from typing import Any
 import rstream
 from rstream.recovery import BackOffRecoveryStrategy
 
-from fencepost.simulation.embedded import AsyncEmbeddedRabbitStream
+from fencepost import AsyncEmbeddedRabbitStream
 
 RABBIT_SECONDS = 60
 """How long a client may take for anything."""

@@ -9,8 +9,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.member import KIP848Consumer, StreamsApp
-from fencepost.simulation.embedded import EmbeddedKafka
+from fencepost import EmbeddedKafka, KIP848Consumer, StreamsApp
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 

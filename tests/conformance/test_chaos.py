@@ -19,10 +19,9 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 from structlog.testing import capture_logs
 
+from fencepost import EmbeddedKafka, KIP848Consumer
 from fencepost.coordinator.config import ReleaseVersion
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.member import KIP848Consumer
-from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.lab.chaos import confluent
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.admin import Admin, TopicTaken

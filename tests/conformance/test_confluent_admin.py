@@ -26,7 +26,7 @@ from confluent_kafka.admin import (
     ResourceType,
 )
 
-from fencepost.simulation.embedded import EmbeddedKafka
+from fencepost import EmbeddedKafka
 
 pytestmark = pytest.mark.real
 SECONDS = 60

@@ -13,8 +13,8 @@ import time
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 
+from fencepost import EmbeddedKafka
 from fencepost.coordinator.server.brokers import Broker
-from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.lab.clusters.artifacts import Installation
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION
 

@@ -17,8 +17,7 @@ import aiokafka.errors
 import pytest
 from confluent_kafka import Consumer, KafkaException, Producer
 
-from fencepost.member import KIP848Consumer
-from fencepost.simulation.embedded import AsyncEmbeddedKafka, EmbeddedKafka
+from fencepost import AsyncEmbeddedKafka, EmbeddedKafka, KIP848Consumer
 from fencepost.simulation.trace.schema import RowKind
 from tests.conformance.polled import QUIET, Polled, polled, until
 

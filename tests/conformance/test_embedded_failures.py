@@ -14,8 +14,7 @@ import pytest
 from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, NewPartitions
 
-from fencepost.member import KIP848Consumer
-from fencepost.simulation.embedded import EmbeddedKafka
+from fencepost import EmbeddedKafka, KIP848Consumer
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 

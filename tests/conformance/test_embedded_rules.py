@@ -12,8 +12,7 @@ import aiokafka
 import pytest
 from confluent_kafka import Consumer
 
-from fencepost.member import KIP848Consumer
-from fencepost.simulation.embedded import EmbeddedKafka
+from fencepost import EmbeddedKafka, KIP848Consumer
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 

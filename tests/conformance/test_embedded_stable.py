@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 from confluent_kafka.admin import AdminClient, NewPartitions
 
-from fencepost.simulation.embedded import EmbeddedKafka
+from fencepost import EmbeddedKafka
 from tests.conformance.polled import polled, until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
+from fencepost import AsyncEmbeddedKafka, EmbeddedKafka, StreamsApp
+from fencepost import StreamThreadState as T
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member import StreamsApp
-from fencepost.member import StreamThreadState as T
-from fencepost.simulation.embedded import AsyncEmbeddedKafka, EmbeddedKafka
 from fencepost.simulation.trace.schema import RowKind
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]

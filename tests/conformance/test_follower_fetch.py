@@ -14,9 +14,8 @@ from aiokafka.client import AIOKafkaClient
 from aiokafka.protocol.fetch import FetchRequest
 from confluent_kafka import Consumer
 
+from fencepost import EmbeddedKafka, KIP848Consumer
 from fencepost.coordinator.server.fetch import FetchApi
-from fencepost.member import KIP848Consumer
-from fencepost.simulation.embedded import EmbeddedKafka
 from tests.conformance.test_java_client import Judge
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]

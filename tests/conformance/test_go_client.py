@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.simulation.embedded import EmbeddedKafka
+from fencepost import EmbeddedKafka
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(300)]
 

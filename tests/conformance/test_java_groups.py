@@ -19,7 +19,7 @@ from typing import Any, Final
 import pytest
 import rstream
 
-from fencepost.simulation.embedded import EmbeddedRabbitStream
+from fencepost import EmbeddedRabbitStream
 from tests.conformance.java_programs import JavaProcess
 from tests.conformance.rabbit_place import RABBIT_SECONDS, RabbitPlace
 

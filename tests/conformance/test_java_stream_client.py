@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.member import RabbitTransport, SacSubscription, SingleActiveConsumer
+from fencepost import RabbitTransport, SacSubscription, SingleActiveConsumer
 from fencepost.member.sac.offsets import FIRST
 
 pytestmark = pytest.mark.real

@@ -16,10 +16,10 @@ from aiokafka.errors import (
     UnsupportedVersionError,
 )
 
+from fencepost import KIP848Consumer
 from fencepost.coordinator.codec import registry
 from fencepost.coordinator.protocol.cluster import ApiVersionsResponse
 from fencepost.coordinator.server.brokers import Broker
-from fencepost.member import KIP848Consumer
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 

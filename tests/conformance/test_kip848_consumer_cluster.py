@@ -17,7 +17,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import ConsumerStoppedError, KafkaError
 from confluent_kafka.admin import AdminClient
 
-from fencepost.member import KIP848Consumer
+from fencepost import KIP848Consumer
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 
 pytestmark = [pytest.mark.real, pytest.mark.long, pytest.mark.timeout(300)]

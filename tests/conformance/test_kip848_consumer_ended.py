@@ -16,10 +16,9 @@ from aiokafka.errors import (
     IllegalStateError,
 )
 
-from fencepost.member import KIP848Consumer
+from fencepost import EmbeddedKafka, KIP848Consumer
 from fencepost.member.base.errors import CallbackFailed
 from fencepost.member.consumer.states import ConsumerMemberState
-from fencepost.simulation.embedded import EmbeddedKafka
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 

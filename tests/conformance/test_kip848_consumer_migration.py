@@ -9,9 +9,8 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
 
-from fencepost.member import KIP848Consumer
+from fencepost import EmbeddedKafka, KIP848Consumer
 from fencepost.member.base.errors import CallbackFailed
-from fencepost.simulation.embedded import EmbeddedKafka
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 

@@ -21,7 +21,7 @@ from confluent_kafka.admin import (
     UserScramCredentialUpsertion,
 )
 
-from fencepost.member import KIP848Consumer
+from fencepost import KIP848Consumer
 from fencepost.simulation.lab.clusters import layout
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.clusters.ports import free_ports

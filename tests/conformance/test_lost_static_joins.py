@@ -10,12 +10,11 @@ from typing import Any
 import pytest
 from aiokafka.errors import KafkaError
 
+from fencepost import EmbeddedKafka, KIP848Consumer, StreamsApp
+from fencepost import StreamClientState as S
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import STATIC_LEAVE_EPOCH
-from fencepost.member import KIP848Consumer, StreamsApp
-from fencepost.member import StreamClientState as S
-from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.kernel.rules import Direction, Matching, dropping
 from fencepost.simulation.lab.proxy.proxy import Address
 from tests.conformance.conftest import ServedBroker

@@ -18,6 +18,7 @@ import pytest
 from aiokafka.structs import OffsetAndMetadata, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from fencepost import KIP848Consumer
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
@@ -25,7 +26,6 @@ from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.consumer import ConsumerGroupDescribeRequest, DescribedGroup
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode
 from fencepost.coordinator.protocol.topics import TopicsImage
-from fencepost.member import KIP848Consumer
 from fencepost.simulation.brokers.connection import BrokerConnection
 from fencepost.simulation.checkers import real_checkers
 from fencepost.simulation.kernel.observers import hook_lists

@@ -10,8 +10,8 @@ from typing import Any
 import aiokafka
 import pytest
 
+from fencepost import StreamsApp
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.member import StreamsApp
 from fencepost.member.base.config import ConsumerConfig
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]

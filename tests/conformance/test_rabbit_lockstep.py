@@ -15,6 +15,7 @@ from typing import Any, Final
 
 import pytest
 
+from fencepost import EmbeddedRabbitStream
 from fencepost.coordinator.rabbit_codec import frames
 from fencepost.coordinator.rabbit_codec.base import ChunkEntry, Frame, Request
 from fencepost.coordinator.rabbit_codec.chunks import read_chunk
@@ -22,7 +23,6 @@ from fencepost.coordinator.rabbit_codec.codec import decode, encode
 from fencepost.coordinator.rabbit_codec.codes import Key, OffsetType
 from fencepost.coordinator.rabbit_codec.entries import batch, message, publish
 from fencepost.coordinator.rabbit_codec.fields import WireOffsetSpecification
-from fencepost.simulation.embedded import EmbeddedRabbitStream
 
 pytestmark = pytest.mark.real
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.simulation.embedded import EmbeddedKafka
+from fencepost import EmbeddedKafka
 from tests.conformance.both import SECOND, Peer, answers_of_both, batch_now, struct_of
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]

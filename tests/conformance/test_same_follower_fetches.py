@@ -10,7 +10,7 @@ from unittest import mock
 
 import pytest
 
-from fencepost.simulation.embedded import EmbeddedKafka
+from fencepost import EmbeddedKafka
 from fencepost.simulation.lab.clusters import layout
 from fencepost.simulation.lab.clusters.artifacts import Installation
 from fencepost.simulation.lab.clusters.cluster import RealCluster

@@ -20,9 +20,8 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 from rstream.exceptions import AuthenticationFailure
 
+from fencepost import EmbeddedKafka, EmbeddedRabbitStream, KIP848Consumer
 from fencepost.coordinator.sasl.credentials import PASSWORD_VARIABLE
-from fencepost.member import KIP848Consumer
-from fencepost.simulation.embedded import EmbeddedKafka, EmbeddedRabbitStream
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 

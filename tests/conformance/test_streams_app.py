@@ -12,11 +12,10 @@ import aiokafka
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from fencepost.member import AuthenticationError, GlobalThread, StreamsApp
-from fencepost.member import StreamClientState as S
-from fencepost.member import StreamThreadExceptionResponse as Response
-from fencepost.member import StreamThreadState as T
-from fencepost.simulation.embedded import EmbeddedKafka
+from fencepost import AuthenticationError, EmbeddedKafka, GlobalThread, StreamsApp
+from fencepost import StreamClientState as S
+from fencepost import StreamThreadExceptionResponse as Response
+from fencepost import StreamThreadState as T
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 

@@ -11,14 +11,13 @@ from typing import Any
 import aiokafka.admin
 import pytest
 
+from fencepost import AuthenticationError, EmbeddedKafka, StreamsApp, StreamsError
+from fencepost import StreamClientState as S
+from fencepost import StreamThreadExceptionResponse as Response
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member import AuthenticationError, StreamsApp, StreamsError
-from fencepost.member import StreamClientState as S
-from fencepost.member import StreamThreadExceptionResponse as Response
 from fencepost.member.kafka.changelog import KafkaChangelog
 from fencepost.member.streams.application.changelog import ChangelogUnavailable
 from fencepost.member.streams.application.store import StateDirectory, TaskStore
-from fencepost.simulation.embedded import EmbeddedKafka
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 

@@ -8,10 +8,9 @@ from typing import Any
 
 import pytest
 
-from fencepost.member import StreamClientState as S
-from fencepost.member import StreamsApp
-from fencepost.member import StreamThreadExceptionResponse as Response
-from fencepost.simulation.embedded import EmbeddedKafka
+from fencepost import EmbeddedKafka, StreamsApp
+from fencepost import StreamClientState as S
+from fencepost import StreamThreadExceptionResponse as Response
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(60)]
 

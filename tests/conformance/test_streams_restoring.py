@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
+from fencepost import EmbeddedKafka
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.kafka.changelog import KafkaChangelog
 from fencepost.member.streams.application.store import StateDirectory
-from fencepost.simulation.embedded import EmbeddedKafka
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
 

@@ -8,11 +8,10 @@ from typing import Any
 
 import pytest
 
+from fencepost import EmbeddedKafka, GroupMember, StreamsApp
+from fencepost import StreamClientState as S
+from fencepost import StreamThreadExceptionResponse as Response
 from fencepost.coordinator.config import GroupCoordinatorConfig
-from fencepost.member import StreamClientState as S
-from fencepost.member import StreamsApp
-from fencepost.member import StreamThreadExceptionResponse as Response
-from fencepost.simulation.embedded import EmbeddedKafka, GroupMember
 from fencepost.simulation.trace.schema import RowKind
 
 PROTOCOLS = ("consumer", "classic")

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from fencepost.member import StreamClientState, StreamsApp
-from fencepost.simulation.embedded import EmbeddedKafka
+from fencepost import EmbeddedKafka, StreamClientState, StreamsApp
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]
 
@@ -34,7 +33,7 @@ FAST = {
 
 VICTIM = """
 import asyncio, sys
-from fencepost.member import StreamsApp
+from fencepost import StreamsApp
 async def count(partition, records, store):
     for record in records:
         key = record.value.decode()

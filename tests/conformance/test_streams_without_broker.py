@@ -13,9 +13,8 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from fencepost.member import StreamClientState as S
-from fencepost.member import StreamsApp
-from fencepost.simulation.embedded import EmbeddedKafka
+from fencepost import EmbeddedKafka, StreamsApp
+from fencepost import StreamClientState as S
 from tests.conformance.brokers import World
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(240)]

@@ -7,8 +7,8 @@ import socket
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 
+from fencepost import EmbeddedKafka
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
-from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.live import reader
 from fencepost.simulation.live.reader import TopicPart, TopicReader
 

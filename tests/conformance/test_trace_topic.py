@@ -11,11 +11,10 @@ from pathlib import Path
 import aiokafka
 import pytest
 
+from fencepost import EmbeddedKafka, KIP848Consumer
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
-from fencepost.member import KIP848Consumer
 from fencepost.simulation.brokers.security import ClientSecurity
 from fencepost.simulation.cli.entry import main
-from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load
 from fencepost.simulation.trace.documents import TracedRow, decode

@@ -19,7 +19,7 @@ from franz_go import FranzGo
 from librdkafka import Librdkafka
 from suite import Missing, Suite
 
-from fencepost.simulation.embedded import EmbeddedKafka
+from fencepost import EmbeddedKafka
 
 FOLDER = Path(__file__).resolve().parents[2] / "out" / "suites"
 SUITES: dict[str, Callable[[], Suite]] = {

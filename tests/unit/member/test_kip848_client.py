@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
+from fencepost import KIP848Consumer
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.server.brokers import Broker
-from fencepost.member import KIP848Consumer
 from fencepost.member.kafka.streams_member import WholeTopicReader
 from fencepost.simulation.lab.chaos.group_log_tail import GroupLogTail
 

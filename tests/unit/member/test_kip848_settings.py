@@ -10,10 +10,10 @@ from aiokafka import errors
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.structs import TopicPartition as KafkaPartition
 
-import fencepost.member
+import fencepost
+from fencepost import KIP848Consumer
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member import KIP848Consumer
 from fencepost.member.base.errors import (
     CommitFailed,
     FatalMemberError,
@@ -195,9 +195,9 @@ def test_lost_partitions_are_revoked_to_those_who_know_no_better(listener, of_lo
 
 def test_the_package_stays_light_until_the_consumer_is_asked_for():
     code = (
-        "import sys, fencepost.member as member; assert not {'aiokafka', 'kio'} & set(sys.modules);"
-        "member.KIP848Consumer; assert 'aiokafka' in sys.modules"
+        "import sys, fencepost; assert not {'aiokafka', 'kio'} & set(sys.modules);"
+        "fencepost.KIP848Consumer; assert 'aiokafka' in sys.modules"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
     with pytest.raises(AttributeError, match="KIP849Consumer"):
-        _ = fencepost.member.KIP849Consumer
+        _ = fencepost.KIP849Consumer

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
+from fencepost import GlobalThread, IllegalStreamsState, StreamsApp, StreamsError
+from fencepost import StreamThreadExceptionResponse as Response
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member import GlobalThread, IllegalStreamsState, StreamsApp, StreamsError
-from fencepost.member import StreamThreadExceptionResponse as Response
 from fencepost.member.kafka import streams
 from fencepost.member.streams.application.changelog import changelog_topic, decode_change, encode_change
 from fencepost.member.streams.application.settings import check_process

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from fencepost import EmbeddedKafka
 from fencepost.coordinator.codec.registry import ApiKey, codec_of
 from fencepost.coordinator.protocol import cluster
-from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.kernel.rules import Direction, Matching
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
 from fencepost.simulation.lab.proxy.proxy import Proxy

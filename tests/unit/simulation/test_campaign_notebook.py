@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from fencepost import Campaign
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation import Campaign
 from fencepost.simulation.pipeline.analyze import analyze
 from fencepost.simulation.pipeline.campaign import campaign
 

@@ -11,13 +11,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from fencepost import EmbeddedKafka
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.coordinator.sasl.credentials import PASSWORD_VARIABLE
 from fencepost.simulation.brokers.blocking import require_topic
 from fencepost.simulation.brokers.client_config import client_security
 from fencepost.simulation.brokers.security import OPEN, ClientSecurity
 from fencepost.simulation.cli.entry import main
-from fencepost.simulation.embedded import EmbeddedKafka
 
 LOGIN = "sasl.mechanism=SCRAM-SHA-256\nsasl.username=alice\n"
 

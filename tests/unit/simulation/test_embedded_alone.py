@@ -16,7 +16,7 @@ SCRIPT = """
 import sys
 sys.modules["aiokafka"] = None
 from confluent_kafka import Consumer, Producer
-from fencepost.simulation.embedded import EmbeddedKafka
+from fencepost import EmbeddedKafka
 
 with EmbeddedKafka(topics={"orders": 3}, config={"group.initial.rebalance.delay.ms": 0}) as kafka:
     kafka.produce("orders", "first", key="k", headers={"h": "1"})

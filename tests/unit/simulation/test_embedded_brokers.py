@@ -9,8 +9,8 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
+from fencepost import EmbeddedKafka
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.embedded import EmbeddedKafka
 
 pytestmark = pytest.mark.real
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from fencepost import EmbeddedKafka
 from fencepost.coordinator.protocol.classic import JoinGroupProtocol, JoinGroupRequest, SyncGroupRequest
 from fencepost.coordinator.protocol.consumer_protocol import (
     ConsumerProtocolAssignment,
@@ -15,7 +16,6 @@ from fencepost.coordinator.protocol.consumer_protocol import (
     write_assignment,
     write_subscription,
 )
-from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.embedded.shadow import ShadowDiverged
 
 

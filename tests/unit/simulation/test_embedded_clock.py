@@ -13,9 +13,9 @@ import pytest
 from confluent_kafka import Consumer, IsolationLevel, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, NewTopic, OffsetSpec
 
+from fencepost import EmbeddedKafka
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.server.groups import GroupCoordinators
-from fencepost.simulation.embedded import EmbeddedKafka
 
 pytestmark = pytest.mark.real
 

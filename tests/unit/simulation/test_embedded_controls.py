@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from fencepost import EmbeddedKafka, GroupMember, observer
 from fencepost.coordinator.codec.offsets import CommittedPartition, OffsetCommitCall
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.consumer import validation
@@ -19,7 +20,6 @@ from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
-from fencepost.simulation.embedded import EmbeddedKafka, GroupMember, observer
 from fencepost.simulation.trace.schema import RowKind
 from tests.unit.simulation.wire_member import WireMember, kinds
 

@@ -6,10 +6,10 @@ import time
 
 import pytest
 
+from fencepost import EmbeddedKafka
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol.cluster import FindCoordinatorRequest, MetadataRequest
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
-from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.trace.schema import RowKind
 from tests.unit.simulation.wire_member import WireMember, kinds
 

@@ -18,8 +18,8 @@ from types import SimpleNamespace
 
 import pytest
 
+from fencepost import EmbeddedKafka
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
-from fencepost.simulation.embedded import EmbeddedKafka
 from tests.unit.simulation.wire_member import WireMember
 
 pytestmark = pytest.mark.real
@@ -180,6 +180,6 @@ def test_where_coroutines_stand_in_for_threads_it_says_so(
 
 @pytest.mark.parametrize("what", ['group("g")', "awaited", "bootstrap_servers"])
 def test_what_does_not_run_is_refused_without_asserts_too(what: str) -> None:
-    code = f"from fencepost.simulation.embedded import EmbeddedKafka; EmbeddedKafka().{what}"
+    code = f"from fencepost import EmbeddedKafka; EmbeddedKafka().{what}"
     done = subprocess.run([sys.executable, "-O", "-c", code], capture_output=True, text=True, check=False)
     assert "FencepostError: this Kafka is not running" in done.stderr

@@ -16,7 +16,7 @@ def test_a_plain_test_gets_one_that_blocks(run_pytest: Runs) -> None:
     printed = run_pytest(
         """
         import pytest
-        from fencepost.simulation.embedded import EmbeddedKafka
+        from fencepost import EmbeddedKafka
 
         @pytest.mark.kafka(topics={"orders": 3}, brokers=2)
         def test_plain(kafka: EmbeddedKafka) -> None:
@@ -57,7 +57,7 @@ def test_what_did_not_go_wrong_is_a_warning(run_pytest: Runs) -> None:
 
 ASYNC = """
     import pytest
-    from fencepost.simulation.embedded import AsyncEmbeddedKafka
+    from fencepost import AsyncEmbeddedKafka
 
     {marker}
     @pytest.mark.kafka(topics=["orders"])

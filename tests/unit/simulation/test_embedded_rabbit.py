@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
+from fencepost import EmbeddedRabbitStream, rabbit_groups
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.coordinator.rabbit_codec import frames
 from fencepost.coordinator.rabbit_codec.base import ChunkEntry
 from fencepost.coordinator.rabbit_codec.codec import decode, encode
 from fencepost.coordinator.rabbit_codec.fields import FIRST
 from fencepost.coordinator.rabbit_codec.frames import ConsumerUpdate, Deliver
-from fencepost.simulation.embedded import EmbeddedRabbitStream, rabbit_groups
 
 
 class Client:
@@ -281,7 +281,7 @@ def test_it_needs_no_library_of_kafkas() -> None:
     code = (
         "import sys\n"
         "sys.modules['kio'] = sys.modules['aiokafka'] = None\n"
-        "from fencepost.simulation.embedded import EmbeddedRabbitStream\n"
+        "from fencepost import EmbeddedRabbitStream\n"
         "with EmbeddedRabbitStream() as rabbit:\n"
         "    rabbit.create_stream('s')\n"
     )

@@ -20,11 +20,11 @@ import pytest
 from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader, entity_writer
 
+from fencepost import EmbeddedKafka
 from fencepost.coordinator.codec.framing import FrameBuffer
 from fencepost.coordinator.codec.registry import REGISTRY, ApiKey
 from fencepost.coordinator.protocol.ids import uuid_from_topic_id
 from fencepost.coordinator.server.turns import WORK_PER_TURN
-from fencepost.simulation.embedded import EmbeddedKafka
 from tests.kio_objects import milliseconds
 
 ERROR = "KAFKA_STORAGE_ERROR"

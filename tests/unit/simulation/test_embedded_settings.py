@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 from kio.schema.errors import ErrorCode as Known
 
+from fencepost import EmbeddedKafka
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode, FencepostError
-from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.embedded.settings import PROFILE, api_of, config_of, error_of
 
 

@@ -9,10 +9,10 @@ import confluent_kafka.admin
 import pytest
 from aiokafka.record.util import calc_crc32c
 
+from fencepost import EmbeddedKafka
 from fencepost.coordinator.codec.batches import placed
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.server.logs import PartitionLog
-from fencepost.simulation.embedded import EmbeddedKafka
 from tests.batches import batch_of
 
 pytestmark = pytest.mark.real

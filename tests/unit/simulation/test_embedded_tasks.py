@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from fencepost import EmbeddedKafka
 from fencepost.coordinator.codec.client import read_response, request_frame
 from fencepost.coordinator.codec.framing import FrameBuffer
 from fencepost.coordinator.codec.registry import ApiKey
@@ -20,7 +21,6 @@ from fencepost.coordinator.protocol.streams import (
     TaskIds,
     Topology,
 )
-from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.trace.schema import RowKind
 
 TOPOLOGY = Topology(0, (Subtopology("0", ("orders",)), Subtopology("1", ("payments",))))

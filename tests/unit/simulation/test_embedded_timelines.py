@@ -28,7 +28,7 @@ FAILING = """
 
     @pytest.fixture
     def mine():
-        from fencepost.simulation.embedded import EmbeddedKafka
+        from fencepost import EmbeddedKafka
         with EmbeddedKafka() as kafka:
             yield kafka
 

@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from fencepost import EmbeddedKafka
 from fencepost.coordinator import kinds
 from fencepost.coordinator.codec.registry import REGISTRY, ApiKey
 from fencepost.coordinator.config import GroupCoordinatorConfig
@@ -38,7 +39,6 @@ from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.server import group_apis
 from fencepost.coordinator.server.dispatch import handlers
 from fencepost.coordinator.timers import Timers
-from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.trace.schema import RowKind
 
 SHARE_HEARTBEAT = 76

@@ -405,7 +405,7 @@ def test_options_that_do_not_fit(
 def test_without_java_one_line_says_so(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from fencepost.simulation.embedded import EmbeddedKafka
+    from fencepost import EmbeddedKafka
 
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
     monkeypatch.setattr("pyspark.SparkContext._active_spark_context", None)

@@ -19,11 +19,11 @@ import aiokafka
 import pyarrow.parquet as pq
 import pytest
 
+from fencepost import EmbeddedKafka
 from fencepost.coordinator.sasl.credentials import PASSWORD_VARIABLE
 from fencepost.simulation.analyses.catalogue import ANALYSES
 from fencepost.simulation.brokers.client_config import client_security
 from fencepost.simulation.brokers.security import OPEN, ClientSecurity
-from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.live import follow as following
 from fencepost.simulation.live.follow import Followed, Snapshot, Until, follow
 from fencepost.simulation.live.group_log import WORLD, GroupLog, LogRecord

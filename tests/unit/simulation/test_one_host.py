@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from fencepost import EmbeddedKafka
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import CoordinatorHost, ManualClock
 from fencepost.coordinator.journal.memory import MemoryJournal
-from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.kernel.observers import Observer
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load

@@ -6,6 +6,7 @@ import itertools
 import socket
 from typing import Any, ClassVar
 
+from fencepost import EmbeddedKafka
 from fencepost.coordinator.codec.client import read_response, request_frame
 from fencepost.coordinator.codec.framing import FrameBuffer
 from fencepost.coordinator.codec.registry import ApiKey
@@ -13,7 +14,6 @@ from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
-from fencepost.simulation.embedded import EmbeddedKafka
 from fencepost.simulation.trace.schema import Row, RowKind
 
 VERSIONS = {ApiKey.CONSUMER_GROUP_HEARTBEAT: 1, ApiKey.OFFSET_COMMIT: 9, ApiKey.FIND_COORDINATOR: 4}

@@ -1,0 +1,159 @@
+"""Kafka's group coordinator and its members: for tests, for simulation in virtual time, for real brokers.
+
+This package is the public interface. It loads nothing before a name is used, and each name says which extra
+it needs if a library is missing:
+
+- Tests: `EmbeddedKafka`, `AsyncEmbeddedKafka`, `EmbeddedRabbitStream` (`fencepost[embedded]`).
+- Simulation: `simulate`, `load`, `RunResult`; `Campaign` for many seeds on Spark (`fencepost[spark]`).
+- Clients: `KIP848Consumer`, `StreamsApp` (`fencepost[kafka]`), `SingleActiveConsumer`.
+- Errors: `FencepostError` is what a user can correct; `EnvironmentLacks` is what the machine lacks.
+"""
+
+from __future__ import annotations
+
+TYPE_CHECKING = (
+    False  # type checkers read it as True; the module `typing` would take most of the import's time
+)
+if TYPE_CHECKING:
+    from typing import Any
+
+    from fencepost.coordinator.codec.registry import ApiKey as ApiKey
+    from fencepost.coordinator.config import GroupCoordinatorConfig as GroupCoordinatorConfig
+    from fencepost.coordinator.journal.encoding import BrokenJournal as BrokenJournal
+    from fencepost.coordinator.kinds import GroupMember as GroupMember
+    from fencepost.coordinator.protocol.errors import EnvironmentLacks as EnvironmentLacks
+    from fencepost.coordinator.protocol.errors import ErrorCode as ErrorCode
+    from fencepost.coordinator.protocol.errors import FencepostError as FencepostError
+    from fencepost.coordinator.protocol.errors import InconsistentRecord as InconsistentRecord
+    from fencepost.coordinator.protocol.errors import ProtocolError as ProtocolError
+    from fencepost.member.kafka.consumer import KIP848Consumer as KIP848Consumer
+    from fencepost.member.kafka.errors import AuthenticationError as AuthenticationError
+    from fencepost.member.kafka.streams import StreamsApp as StreamsApp
+    from fencepost.member.rabbit.transport import RabbitTransport as RabbitTransport
+    from fencepost.member.sac.consumer import ConsumerClosed as ConsumerClosed
+    from fencepost.member.sac.consumer import SingleActiveConsumer as SingleActiveConsumer
+    from fencepost.member.sac.listener import SacListener as SacListener
+    from fencepost.member.sac.offsets import OffsetSpecification as OffsetSpecification
+    from fencepost.member.sac.transport import SacSubscription as SacSubscription
+    from fencepost.member.sac.transport import SubscriptionRefused as SubscriptionRefused
+    from fencepost.member.sac.transport import UnreadableMessages as UnreadableMessages
+    from fencepost.member.streams.application.settings import GlobalThread as GlobalThread
+    from fencepost.member.streams.client_states import StreamClientState as StreamClientState
+    from fencepost.member.streams.errors import IllegalStreamsState as IllegalStreamsState
+    from fencepost.member.streams.errors import MissingSourceTopic as MissingSourceTopic
+    from fencepost.member.streams.errors import StreamsError as StreamsError
+    from fencepost.member.streams.errors import TaskAssignmentFailed as TaskAssignmentFailed
+    from fencepost.member.streams.handler import (
+        StreamThreadExceptionResponse as StreamThreadExceptionResponse,
+    )
+    from fencepost.member.streams.thread_states import StreamThreadState as StreamThreadState
+    from fencepost.simulation.embedded.groups import AsyncGroup as AsyncGroup
+    from fencepost.simulation.embedded.groups import Group as Group
+    from fencepost.simulation.embedded.kafka import AsyncEmbeddedKafka as AsyncEmbeddedKafka
+    from fencepost.simulation.embedded.kafka import EmbeddedKafka as EmbeddedKafka
+    from fencepost.simulation.embedded.logs import ReadRecord as ReadRecord
+    from fencepost.simulation.embedded.rabbit import AsyncEmbeddedRabbitStream as AsyncEmbeddedRabbitStream
+    from fencepost.simulation.embedded.rabbit import EmbeddedRabbitStream as EmbeddedRabbitStream
+    from fencepost.simulation.embedded.rabbit_endpoint import StreamMessage as StreamMessage
+    from fencepost.simulation.embedded.rabbit_groups import AsyncStreamGroup as AsyncStreamGroup
+    from fencepost.simulation.embedded.rabbit_groups import StreamConsumer as StreamConsumer
+    from fencepost.simulation.embedded.rabbit_groups import StreamGroup as StreamGroup
+    from fencepost.simulation.embedded.shadow import ShadowDiverged as ShadowDiverged
+    from fencepost.simulation.kernel.loop import TooManyEvents as TooManyEvents
+    from fencepost.simulation.kernel.observers import Violation as Violation
+    from fencepost.simulation.pipeline.notebook import Campaign as Campaign
+    from fencepost.simulation.run import RunResult as RunResult
+    from fencepost.simulation.run import simulate as simulate
+    from fencepost.simulation.scenarios.load import load as load
+
+    __version__: str
+    """The version of the installed distribution."""
+
+_MODULES = {
+    "ApiKey": "coordinator.codec.registry",
+    "AsyncEmbeddedKafka": "simulation.embedded.kafka",
+    "AsyncEmbeddedRabbitStream": "simulation.embedded.rabbit",
+    "AsyncGroup": "simulation.embedded.groups",
+    "AsyncStreamGroup": "simulation.embedded.rabbit_groups",
+    "AuthenticationError": "member.kafka.errors",
+    "BrokenJournal": "coordinator.journal.encoding",
+    "Campaign": "simulation.pipeline.notebook",
+    "ConsumerClosed": "member.sac.consumer",
+    "EmbeddedKafka": "simulation.embedded.kafka",
+    "EmbeddedRabbitStream": "simulation.embedded.rabbit",
+    "EnvironmentLacks": "coordinator.protocol.errors",
+    "ErrorCode": "coordinator.protocol.errors",
+    "FencepostError": "coordinator.protocol.errors",
+    "GlobalThread": "member.streams.application.settings",
+    "Group": "simulation.embedded.groups",
+    "GroupCoordinatorConfig": "coordinator.config",
+    "GroupMember": "coordinator.kinds",
+    "IllegalStreamsState": "member.streams.errors",
+    "InconsistentRecord": "coordinator.protocol.errors",
+    "KIP848Consumer": "member.kafka.consumer",
+    "MissingSourceTopic": "member.streams.errors",
+    "OffsetSpecification": "member.sac.offsets",
+    "ProtocolError": "coordinator.protocol.errors",
+    "RabbitTransport": "member.rabbit.transport",
+    "ReadRecord": "simulation.embedded.logs",
+    "RunResult": "simulation.run",
+    "SacListener": "member.sac.listener",
+    "SacSubscription": "member.sac.transport",
+    "ShadowDiverged": "simulation.embedded.shadow",
+    "SingleActiveConsumer": "member.sac.consumer",
+    "StreamClientState": "member.streams.client_states",
+    "StreamConsumer": "simulation.embedded.rabbit_groups",
+    "StreamGroup": "simulation.embedded.rabbit_groups",
+    "StreamMessage": "simulation.embedded.rabbit_endpoint",
+    "StreamThreadExceptionResponse": "member.streams.handler",
+    "StreamThreadState": "member.streams.thread_states",
+    "StreamsApp": "member.kafka.streams",
+    "StreamsError": "member.streams.errors",
+    "SubscriptionRefused": "member.sac.transport",
+    "TaskAssignmentFailed": "member.streams.errors",
+    "TooManyEvents": "simulation.kernel.loop",
+    "UnreadableMessages": "member.sac.transport",
+    "Violation": "simulation.kernel.observers",
+    "load": "simulation.scenarios.load",
+    "simulate": "simulation.run",
+}
+"""The module of each public name. tests/architecture compares it with the imports above."""
+
+_EXTRAS = {
+    "aiokafka": "kafka",
+    "cramjam": "embedded",
+    "crc32c": "embedded",
+    "kio": "embedded",
+    "pandas": "spark",
+    "pyarrow": "spark",
+    "pyspark": "spark",
+}
+"""The extra that brings a library."""
+
+__all__ = [*_MODULES, "__version__"]  # noqa: PLE0604  # names, which the table has as text
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("fencepost")
+    if name not in _MODULES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    try:
+        found = globals()[name] = getattr(import_module(f"fencepost.{_MODULES[name]}"), name)
+    except ModuleNotFoundError as error:
+        library = (error.name or "").partition(".")[0]
+        if library not in _EXTRAS:
+            raise
+        needed = (
+            f"{name} needs {library}, which is not installed: pip install 'fencepost[{_EXTRAS[library]}]'"
+        )
+        raise ModuleNotFoundError(needed, name=library) from error
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
