@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fencepost.coordinator.protocol.errors import FencepostError as FencepostError
     from fencepost.coordinator.protocol.errors import InconsistentRecord as InconsistentRecord
     from fencepost.coordinator.protocol.errors import ProtocolError as ProtocolError
+    from fencepost.coordinator.server.brokers import Broker as Broker
     from fencepost.member.kafka.consumer import KIP848Consumer as KIP848Consumer
     from fencepost.member.kafka.errors import AuthenticationError as AuthenticationError
     from fencepost.member.kafka.streams import StreamsApp as StreamsApp
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
     from fencepost.member.sac.consumer import ConsumerClosed as ConsumerClosed
     from fencepost.member.sac.consumer import SingleActiveConsumer as SingleActiveConsumer
     from fencepost.member.sac.listener import SacListener as SacListener
+    from fencepost.member.sac.offsets import OffsetKind as OffsetKind
     from fencepost.member.sac.offsets import OffsetSpecification as OffsetSpecification
     from fencepost.member.sac.transport import SacSubscription as SacSubscription
     from fencepost.member.sac.transport import SubscriptionRefused as SubscriptionRefused
@@ -59,12 +61,18 @@ if TYPE_CHECKING:
     from fencepost.simulation.embedded.rabbit_groups import StreamConsumer as StreamConsumer
     from fencepost.simulation.embedded.rabbit_groups import StreamGroup as StreamGroup
     from fencepost.simulation.embedded.shadow import ShadowDiverged as ShadowDiverged
+    from fencepost.simulation.failures.failure import failure_of as failure_of
+    from fencepost.simulation.failures.failure import replay as replay
+    from fencepost.simulation.failures.shrink import shrink as shrink
     from fencepost.simulation.kernel.loop import TooManyEvents as TooManyEvents
     from fencepost.simulation.kernel.observers import Violation as Violation
+    from fencepost.simulation.lab.chaos.run import run_real as run_real
+    from fencepost.simulation.lab.clusters.cluster import RealCluster as RealCluster
     from fencepost.simulation.pipeline.notebook import Campaign as Campaign
     from fencepost.simulation.run import RunResult as RunResult
     from fencepost.simulation.run import simulate as simulate
     from fencepost.simulation.scenarios.load import load as load
+    from fencepost.simulation.trace.parquet import ParquetTrace as ParquetTrace
 
     __version__: str
     """The version of the installed distribution."""
@@ -77,6 +85,7 @@ _MODULES = {
     "AsyncStreamGroup": "simulation.embedded.rabbit_groups",
     "AuthenticationError": "member.kafka.errors",
     "BrokenJournal": "coordinator.journal.encoding",
+    "Broker": "coordinator.server.brokers",
     "Campaign": "simulation.pipeline.notebook",
     "ConsumerClosed": "member.sac.consumer",
     "EmbeddedKafka": "simulation.embedded.kafka",
@@ -92,10 +101,13 @@ _MODULES = {
     "InconsistentRecord": "coordinator.protocol.errors",
     "KIP848Consumer": "member.kafka.consumer",
     "MissingSourceTopic": "member.streams.errors",
+    "OffsetKind": "member.sac.offsets",
     "OffsetSpecification": "member.sac.offsets",
+    "ParquetTrace": "simulation.trace.parquet",
     "ProtocolError": "coordinator.protocol.errors",
     "RabbitTransport": "member.rabbit.transport",
     "ReadRecord": "simulation.embedded.logs",
+    "RealCluster": "simulation.lab.clusters.cluster",
     "RunResult": "simulation.run",
     "SacListener": "member.sac.listener",
     "SacSubscription": "member.sac.transport",
@@ -114,7 +126,11 @@ _MODULES = {
     "TooManyEvents": "simulation.kernel.loop",
     "UnreadableMessages": "member.sac.transport",
     "Violation": "simulation.kernel.observers",
+    "failure_of": "simulation.failures.failure",
     "load": "simulation.scenarios.load",
+    "replay": "simulation.failures.failure",
+    "run_real": "simulation.lab.chaos.run",
+    "shrink": "simulation.failures.shrink",
     "simulate": "simulation.run",
 }
 """The module of each public name. tests/architecture compares it with the imports above."""

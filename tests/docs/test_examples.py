@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterable, Iterator
 from importlib.metadata import entry_points
 from pathlib import Path
+from textwrap import dedent
 from typing import Any, NamedTuple
 
 import pytest
@@ -22,7 +23,7 @@ from fencepost.simulation.scenarios.load import loads
 
 ROOT = Path(__file__).parents[2]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-BLOCK = re.compile(r"^(<!-- rows vary -->\n)?```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+BLOCK = re.compile(r"^(<!-- rows vary -->\n)?( *)```(\w+)\n(.*?)^\2```$", re.DOTALL | re.MULTILINE)
 SERVED = "127.0.0.1:9092"
 """The address that examples use; each test gives them a server of its own."""
 
@@ -55,8 +56,8 @@ def examples(language: str) -> list[Example]:
     for page in PAGES:
         text = page.read_text(encoding="utf-8")
         for block in BLOCK.finditer(text):
-            line = text.count("\n", 0, block.start(2)) + 1
-            found.append(Example(page.name, line, block[2], block[3], block[1] is not None))
+            line = text.count("\n", 0, block.start(3)) + 1
+            found.append(Example(page.name, line, block[3], dedent(block[4]), block[1] is not None))
     return [example for example in found if example.language == language]
 
 
@@ -100,7 +101,7 @@ def how_to_run(example: Example) -> list[str]:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("example", in_time(examples("python")), ids=name_of)
 def test_python_examples_run(example: Example, tmp_path: Path, request: pytest.FixtureRequest) -> None:
-    if "simulation.lab.clusters" in example.text:
+    if "RealCluster" in example.text:
         request.getfixturevalue("kafka_installation")
     with server() if SERVED in example.text else contextlib.nullcontext(SERVED) as address:
         script = tmp_path / "example.py"
