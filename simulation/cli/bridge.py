@@ -10,6 +10,7 @@ from cyclopts import Parameter
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli.arguments import Count, Json, writable_file
+from fencepost.simulation.cli.completion import scenario_names
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.pipeline.progress import progress_for
@@ -24,7 +25,10 @@ DEFAULT = "sac-node-failures"
 
 def bridge(
     scenario: Annotated[
-        str, Parameter(help="One of single active consumers: of the library, or a TOML file.")
+        str,
+        Parameter(
+            help="One of single active consumers: of the library, or a TOML file.", completer=scenario_names
+        ),
     ] = DEFAULT,
     /,
     *,

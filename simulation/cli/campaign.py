@@ -11,6 +11,7 @@ from cyclopts import Parameter
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli.analyze import print_tables
 from fencepost.simulation.cli.arguments import Json, writable_results
+from fencepost.simulation.cli.completion import scenario_names
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.interrupts import STOPPING, told_at_once
@@ -37,8 +38,9 @@ def campaign(
     *scenarios: Annotated[
         str,
         Parameter(
+            completer=scenario_names,
             help="Scenarios of the library, or TOML files; without, the whole library. Or one TOML file of a "
-            "campaign: scenarios, grid, options, seeds."
+            "campaign: scenarios, grid, options, seeds.",
         ),
     ],
     seeds: Annotated[

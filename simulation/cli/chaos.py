@@ -20,6 +20,7 @@ from fencepost.simulation.cli.brokers import (
     quiet_logs,
     reached,
 )
+from fencepost.simulation.cli.completion import scenario_names
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.cli.runs import (
     TraceConfig,
@@ -48,7 +49,9 @@ if TYPE_CHECKING:
 
 
 def chaos(
-    scenario: Annotated[str, Parameter(help="A scenario of the library, or a TOML file.")] = DEFAULT,
+    scenario: Annotated[
+        str, Parameter(help="A scenario of the library, or a TOML file.", completer=scenario_names)
+    ] = DEFAULT,
     /,
     *,
     cluster: Annotated[

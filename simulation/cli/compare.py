@@ -11,6 +11,7 @@ from cyclopts import Parameter
 
 from fencepost.simulation.cli.arguments import Count, Json, Seed, new_folder, writable_results
 from fencepost.simulation.cli.brokers import Kafka, Nodes, Profile, check_own, played_us, quiet_logs, reached
+from fencepost.simulation.cli.completion import scenario_names
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION
 from fencepost.simulation.pipeline.progress import Progress, progress_for
@@ -28,7 +29,9 @@ if TYPE_CHECKING:
 
 
 def compare(
-    scenario: Annotated[str, Parameter(help="A scenario of the library, or a TOML file.")] = DEFAULT,
+    scenario: Annotated[
+        str, Parameter(help="A scenario of the library, or a TOML file.", completer=scenario_names)
+    ] = DEFAULT,
     /,
     *,
     cluster: Annotated[

@@ -163,6 +163,18 @@ def _dispatch(words: list[str]) -> int:
         case ["--version" | "-V"]:
             sys.stdout.write(f"fencepost {_version()}\n")
             return 0
+        case ["--completion", *shells]:
+            from fencepost.simulation.cli.completion import SHELLS, script
+
+            if len(shells) != 1 or shells[0] not in SHELLS:
+                return _complain("", f"--completion: expected one shell of {', '.join(SHELLS)}", 2)
+            sys.stdout.write(script(shells[0]))
+            return 0
+        case ["__complete", *rest]:
+            from fencepost.simulation.cli.completion import complete
+
+            complete(rest)
+            return 0
         case ["help", name]:
             return _dispatch([name, "--help"])
         case [name, *rest] if name in BY_NAME:
@@ -225,7 +237,8 @@ def _help(out: TextIO) -> str:
         "real clients, checked after every event.\n\n"
         f"{bold}Commands{plain}\n{''.join(rows)}\n"
         f"{bold}Options{plain}\n"
-        "  --help, -h     this text; fencepost COMMAND --help tells of one command\n"
-        "  --version, -V  the version\n\n"
+        "  --help, -h          this text; fencepost COMMAND --help tells of one command\n"
+        "  --version, -V       the version\n"
+        "  --completion SHELL  a completion script for bash, zsh or fish\n\n"
         f"Every command has --json: one JSON document on stdout. NO_COLOR is honoured.\n{EXIT_CODES}\n"
     )

@@ -8,6 +8,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from fencepost.simulation.cli.arguments import Count, Json, whole
+from fencepost.simulation.cli.completion import mutant_names
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.pipeline.progress import progress_for
@@ -44,7 +45,10 @@ def explore(
         bool, Parameter(help="Members are static: their places wait for their next processes.")
     ] = False,
     max_states: Annotated[Count, Parameter(help="Stop after so many states.")] = 2_000_000,
-    mutant: Annotated[str, Parameter(help="Put a known bug back: one that docs/invariants.md lists.")] = "",
+    mutant: Annotated[
+        str,
+        Parameter(help="Put a known bug back: one that docs/invariants.md lists.", completer=mutant_names),
+    ] = "",
     json: Json = False,
 ) -> int:
     """Every interleaving of a small world: all orders of messages, timers, callbacks and faults.

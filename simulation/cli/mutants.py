@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from fencepost.simulation.cli.arguments import Count, Json
+from fencepost.simulation.cli.completion import mutant_names
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.pipeline.progress import progress_for
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def mutants(
-    *names: Annotated[str, Parameter(help="Mutants by name; without, all of them.")],
+    *names: Annotated[str, Parameter(help="Mutants by name; without, all of them.", completer=mutant_names)],
     seeds: Annotated[Count, Parameter(help="How many seeds each has to show itself, from 0 on.")] = 20,
     json: Json = False,
 ) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 from cyclopts import Parameter
 
 from fencepost.simulation.cli.arguments import Count, Json, Seed, key_values, writable_files
+from fencepost.simulation.cli.completion import mutant_names, scenario_names
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.cli.runs import (
@@ -36,7 +37,9 @@ if TYPE_CHECKING:
 
 
 def simulate(
-    scenario: Annotated[str, Parameter(help="A scenario of the library, or a TOML file.")] = DEFAULT,
+    scenario: Annotated[
+        str, Parameter(help="A scenario of the library, or a TOML file.", completer=scenario_names)
+    ] = DEFAULT,
     /,
     *,
     seed: Annotated[Seed, Parameter(help="The same seed gives the same run.")] = 1,
@@ -54,7 +57,10 @@ def simulate(
     failure: Annotated[
         Path | None, Parameter(help="If an invariant is violated, write what `replay` and `shrink` take.")
     ] = None,
-    mutant: Annotated[str, Parameter(help="Put a known bug back: one that docs/invariants.md lists.")] = "",
+    mutant: Annotated[
+        str,
+        Parameter(help="Put a known bug back: one that docs/invariants.md lists.", completer=mutant_names),
+    ] = "",
     json: Json = False,
 ) -> int:
     """One run in virtual time: a group under faults, its invariants checked after every event."""

@@ -10,6 +10,7 @@ from cyclopts import Parameter
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.member.machines import OTHERS
 from fencepost.simulation.cli.arguments import Json
+from fencepost.simulation.cli.completion import machine_names
 from fencepost.simulation.cli.output import print_json, print_text
 from fencepost.simulation.machines import TABLES, Table, document, markdown, mermaid
 from fencepost.simulation.scenarios.load import library
@@ -19,7 +20,9 @@ if TYPE_CHECKING:
 
 
 def states(
-    machine: Annotated[str | None, Parameter(help="One machine's name; all of them without.")] = None,
+    machine: Annotated[
+        str | None, Parameter(help="One machine's name; all of them without.", completer=machine_names)
+    ] = None,
     /,
     *,
     as_: Annotated[

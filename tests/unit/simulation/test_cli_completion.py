@@ -1,0 +1,73 @@
+"""Completion in shells: what the command offers, and what bash makes of its script."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fencepost.simulation.cli import main
+from fencepost.simulation.cli.commands import COMMANDS
+from fencepost.simulation.cli.completion import SHELLS
+from fencepost.simulation.machines import TABLES
+from fencepost.simulation.mutants.registry import MUTANTS
+from fencepost.simulation.scenarios.load import library_names
+
+
+def offered(capsys: pytest.CaptureFixture[str], *words: str) -> list[str]:
+    assert main(["__complete", *words]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    return [line.partition("\t")[0] for line in lines if line and not line.startswith("\x1f")]
+
+
+@pytest.mark.parametrize("command", ["simulate", "campaign", "chaos", "compare", "bridge"])
+def test_scenarios_and_files_are_offered(
+    command: str, capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "mine.toml").touch()
+    assert {*library_names(), "mine.toml"} <= {*offered(capsys, command, "")}
+
+
+def test_machines_and_mutants_are_offered(capsys: pytest.CaptureFixture[str]) -> None:
+    assert {table.name for table in TABLES} <= {*offered(capsys, "states", "")}
+    for words in (("mutants", ""), ("simulate", "--mutant", ""), ("explore", "--mutant", "")):
+        assert {*MUTANTS} <= {*offered(capsys, *words)}, words
+
+
+@pytest.mark.parametrize("shell", SHELLS)
+def test_a_script_has_all_commands_and_is_one_of_that_shell(
+    shell: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["--completion", shell]) == 0
+    script = capsys.readouterr().out
+    assert all(command.name in script for command in COMMANDS)
+    if (program := shutil.which(shell)) is not None:
+        subprocess.run([program, "-n"], input=script, text=True, check=True)
+
+
+def test_bash_completes_a_scenario(capsys: pytest.CaptureFixture[str]) -> None:
+    main(["--completion", "bash"])
+    script = capsys.readouterr().out
+    function = re.search(r"^complete .*-F (\w+) ", script, re.MULTILINE)
+    assert function is not None
+    command = f'fencepost() {{ "{sys.executable}" -m fencepost "$@"; }}\n'
+    press = (
+        f'COMP_WORDS=(fencepost simulate rolling-d); COMP_CWORD=2; {function[1]}; echo "${{COMPREPLY[@]}}"\n'
+    )
+    done = subprocess.run(
+        ["bash"], input=command + script + press, capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == ["rolling-deploy"]
+
+
+@pytest.mark.parametrize(
+    "words", [["--completion"], ["--completion", "csh"], ["--completion", "bash", "zsh"]]
+)
+def test_a_shell_that_is_none_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(words) == 2
+    assert capsys.readouterr().err == "fencepost: --completion: expected one shell of bash, zsh, fish\n"
