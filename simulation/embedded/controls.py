@@ -85,7 +85,7 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
             f"{group_id} {state_of(coordinator, group_id)}"
             for shard in brokers.groups.shards
             if (coordinator := shard.coordinator) is not None
-            for group_id in {*coordinator.kinds.group_ids(), *coordinator.offsets.group_ids()}
+            for group_id in {*coordinator.kinds.group_ids(), *coordinator.offsets.group_ids}
         )
         return f"<{name} {brokers.bootstrap_servers}, topics: {_listed(topics)}, groups: {_listed(groups)}>"
 

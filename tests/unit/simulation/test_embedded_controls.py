@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from fencepost import EmbeddedKafka, GroupMember, observer
+from fencepost import EmbeddedKafka, GroupMember
 from fencepost.coordinator.codec.offsets import CommittedPartition, OffsetCommitCall
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.consumer import validation
@@ -20,6 +20,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.logs import OfTopic
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
+from fencepost.simulation.embedded import observer
 from fencepost.simulation.trace.schema import RowKind
 from tests.unit.simulation.wire_member import WireMember, kinds
 
@@ -44,6 +45,17 @@ def test_a_group_is_seen_as_its_coordinator_sees_it(kafka: EmbeddedKafka, member
     assert kafka.group("other").state == "Dead"
     assert kafka.group("other").members() == []
     assert kafka.check() == []
+
+
+def test_it_shows_its_address_topics_and_groups(kafka: EmbeddedKafka, member: WireMember) -> None:
+    text = f"<EmbeddedKafka {kafka.bootstrap_servers}, topics: orders (4), groups: g Stable>"
+    assert repr(kafka) == text
+    assert repr(kafka.awaited) == text.replace("Embedded", "AsyncEmbedded")
+    for number in range(12):
+        kafka.create_topic(f"t{number:02}")
+    assert "t08 (1) and 3 more, groups:" in repr(kafka)
+    other = EmbeddedKafka()
+    assert repr(other) == "<EmbeddedKafka, not running>"
 
 
 def test_stable_is_who_has_confirmed(kafka: EmbeddedKafka) -> None:

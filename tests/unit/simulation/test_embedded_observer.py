@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from fencepost import EmbeddedKafka, observer
+from fencepost import EmbeddedKafka
 from fencepost.coordinator.codec.groups import LeaveGroupCall
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol.classic import (
@@ -22,6 +22,7 @@ from fencepost.coordinator.protocol.consumer import LeaveGroupRequest
 from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolSubscription, write_subscription
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.simulation.checkers.coordination import Coordination
+from fencepost.simulation.embedded import observer
 from fencepost.simulation.trace.schema import RowKind
 from tests.unit.simulation.wire_member import WireMember
 

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 
-from fencepost import EmbeddedRabbitStream, rabbit_groups
+from fencepost import EmbeddedRabbitStream
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.coordinator.rabbit_codec import frames
 from fencepost.coordinator.rabbit_codec.base import ChunkEntry
 from fencepost.coordinator.rabbit_codec.codec import decode, encode
 from fencepost.coordinator.rabbit_codec.fields import FIRST
 from fencepost.coordinator.rabbit_codec.frames import ConsumerUpdate, Deliver
+from fencepost.simulation.embedded import rabbit_groups
 
 
 class Client:
