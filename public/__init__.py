@@ -135,17 +135,6 @@ _MODULES = {
 }
 """The module of each public name. tests/architecture compares it with the imports above."""
 
-_EXTRAS = {
-    "aiokafka": "kafka",
-    "cramjam": "embedded",
-    "crc32c": "embedded",
-    "kio": "embedded",
-    "pandas": "spark",
-    "pyarrow": "spark",
-    "pyspark": "spark",
-}
-"""The extra that brings a library."""
-
 __all__ = [*_MODULES, "__version__"]  # noqa: PLE0604  # names, which the table has as text
 
 
@@ -161,12 +150,12 @@ def __getattr__(name: str) -> Any:
     try:
         found = globals()[name] = getattr(import_module(f"fencepost.{_MODULES[name]}"), name)
     except ModuleNotFoundError as error:
+        from fencepost.simulation.cli.entry import EXTRAS
+
         library = (error.name or "").partition(".")[0]
-        if library not in _EXTRAS:
+        if library not in EXTRAS:
             raise
-        needed = (
-            f"{name} needs {library}, which is not installed: pip install 'fencepost[{_EXTRAS[library]}]'"
-        )
+        needed = f"{name} needs {library}, which is not installed: pip install 'fencepost[{EXTRAS[library]}]'"
         raise ModuleNotFoundError(needed, name=library) from error
     return found
 

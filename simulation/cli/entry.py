@@ -27,7 +27,7 @@ EXIT_CODES = (
     "2 wrong usage or input, 3 the environment lacks something."
 )
 
-_EXTRAS = {
+EXTRAS = {
     "aiokafka": "kafka",
     "cramjam": "embedded",
     "crc32c": "embedded",
@@ -195,9 +195,9 @@ def _run(name: str, words: list[str]) -> int:
         return _complain(name, str(error), error.exit_code)
     except ModuleNotFoundError as error:
         library = (error.name or "").partition(".")[0]
-        if library not in _EXTRAS:
+        if library not in EXTRAS:
             raise
-        extra = _EXTRAS[library]
+        extra = EXTRAS[library]
         return _complain(
             name, f"needs {library}, which is not installed: pip install 'fencepost[{extra}]'", 3
         )

@@ -143,7 +143,8 @@ def test_what_a_user_can_mend_is_one_line(
 
 
 @pytest.mark.parametrize(
-    ("module", "extra"), [("pyspark", "spark"), ("pyarrow.parquet", "spark"), ("kio", "kafka")]
+    ("module", "extra"),
+    [("pyspark", "spark"), ("pyarrow.parquet", "spark"), ("kio", "embedded"), ("aiokafka", "kafka")],
 )
 def test_a_missing_extra_is_named(
     module: str,
