@@ -97,6 +97,10 @@ def test_the_lock_pins_every_dependency_by_hash_and_names_no_host() -> None:
         assert name.strip() in pinned, requirement
 
 
+def test_the_workflow_runs_what_anyone_can_run() -> None:
+    assert "- run: .ci/run\n" in (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+
+
 def test_uv_sees_new_files_and_links_them() -> None:
     uv = PROJECT["tool"]["uv"]
     assert uv["config-settings"] == {"editable_mode": "strict"}
