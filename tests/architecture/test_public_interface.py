@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -42,6 +43,13 @@ def test_type_checkers_see_what_python_imports() -> None:
     assert declared() == fencepost._MODULES
     assert list(fencepost._MODULES) == sorted(fencepost._MODULES)
     assert set(fencepost.__all__) == {*declared(), "__version__"} >= PROMISED
+
+
+def test_the_page_of_the_interface_has_every_name() -> None:
+    page = (ROOT / "docs" / "python.md").read_text()
+    rows = [line.split("|")[1] for line in page.splitlines() if line.startswith("| `")]
+    named = [name for row in rows for name in re.findall(r"`(\w+)`", row)]
+    assert sorted(named) == sorted(fencepost.__all__)
 
 
 @pytest.mark.parametrize("name", sorted(fencepost.__all__))
