@@ -53,9 +53,9 @@ def explore(
     state is judged by the invariants, and from each the group must be able to settle. What is wrong is shown
     with the shortest way there.
     """
-    from fencepost.simulation.failures.failure import with_mutant
     from fencepost.simulation.lab.explorer.explore import explore as walk
     from fencepost.simulation.lab.explorer.roles import USUAL_FAULTS
+    from fencepost.simulation.mutants.registry import with_mutant
 
     configure_logs()
     with (

@@ -10,13 +10,14 @@ import multiprocessing
 import resource
 from collections.abc import Iterable, Iterator, Sequence
 from multiprocessing.connection import Connection
+from types import CodeType
 from typing import Final, Literal, TypeAlias
 
 import msgspec
 
 from fencepost.simulation.kernel.loop import TooManyEvents
 from fencepost.simulation.kernel.observers import RAISED
-from fencepost.simulation.lab.mutation.mutants import (
+from fencepost.simulation.mutants.automatic import (
     AutomaticMutant,
     ReachedStatements,
     function_of,
@@ -83,8 +84,17 @@ def schedule(scenarios: Sequence[str], seeds: int) -> list[RunKey]:
     return [(scenario, seed) for seed in range(seeds) for scenario in scenarios]
 
 
-def healthy_runs(keys: Iterable[RunKey]) -> Iterator[HealthyRun]:
-    """Run the code as it is. This process notes statements from then on, so let it do nothing else."""
+def healthy_runs(keys: Sequence[RunKey]) -> list[HealthyRun]:
+    """Run the code as it is, in a process of its own: there every statement is noted from then on."""
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.apply(_noted_runs, (keys,))
+
+
+def _noted_runs(keys: Sequence[RunKey]) -> list[HealthyRun]:
+    return list(_noted(keys))
+
+
+def _noted(keys: Iterable[RunKey]) -> Iterator[HealthyRun]:
     notes = ReachedStatements()
     for scenario, seed in keys:
         notes.clear()
@@ -111,13 +121,15 @@ def runs_for(mutant: AutomaticMutant, healthy: Sequence[HealthyRun], most: int) 
     return found
 
 
-def judge(mutant: AutomaticMutant, runs: Sequence[HealthyRun]) -> Judgement:
-    """Judge a mutant by these runs, in a process of its own."""
+def judge(mutant: AutomaticMutant, runs: Sequence[HealthyRun], *, code: CodeType | None = None) -> Judgement:
+    """Judge a mutant by these runs, in a process of its own; `code` takes the place of the mutant's."""
     if not runs:
         return Judgement(mutant=mutant, verdict="unreached")
     context = multiprocessing.get_context("fork")
     ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_judge_and_send, args=(mutant, runs, theirs), daemon=True)
+    process = context.Process(
+        target=_judge_and_send, args=(mutant, code or mutated_code(mutant), runs, theirs), daemon=True
+    )
     process.start()
     theirs.close()
     at, how = 0, "does not end"
@@ -143,12 +155,14 @@ def judge(mutant: AutomaticMutant, runs: Sequence[HealthyRun]) -> Judgement:
     )
 
 
-def _judge_and_send(mutant: AutomaticMutant, runs: Sequence[HealthyRun], connection: Connection) -> None:
+def _judge_and_send(
+    mutant: AutomaticMutant, code: CodeType, runs: Sequence[HealthyRun], connection: Connection
+) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     function = function_of(mutant.module, mutant.function)
     assert function is not None
-    with with_code(function, mutated_code(mutant)):
+    with with_code(function, code):
         connection.send(_verdict(mutant, runs, connection))
 
 

@@ -4,27 +4,27 @@ from __future__ import annotations
 
 import functools
 import hashlib
-import math
 import pickle
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
 import pyarrow as pa
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+from fencepost.simulation.analyses.comparison import share_interval
+from fencepost.simulation.lab.mutation.allowed import allowed_because
 from fencepost.simulation.lab.mutation.judge import (
     HealthyRun,
     Judgement,
     RunKey,
-    Verdict,
     healthy_runs,
     judge,
     runs_for,
     schedule,
 )
-from fencepost.simulation.lab.mutation.mutants import CORES, AutomaticMutant, all_mutants
+from fencepost.simulation.mutants.automatic import CORES, AutomaticMutant, all_mutants
 from fencepost.simulation.pipeline.progress import Progress, Silent
 from fencepost.simulation.pipeline.session import (
     LOCAL,
@@ -41,8 +41,8 @@ if TYPE_CHECKING:
 
 SEEDS: Final = 100
 """Runs that each mutant gets."""
-_Z: Final = 1.96
-"""Of an interval that holds the value in 95 of 100 samples."""
+LEAST_SCORE: Final = 0.9
+MOST_UNREACHED: Final = 0.1
 _A_SLICE: Final = 4
 """Mutants that a Spark task judges."""
 
@@ -58,28 +58,30 @@ class CoreScore(msgspec.Struct, frozen=True, kw_only=True):
     no_effect: int
     killed: int
     crashed: int
+    allowed: int
+    """Those that survived and that the protocol allows, see `ALLOWED`."""
     survived: int
-
-    @property
-    def score(self) -> float | None:
-        """The share of mutants killed among those that change behaviour; crashes do not count."""
-        changing = self.killed + self.survived
-        return self.killed / changing if changing else None
-
-    @property
-    def interval(self) -> tuple[float, float]:
-        """Where the score of all mutants lies, with 95 % confidence (Wilson)."""
-        return wilson(self.killed, self.killed + self.survived)
+    """Those that no checker reports although it should."""
+    score: float | None
+    """The share killed by a checker among those killed and survived; None if there are none."""
+    score_low: float
+    """The score of all mutants of the core lies between these, with 95 % confidence."""
+    score_high: float
 
 
-def wilson(hits: int, tries: int) -> tuple[float, float]:
-    """Return the 95 % interval of a share, after Wilson; 0 to 1 without tries."""
-    if not tries:
-        return 0.0, 1.0
-    share, square = hits / tries, _Z * _Z
-    middle = (share + square / (2 * tries)) / (1 + square / tries)
-    half = _Z * math.sqrt(share * (1 - share) / tries + square / (4 * tries * tries)) / (1 + square / tries)
-    return max(0.0, middle - half), min(1.0, middle + half)
+class MutationReport(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of judging."""
+
+    seeds: int
+    """Runs that each mutant got at most."""
+    reached: bool
+    """Whether every core has the least score, and few enough mutants that no run reaches."""
+    cores: list[CoreScore]
+    modules: list[CoreScore]
+    survivors: list[Judgement]
+    allowed: list[tuple[Judgement, str]]
+    """Survivors that the protocol allows, each with the reason."""
+    unreached: list[Judgement]
 
 
 def chosen_mutants(
@@ -150,7 +152,7 @@ def _without_statements(runs: list[HealthyRun]) -> list[HealthyRun]:
 
 
 def _healthy(keys: Sequence[RunKey]) -> Iterator[HealthyRun]:
-    return healthy_runs(keys)
+    yield from healthy_runs(keys)
 
 
 def _judged(work: Sequence[tuple[AutomaticMutant, list[HealthyRun]]]) -> Iterator[Judgement]:
@@ -204,24 +206,53 @@ def _work(
             yield pa.RecordBatch.from_pydict({"result": pa.array(results, pa.binary())})
 
 
-def scores(
-    judgements: Iterable[Judgement], *, by: Callable[[AutomaticMutant], str] = lambda mutant: mutant.core
-) -> Mapping[str, CoreScore]:
-    """Return the score of each core, or of each group that `by` names."""
+def mutation_report(judgements: Sequence[Judgement], seeds: int) -> MutationReport:
+    """Count judgements by core and by module."""
+    cores = _scores(judgements, lambda mutant: mutant.core)
+    survived = sorted(
+        (each for each in judgements if each.verdict == "survived"), key=lambda each: each.mutant
+    )
+    reasons = [(each, allowed_because(each.mutant)) for each in survived]
+    return MutationReport(
+        seeds=seeds,
+        reached=all(
+            (each.score is None or each.score >= LEAST_SCORE)
+            and each.unreached <= MOST_UNREACHED * each.judged
+            for each in cores
+        ),
+        cores=cores,
+        modules=_scores(judgements, lambda mutant: mutant.module),
+        survivors=[each for each, reason in reasons if not reason],
+        allowed=[(each, reason) for each, reason in reasons if reason],
+        unreached=sorted(
+            (each for each in judgements if each.verdict == "unreached"), key=lambda each: each.mutant
+        ),
+    )
+
+
+def _scores(judgements: Iterable[Judgement], by: Callable[[AutomaticMutant], str]) -> list[CoreScore]:
     all_of = Counter(by(mutant) for mutant in all_mutants())
-    found: dict[str, Counter[Verdict]] = {}
+    found: dict[str, Counter[str]] = {}
     for each in judgements:
-        found.setdefault(by(each.mutant), Counter())[each.verdict] += 1
-    return {
-        name: CoreScore(
-            name=name,
-            mutants=all_of[name],
-            judged=counts.total(),
-            unreached=counts["unreached"],
-            no_effect=counts["no-effect"],
-            killed=counts["killed"],
-            crashed=counts["crashed"],
-            survived=counts["survived"],
-        )
-        for name, counts in sorted(found.items())
-    }
+        allowed = each.verdict == "survived" and allowed_because(each.mutant)
+        found.setdefault(by(each.mutant), Counter())["allowed" if allowed else each.verdict] += 1
+    return [_score(name, all_of[name], counts) for name, counts in sorted(found.items())]
+
+
+def _score(name: str, mutants: int, counts: Counter[str]) -> CoreScore:
+    changing = counts["killed"] + counts["survived"]
+    low, high = share_interval(counts["killed"], changing)
+    return CoreScore(
+        name=name,
+        mutants=mutants,
+        judged=counts.total(),
+        unreached=counts["unreached"],
+        no_effect=counts["no-effect"],
+        killed=counts["killed"],
+        crashed=counts["crashed"],
+        allowed=counts["allowed"],
+        survived=counts["survived"],
+        score=counts["killed"] / changing if changing else None,
+        score_low=low,
+        score_high=high,
+    )

@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.lab.mutation.operators import Edit, Function, edits
+from fencepost.simulation.mutants.operators import Edit, Function, edits
 
 PACKAGE: Final = "fencepost"
 
@@ -97,30 +97,37 @@ def _functions(body: list[ast.stmt], prefix: str) -> Iterator[tuple[str, Functio
             yield from _functions(node.body, f"{prefix}{node.name}.")
 
 
-def mutants_of(module: str, core: str) -> Iterator[AutomaticMutant]:
-    """Yield every mutant of a module."""
+@functools.cache
+def mutants_of(module: str, core: str) -> tuple[AutomaticMutant, ...]:
+    """Return every mutant of a module."""
     _, source = _source(module)
-    for qualified, node in functions(ast.parse(source)):
-        if function_of(module, qualified) is None:
-            continue
-        for number, edit in enumerate(edits(node)):
-            yield AutomaticMutant(
-                name=f"{module}:{qualified}#{number}",
-                core=core,
-                module=module,
-                function=qualified,
-                number=number,
-                operator=edit.operator,
-                line=edit.line,
-                statement=edit.statement,
-                before=edit.before,
-                after=edit.after,
-            )
+    return tuple(
+        AutomaticMutant(
+            name=f"{module}:{qualified}#{number}",
+            core=core,
+            module=module,
+            function=qualified,
+            number=number,
+            operator=edit.operator,
+            line=edit.line,
+            statement=edit.statement,
+            before=edit.before,
+            after=edit.after,
+        )
+        for qualified, node in functions(ast.parse(source))
+        if function_of(module, qualified) is not None
+        for number, edit in enumerate(edits(node))
+    )
 
 
 def all_mutants() -> list[AutomaticMutant]:
     """Return every mutant of the cores, in the order of modules and lines."""
     return [mutant for module, core in core_modules() for mutant in mutants_of(module, core)]
+
+
+def is_automatic(name: str) -> bool:
+    """Return whether this is how automatic mutants are named, and known bugs are not."""
+    return ":" in name
 
 
 def mutant_named(name: str) -> AutomaticMutant:
@@ -137,7 +144,7 @@ def mutant_named(name: str) -> AutomaticMutant:
             break
     raise FencepostError(
         f"there is no automatic mutant {name}; expected a name such as"
-        " coordinator.consumer.heartbeat:heartbeat#12, as `fencepost mutants --automatic` lists them"
+        " coordinator.consumer.heartbeat:heartbeat#12, as `fencepost mutants --automatic --list` lists them"
     )
 
 

@@ -20,7 +20,7 @@ class Edit(NamedTuple):
     line: int
     """The line of the source, from 1 on."""
     statement: int
-    """The line of the innermost statement that holds it; a run that reaches the statement may see the edit."""
+    """The line of the innermost statement that holds it: who reaches that may see the edit."""
     before: str
     after: str
     make: Callable[[], None]
@@ -45,8 +45,15 @@ _CALLS: Final = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _COPIES: Final = ("replace", "_replace", "__replace__")
 """Functions that return a copy with some fields changed."""
 
-_KEPT: Final = (ast.Assert, ast.Import, ast.ImportFrom, ast.Global, ast.Nonlocal, ast.Pass)
-_NESTED: Final = (ast.ClassDef,)
+_KEPT: Final = (
+    ast.Assert,
+    ast.ClassDef,
+    ast.Global,
+    ast.Import,
+    ast.ImportFrom,
+    ast.Nonlocal,
+    ast.Pass,
+)
 
 _RETURNS: Final[dict[str, Callable[[], ast.expr]]] = {
     "tuple": lambda: ast.Tuple([], ast.Load()),
@@ -164,14 +171,29 @@ def _block(body: list[ast.stmt], *, docstring: bool = False) -> Iterator[Edit]:
 
 
 def _statement(body: list[ast.stmt], index: int, statement: ast.stmt) -> Iterator[Edit]:
-    line = statement.lineno
     if isinstance(statement, _KEPT):
-        return
-    if isinstance(statement, _NESTED):
         return
     if isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef):
         yield from _block(statement.body, docstring=True)
         return
+    yield from _whole_statement(body, index, statement)
+    if isinstance(statement, ast.Raise):
+        return  # the text of a refusal is nobody's behaviour
+    yield from _expressions(statement, statement.lineno)
+    yield from _blocks(statement)
+
+
+def _blocks(statement: ast.stmt) -> Iterator[Edit]:
+    for name in ("body", "orelse", "finalbody"):
+        inner = getattr(statement, name, None)
+        if isinstance(inner, list):
+            yield from _block(inner)
+    for part in (*getattr(statement, "handlers", ()), *getattr(statement, "cases", ())):
+        yield from _block(part.body)
+
+
+def _whole_statement(body: list[ast.stmt], index: int, statement: ast.stmt) -> Iterator[Edit]:
+    line = statement.lineno
     if _may_be_dropped(statement):
 
         def drop() -> None:
@@ -186,17 +208,6 @@ def _statement(body: list[ast.stmt], index: int, statement: ast.stmt) -> Iterato
             statement.iter = ast.copy_location(ast.Tuple([], ast.Load()), statement.iter)
 
         yield Edit("skip-loop", line, line, f"for … in {_text(statement.iter)}", "for … in ()", skip)
-    if isinstance(statement, ast.Raise):
-        return  # the text of a refusal is nobody's behaviour
-    yield from _expressions(statement, line)
-    for name in ("body", "orelse", "finalbody"):
-        inner = getattr(statement, name, None)
-        if isinstance(inner, list):
-            yield from _block(inner)
-    for handler in getattr(statement, "handlers", ()):
-        yield from _block(handler.body)
-    for case in getattr(statement, "cases", ()):
-        yield from _block(case.body)
 
 
 def _may_be_dropped(statement: ast.stmt) -> bool:
@@ -217,12 +228,12 @@ def _negated(statement: ast.If) -> Iterator[Edit]:
     def put(node: ast.expr) -> None:
         statement.test = node
 
-    negated = test.operand if _is_not(test) else ast.UnaryOp(ast.Not(), test)
+    negated = (
+        test.operand
+        if isinstance(test, ast.UnaryOp) and isinstance(test.op, ast.Not)
+        else ast.UnaryOp(ast.Not(), test)
+    )
     yield _replacing("swap-branches", _Place(statement.lineno, put), test, negated)
-
-
-def _is_not(node: ast.expr) -> bool:
-    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)
 
 
 def _names_type_checking(test: ast.expr) -> bool:
@@ -234,7 +245,9 @@ def _expressions(statement: ast.stmt, line: int) -> Iterator[Edit]:
         if field in ("annotation", "targets", "target", "names"):
             continue
         if isinstance(value, ast.expr):
-            yield from _expression(value, _Place(line, _setter(statement, field)), whole_test=True)
+            yield from _expression(
+                value, _Place(line, _setter(statement, field)), negated=isinstance(statement, ast.If)
+            )
         elif isinstance(value, list) and field == "items":
             for item in value:
                 yield from _expression(item.context_expr, _Place(line, _setter(item, "context_expr")))
@@ -255,7 +268,8 @@ def _item_setter(items: list[Any], index: int) -> Callable[[ast.expr], None]:
     return put
 
 
-def _expression(node: ast.expr, place: _Place, *, whole_test: bool = False) -> Iterator[Edit]:
+def _expression(node: ast.expr, place: _Place, *, negated: bool = False) -> Iterator[Edit]:
+    """Yield the edits below; an expression whose statement is `negated` as a whole is not negated again."""
     match node:
         case ast.JoinedStr() | ast.Lambda(args=ast.arguments(), body=ast.Constant()):
             return
@@ -263,7 +277,7 @@ def _expression(node: ast.expr, place: _Place, *, whole_test: bool = False) -> I
             yield from _comparison(node, place)
         case ast.BoolOp():
             yield from _boolean(node, place)
-        case ast.UnaryOp(op=ast.Not()) if not whole_test:
+        case ast.UnaryOp(op=ast.Not()) if not negated:
             yield _replacing("drop-not", place, node, node.operand)
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant()):
             return
@@ -343,7 +357,10 @@ def _constant(node: ast.Constant, place: _Place) -> Iterator[Edit]:
     if isinstance(value, bool):
         yield _replacing("constant", place, node, ast.Constant(not value))
     elif isinstance(value, int | float):
-        for other in {0: (1,), 1: (0, 2)}.get(value, (value // 2, value * 2)):
+        others: tuple[int | float, ...] = (value // 2, value * 2)
+        if value in (0, 1):
+            others = (1,) if value == 0 else (0, 2)
+        for other in others:
             yield _replacing("constant", place, node, ast.Constant(other))
 
 
