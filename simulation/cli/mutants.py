@@ -1,4 +1,4 @@
-"""`fencepost mutants`: bugs that are put back or made up. Do the checkers see them?"""
+"""`fencepost mutants`: put known bugs back, or change the cores in small ways, and count what is noticed."""
 
 from __future__ import annotations
 

@@ -13,7 +13,6 @@ import inspect
 import pkgutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from types import CodeType, FunctionType, ModuleType
 from typing import Any, Final
 
@@ -80,7 +79,7 @@ def _source(module: str) -> tuple[str, str]:
     found = importlib.import_module(f"{PACKAGE}.{module}")
     path = inspect.getsourcefile(found)
     assert path is not None
-    return path, Path(path).read_text(encoding="utf-8")
+    return path, inspect.getsource(found)
 
 
 def functions(tree: ast.Module) -> Iterator[tuple[str, Function]]:

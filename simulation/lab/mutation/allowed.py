@@ -16,6 +16,16 @@ ALLOWED: Final[Mapping[tuple[str, str, str], str]] = {
         "False",
         "True",
     ): "Whether a closed consumer may be closed again is asked of its API only; unit tests judge it.",
+    (
+        "member.sac.consumer:SingleActiveConsumer._clock",
+        "self._chosen_clock is None",
+        "self._chosen_clock is not None",
+    ): "The clock of a simulated consumer is the loop's, which is the one that it would choose itself.",
+    (
+        "coordinator.assign.java_order:string_hash",
+        "2 ** 31",
+        "2",
+    ): "The hash only decides the order in which equal tasks are dealt out; any order is allowed.",
 }
 """The reason by function, what stood there, and what stands there instead."""
 

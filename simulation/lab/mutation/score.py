@@ -25,13 +25,13 @@ from fencepost.simulation.lab.mutation.judge import (
     schedule,
 )
 from fencepost.simulation.mutants.automatic import CORES, AutomaticMutant, all_mutants
+from fencepost.simulation.pipeline.jobs import run_job
 from fencepost.simulation.pipeline.progress import Progress, Silent
 from fencepost.simulation.pipeline.session import (
     LOCAL,
     check_can_start,
     error_text,
     is_of_spark,
-    run_job,
     spark_session,
 )
 from fencepost.simulation.scenarios.load import library_names
