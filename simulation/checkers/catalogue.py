@@ -45,6 +45,10 @@ _BY_NAME: Final[Mapping[str, RealJudgement]] = {
     "target-balanced": _yes("Ranges except of topics that changed within the second before."),
     "target-sticky": _yes("Except of topics that changed within the second before."),
     "timers-armed": _no("Timers are in no record."),
+    "members-kept": _no("When a member was heard is in no record."),
+    "epoch-caused": _yes("That there is a cause; several changes may be seen as one."),
+    "target-due": _no("An assignor that runs in the background takes its own time."),
+    "heartbeat-reconciles": _REQUEST,
     "metadata-hash": _no("Kafka's digest is its own (XXH3), and private to its journal."),
     "bounded-memory": _yes("What the journal keeps of members; timers and contacts are in no record."),
     "reply-equals-state": _yes("Of replies that members report: epoch and partitions are on record."),
@@ -110,6 +114,11 @@ _ALL: Final = (
         "KIP-848, Group Epoch, Member Epoch",
     ),
     Invariant(
+        "epoch-caused",
+        "The group epoch is raised by one for a change of what targets depend on, and for nothing else.",
+        "KIP-848, Group Epoch, Static Membership",
+    ),
+    Invariant(
         "epochs-ordered",
         "Member epoch <= target epoch <= group epoch; the previous epoch <= the member's.",
         "KIP-848, Assignment Epoch",
@@ -166,12 +175,22 @@ _ALL: Final = (
         "KIP-848, Assignors",
     ),
     Invariant(
+        "target-due",
+        "A target is for the newest epoch, made with the first heartbeat after the assignment interval.",
+        "KIP-848, Target Assignment; KIP-1263",
+    ),
+    Invariant(
         "static-bijection", "Instance ids and static members name each other, one to one.", "KAFKA-20747"
     ),
     Invariant(
         "timers-armed",
         "Each member has a session timer, each UNREVOKED one a rebalance timer of its epoch.",
         "KIP-848, Member Session Management",
+    ),
+    Invariant(
+        "members-kept",
+        "A member is removed when it leaves, or when its session or rebalance timeout has passed.",
+        "KIP-848, Member Session Management, Rebalance Timeout",
     ),
     Invariant(
         "empty-group",
@@ -218,6 +237,11 @@ _ALL: Final = (
         "heartbeat-answers",
         "A heartbeat is accepted, or refused with the one right error, by its epoch.",
         "KIP-848, Member Epoch; KAFKA-19233",
+    ),
+    Invariant(
+        "heartbeat-reconciles",
+        "A heartbeat takes its member as far towards the target as other members allow.",
+        "KIP-848, Reconciliation of the group",
     ),
     Invariant(
         "commit-fenced",

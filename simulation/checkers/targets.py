@@ -51,7 +51,7 @@ class Targets:
             subscriptions = subscriptions_of(group, step.image)
             yield from self._covers(step, subscriptions)
             yield from self._within_subscriptions(step, subscriptions)
-            if not _is_taken_over(step):
+            if not is_taken_over(step):
                 yield from self._balanced(step, subscriptions)
             yield from _digest(step)
 
@@ -112,7 +112,7 @@ class Targets:
             yield from _ranges(step, subscriptions)
 
 
-def _is_taken_over(step: GroupStep) -> bool:
+def is_taken_over(step: GroupStep) -> bool:
     """Whether the group was a classic one until now: its members keep what their own assignor gave them."""
     return any(type(record.key) is GroupMetadataKey for record in step.outcome.records)
 

@@ -13,6 +13,7 @@ from fencepost.simulation.mutants.classic import CLASSIC_MUTANTS
 from fencepost.simulation.mutants.coordinators import COORDINATOR_MUTANTS
 from fencepost.simulation.mutants.members import MEMBER_MUTANTS
 from fencepost.simulation.mutants.mutant import Mutant
+from fencepost.simulation.mutants.rebalances import REBALANCE_MUTANTS
 from fencepost.simulation.mutants.sac import SAC_MUTANTS
 from fencepost.simulation.mutants.slips import SLIPS
 from fencepost.simulation.mutants.streams import STREAMS_MUTANTS
@@ -23,6 +24,7 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         *COORDINATOR_MUTANTS,
         *MEMBER_MUTANTS,
         *SLIPS,
+        *REBALANCE_MUTANTS,
         *CLASSIC_MUTANTS,
         *SAC_MUTANTS,
         *STREAMS_MUTANTS,

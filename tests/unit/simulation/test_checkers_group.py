@@ -336,7 +336,7 @@ def test_a_revocation_that_never_ends_is_flagged_at_the_end(history):
     members = dict(history.group.members)
     assert not list(history.reconciliation.overdue("g", members, 1100))
     assert [name for name, _ in history.reconciliation.overdue("g", members, 1101)] == ["revocation-bounded"]
-    history.reconciliation.restart_clocks(500)
+    history.reconciliation.loaded(500)
     assert not list(history.reconciliation.overdue("g", members, 1101))
 
 

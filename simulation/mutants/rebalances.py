@@ -1,0 +1,129 @@
+"""Slips about when: members are removed, groups rebalance, targets are made; and about what targets are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+import fencepost.coordinator.consumer.heartbeat as heartbeats
+from fencepost.coordinator.consumer import leaving
+from fencepost.coordinator.consumer.group import ConsumerGroup
+from fencepost.coordinator.consumer.member import ConsumerGroupMember
+from fencepost.coordinator.consumer.soft import ConsumerSoftState, MemberContact
+from fencepost.coordinator.consumer.target import replaced_id
+from fencepost.coordinator.protocol.ids import Partitions
+from fencepost.coordinator.protocol.records import ConsumerGroupMetadataKey, Record
+from fencepost.simulation.mutants.coordinators import CHURN
+from fencepost.simulation.mutants.mutant import Mutant, Patch
+from fencepost.simulation.mutants.slips import NOBODY
+
+_Function = Callable[..., Any]
+_MISSED_MS: Final = 30_000
+"""How long a coordinator that takes over has heard of nobody, as it believes."""
+
+
+def _half(original: _Function) -> _Function:
+    def session_ms(self: ConsumerSoftState, group_id: str, contact: MemberContact) -> int:
+        whole: int = original(self, group_id, contact)
+        return whole // 2
+
+    return session_ms
+
+
+def _sessions_go_on(original: _Function) -> _Function:
+    """A session counts from before the load, though nobody could be heard meanwhile."""
+
+    def rebuild(self: ConsumerSoftState, groups: Mapping[str, ConsumerGroup], now_ms: int) -> None:
+        original(self, groups, now_ms)
+        for group_id, soft in self.groups.items():
+            for member_id, contact in soft.contacts.items():
+                contact.last_ms -= _MISSED_MS
+                self._arm_session(group_id, member_id, contact)
+
+    return rebuild
+
+
+def _return_is_a_change(original: _Function) -> _Function:
+    """A static member that comes back is taken for a new one."""
+
+    def change(group: ConsumerGroup, old: Any, new: ConsumerGroupMember, *rest: Any) -> Any:
+        found = original(group, old, new, *rest)
+        returned = replaced_id(group, new) is not None
+        return msgspec.structs.replace(found, raises_epoch=True) if returned else found
+
+    return change
+
+
+def _nobody_else_hears(original: _Function) -> _Function:
+    def removal_records(*arguments: Any) -> tuple[Record, ...]:
+        records: tuple[Record, ...] = original(*arguments)
+        return tuple(record for record in records if not isinstance(record.key, ConsumerGroupMetadataKey))
+
+    return removal_records
+
+
+def _at_any_time(original: _Function) -> _Function:
+    return lambda *arguments: True
+
+
+def _silence_waits(original: _Function) -> _Function:
+    """A heartbeat that lists no partitions is a sign of life, and nothing else."""
+
+    def reconcile(member: ConsumerGroupMember, *, owned: Partitions | None, **named: Any) -> Any:
+        return member if owned is None else original(member, owned=owned, **named)
+
+    return reconcile
+
+
+REBALANCE_MUTANTS: Final = (
+    Mutant(
+        "half-sessions",
+        NOBODY,
+        "Sessions are half as long as they should be.",
+        ("members-kept",),
+        ("coordinator-failover", "partitioned-members", "crash-and-return"),
+        (Patch(ConsumerSoftState, "_session_ms", _half),),
+    ),
+    Mutant(
+        "sessions-go-on",
+        NOBODY,
+        "A coordinator that takes over counts sessions from before it has loaded.",
+        ("members-kept",),
+        ("coordinator-crash-loop", "rolling-deploy"),
+        (Patch(ConsumerSoftState, "rebuild", _sessions_go_on),),
+    ),
+    Mutant(
+        "return-rebalances",
+        NOBODY,
+        "The group epoch is raised when a static member comes back, though it subscribes as before.",
+        ("epoch-caused",),
+        ("static-rolling-deploy",),
+        (Patch(heartbeats, "_change", _return_is_a_change),),
+    ),
+    Mutant(
+        "departure-raises-nothing",
+        NOBODY,
+        "The group epoch stays when a member is removed: the others do not get its partitions.",
+        ("epoch-caused",),
+        CHURN,
+        (Patch(leaving, "removal_records", _nobody_else_hears),),
+    ),
+    Mutant(
+        "targets-too-often",
+        NOBODY,
+        "Each change makes a target at once, whatever the assignment interval.",
+        ("target-due",),
+        CHURN,
+        (Patch(heartbeats, "may_assign_again", _at_any_time),),
+    ),
+    Mutant(
+        "heartbeat-moves-nobody",
+        NOBODY,
+        "A heartbeat that lists no partitions does not take its member towards the target.",
+        ("heartbeat-reconciles",),
+        CHURN,
+        (Patch(heartbeats, "reconcile", _silence_waits),),
+    ),
+)
