@@ -166,12 +166,12 @@ _ALL: Final = (
     ),
     Invariant(
         "target-balanced",
-        "With equal subscriptions target sizes differ by one at most; range keeps its ranges.",
+        "No owner of a topic has two partitions more than another subscriber; range keeps its ranges.",
         "KIP-848, Assignors",
     ),
     Invariant(
         "target-sticky",
-        "The uniform assignor never takes a partition from a member to give it another.",
+        "The uniform assignor takes a partition from a member only for the sake of balance.",
         "KIP-848, Assignors",
     ),
     Invariant(

@@ -7,7 +7,11 @@ from typing import Any, Final
 
 import msgspec
 
+import fencepost.coordinator.assign.registry as assignors
 import fencepost.coordinator.consumer.heartbeat as heartbeats
+from fencepost.coordinator.assign import uniform
+from fencepost.coordinator.assign.spec import Assignor
+from fencepost.coordinator.assign.uniform_mixed import _Balancer
 from fencepost.coordinator.consumer import leaving
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
@@ -77,6 +81,30 @@ def _silence_waits(original: _Function) -> _Function:
     return reconcile
 
 
+def _from_scratch(original: _Function) -> _Function:
+    """Where members subscribe to different topics nobody keeps anything."""
+    return lambda spec: original(msgspec.structs.replace(spec, targets={}))
+
+
+def _nothing_is_moved(_: _Function) -> _Function:
+    """What is free is given away, and nothing is taken from those who have too much."""
+    return lambda self, topic: False
+
+
+def _with_range(change: Callable[[Assignor], Assignor]) -> Callable[[Any], Any]:
+    """The range assignor, changed."""
+
+    def replace(built_in: Mapping[str, Assignor]) -> Mapping[str, Assignor]:
+        return {**built_in, "range": change(built_in["range"])}
+
+    return replace
+
+
+def _by_member_id(original: Assignor) -> Assignor:
+    """Ranges go by the members' ids, whatever their instance ids."""
+    return lambda spec: original(msgspec.structs.replace(spec, instance_ids={}))
+
+
 REBALANCE_MUTANTS: Final = (
     Mutant(
         "half-sessions",
@@ -125,5 +153,29 @@ REBALANCE_MUTANTS: Final = (
         ("heartbeat-reconciles",),
         CHURN,
         (Patch(heartbeats, "reconcile", _silence_waits),),
+    ),
+    Mutant(
+        "mixed-from-scratch",
+        NOBODY,
+        "Where members subscribe to different topics the assignor does not look at the target before.",
+        ("target-sticky",),
+        ("mixed-subscriptions",),
+        (Patch(uniform, "uniform_mixed", _from_scratch),),
+    ),
+    Mutant(
+        "mixed-unbalanced",
+        NOBODY,
+        "Where members subscribe to different topics nothing is taken from those who have too much.",
+        ("target-balanced",),
+        ("mixed-subscriptions",),
+        (Patch(_Balancer, "_balance", _nothing_is_moved),),
+    ),
+    Mutant(
+        "ranges-by-member-id",
+        NOBODY,
+        "The range assignor orders static members by their member ids, which change with each restart.",
+        ("target-balanced",),
+        ("range-assignor",),
+        (Patch(assignors, "BUILT_IN", _with_range(_by_member_id)),),
     ),
 )
