@@ -59,6 +59,7 @@ _BY_NAME: Final[Mapping[str, RealJudgement]] = {
     "commit-fenced": _REQUEST,
     "offsets-kept": _yes("Except while topics change."),
     "fetch-equals-commit": _REQUEST,
+    "offsets-advance": _no("Who committed is in no record."),
     "streams-shutdown-reaches": _yes("From the first client on that the group told."),
     "journal-replay": _yes("Each record can follow those before it."),
     "transitions": _yes("Of groups after each outcome, and of members that are fencepost's own."),
@@ -248,9 +249,16 @@ _ALL: Final = (
         "A commit or fetch by a removed or stale member is refused, any other is not.",
         "KIP-848, Offset Commit; KIP-1251",
     ),
+    Invariant(
+        "offsets-advance",
+        "A member never commits an offset before one that it has committed already.",
+        "KIP-848, Offset Commit",
+    ),
     Invariant("offsets-kept", "No committed offset of a subscribed topic disappears.", "KIP-848, Offsets"),
     Invariant(
-        "fetch-equals-commit", "An offset fetch answers what was committed last.", "KIP-848, OffsetFetch"
+        "fetch-equals-commit",
+        "What is committed is recorded as it was sent, and an offset fetch answers that.",
+        "KIP-848, OffsetFetch",
     ),
     # The journal.
     Invariant(

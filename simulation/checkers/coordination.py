@@ -19,6 +19,7 @@ from fencepost.coordinator.protocol.consumer import (
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, Partitions
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Event, Outcome, Request, Response
 from fencepost.coordinator.protocol.records import (
     GroupMetadataKey,
@@ -198,7 +199,7 @@ class Coordination(Checker):
         reply, known = outcome.reply, self._tracker.groups.get(group_id)
         if live.kinds.of(group_id) not in (None, live.consumer):
             # These have rules of their own; their offsets are kept like any other's.
-            return self._commits[group_id].take_all(outcome.records, known, live.image)
+            return self._commits[group_id].take_all(outcome.records, known, live.image, event)
         if isinstance(event, ConsumerGroupHeartbeatRequest) and isinstance(
             reply, ConsumerGroupHeartbeatResponse
         ):
@@ -239,6 +240,11 @@ class Coordination(Checker):
                 interval_ms=live.settings(event.group_id).assignment_interval_ms,
                 now_ms=now_ms,
             )
+
+    def on_member_request(self, host: str, request: Request, now_us: int) -> None:
+        """A commit goes out."""
+        if type(request) is OffsetCommitRequest:
+            self._commits[request.group_id].sends(request)
 
     def on_steady_step(self, host: str, event: Event, outcome: Outcome, now_us: int) -> None:
         """The steady heartbeat: its answer was verified once, and the member has not changed since."""

@@ -19,6 +19,7 @@ from fencepost.coordinator.consumer.soft import ConsumerSoftState, MemberContact
 from fencepost.coordinator.consumer.target import replaced_id
 from fencepost.coordinator.protocol.ids import Partitions
 from fencepost.coordinator.protocol.records import ConsumerGroupMetadataKey, Record
+from fencepost.member.base.commits import Commit, CommitKind, Commits
 from fencepost.simulation.mutants.coordinators import CHURN
 from fencepost.simulation.mutants.mutant import Mutant, Patch
 from fencepost.simulation.mutants.slips import NOBODY
@@ -105,6 +106,34 @@ def _by_member_id(original: Assignor) -> Assignor:
     return lambda spec: original(msgspec.structs.replace(spec, instance_ids={}))
 
 
+_lost: dict[int, Commit] = {}
+"""Commits without an answer, by the identity of their member's queue."""
+
+
+def _lost_is_kept(original: _Function) -> _Function:
+    _lost.clear()
+
+    def failed(self: Commits, token: int, now_ms: int) -> Any:
+        if self._sent is not None:
+            _lost[id(self)] = self._sent
+        return original(self, token, now_ms)
+
+    return failed
+
+
+def _lost_is_sent_again(original: _Function) -> _Function:
+    """A commit without an answer is sent again behind the one that came after it."""
+
+    def answered(self: Commits, token: int, response: Any, now_ms: int) -> Any:
+        found = original(self, token, response, now_ms)
+        ended = found is not None and found[3]
+        if ended and (lost := _lost.pop(id(self), None)) is not None and lost is not found[0]:
+            self.make(CommitKind.AUTO, dict(lost.offsets), now_ms + _MISSED_MS, {})
+        return found
+
+    return answered
+
+
 REBALANCE_MUTANTS: Final = (
     Mutant(
         "half-sessions",
@@ -177,5 +206,13 @@ REBALANCE_MUTANTS: Final = (
         ("target-balanced",),
         ("range-assignor",),
         (Patch(assignors, "BUILT_IN", _with_range(_by_member_id)),),
+    ),
+    Mutant(
+        "retry-overtakes",
+        NOBODY,
+        "A commit that got no answer is sent again behind the one that came after it.",
+        ("offsets-advance",),
+        ("manual-commits", "rolling-deploy", "lossy-network"),
+        (Patch(Commits, "failed", _lost_is_kept), Patch(Commits, "answered", _lost_is_sent_again)),
     ),
 )

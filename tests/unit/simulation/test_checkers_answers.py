@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
@@ -192,21 +193,85 @@ def commit(member_id, epoch, *partitions, **fields):
         (commit("T", 5), ErrorCode.STALE_MEMBER_EPOCH),
         (commit("U", 5), ErrorCode.UNKNOWN_MEMBER_ID),
         (commit("", -1), ErrorCode.UNKNOWN_MEMBER_ID),
-        (commit("D", 5, api_version=8), None),
+        (commit("D", 5, api_version=8), ErrorCode.UNSUPPORTED_VERSION),
     ],
 )
 def test_commits_are_fenced_by_member_and_epoch(request_, expected):
     known = known_group()
     assert expected_commit_error(request_, known, IMAGE) == expected
-    if expected is None:
-        return
     commits = CommittedOffsets()
-    answer = OffsetCommitResponse(errors=dict.fromkeys(request_.offsets, expected))
-    assert not list(commits.check(request_, Outcome(reply=answer), known, IMAGE))
+    assert not list(commits.check(request_, committed(request_, expected), known, IMAGE))
     other = NONE if expected != NONE else ErrorCode.STALE_MEMBER_EPOCH
-    answer = OffsetCommitResponse(errors=dict.fromkeys(request_.offsets, other))
-    found = list(commits.check(request_, Outcome(reply=answer), known, IMAGE))
-    assert [name for name, _ in found] == ["commit-fenced"]
+    found = list(commits.check(request_, committed(request_, other), known, IMAGE))
+    assert [name for name, _ in found][:1] == ["commit-fenced"]
+
+
+def committed(request_, code):
+    """The outcome of a commit that is answered like that."""
+    records = [
+        r.Record(
+            r.OffsetCommitKey("g", *partition),
+            r.OffsetCommitValue(position.offset, position.leader_epoch, position.metadata, 0, topic_id=X),
+        )
+        for partition, position in request_.offsets.items()
+    ]
+    answer = OffsetCommitResponse(errors=dict.fromkeys(request_.offsets, code))
+    return Outcome(records=tuple(records) if code == NONE else (), reply=answer)
+
+
+def test_a_commit_that_is_refused_for_no_reason_is_flagged():
+    request = commit("D", 5)
+    for code, broken in (
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, False),
+        (ErrorCode.UNSUPPORTED_VERSION, True),
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, True),
+    ):
+        found = list(CommittedOffsets().check(request, committed(request, code), known_group(), IMAGE))
+        assert [name for name, _ in found] == (["commit-fenced"] if broken else [])
+
+
+@pytest.mark.parametrize(
+    "change", [{"offset": 8}, {"leader_epoch": 3}, {"metadata": "m"}, {"topic_id": None}]
+)
+def test_a_commit_is_on_record_as_it_was_sent(change):
+    request = commit("D", 5)
+    outcome = committed(request, NONE)
+    assert not list(CommittedOffsets().check(request, outcome, known_group(), IMAGE))
+    (right,) = outcome.records
+    wrong = msgspec.structs.replace(right, value=msgspec.structs.replace(right.value, **change))
+    for records in ((wrong,), ()):
+        tampered = msgspec.structs.replace(outcome, records=records)
+        found = list(CommittedOffsets().check(request, tampered, known_group(), IMAGE))
+        assert [name for name, _ in found] == ["fetch-equals-commit"]
+
+
+def committing(offset, member_id="D"):
+    offsets = {X0: OffsetAndMetadata(offset=offset)}
+    return msgspec.structs.replace(commit(member_id, 5), offsets=offsets)
+
+
+def test_a_member_commits_no_offset_before_its_own():
+    known = known_group()
+    known.members["E"] = msgspec.structs.replace(known.members["D"], member_id="E")
+    commits = CommittedOffsets()
+    for request, broken in (
+        (committing(7), False),
+        (committing(7), False),
+        (committing(6), True),
+        (committing(5, "E"), False),
+        (committing(4), False),
+    ):
+        found = list(commits.check(request, committed(request, NONE), known, IMAGE))
+        assert [name for name, _ in found] == (["offsets-advance"] if broken else [])
+
+
+def test_a_commit_may_be_overtaken_by_one_that_was_sent_later():
+    commits = CommittedOffsets()
+    first, second = committing(7), committing(9)
+    commits.sends(first)
+    commits.sends(second)
+    for request in (second, first):
+        assert not list(commits.check(request, committed(request, NONE), known_group(), IMAGE))
 
 
 def test_commits_without_members():
@@ -219,9 +284,12 @@ def test_commits_without_members():
     assert expected_commit_error(commit("", -1), KnownGroup(), IMAGE) == NONE
 
 
-def test_an_unknown_partition_is_refused_on_its_own():
-    answer = OffsetCommitResponse(errors={X0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-    assert not list(CommittedOffsets().check(commit("D", 5), Outcome(reply=answer), known_group(), IMAGE))
+@pytest.mark.parametrize(("partition", "broken"), [(X0, True), (TopicPartition("x", 4), False)])
+def test_an_unknown_partition_is_refused_on_its_own(partition, broken):
+    answer = OffsetCommitResponse(errors={partition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+    request = commit("D", 5, partition)
+    found = list(CommittedOffsets().check(request, Outcome(reply=answer), known_group(), IMAGE))
+    assert [name for name, _ in found] == (["commit-fenced"] if broken else [])
 
 
 def offset_record(offset):
