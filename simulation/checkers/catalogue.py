@@ -50,6 +50,7 @@ _BY_NAME: Final[Mapping[str, RealJudgement]] = {
     "target-due": _no("An assignor that runs in the background takes its own time."),
     "heartbeat-reconciles": _REQUEST,
     "metadata-hash": _no("Kafka's digest is its own (XXH3), and private to its journal."),
+    "expressions-resolved": _REQUEST,
     "bounded-memory": _yes("What the journal keeps of members; timers and contacts are in no record."),
     "reply-equals-state": _yes("Of replies that members report: epoch and partitions are on record."),
     "assignment-present": _REQUEST,
@@ -206,6 +207,11 @@ _ALL: Final = (
     Invariant(
         "regexes-subscribed",
         "Resolved regular expressions are ones that members subscribe to.",
+        "KIP-848, Regular Expressions",
+    ),
+    Invariant(
+        "expressions-resolved",
+        "Expressions are resolved to the topics that match, in time, and not more often than they may be.",
         "KIP-848, Regular Expressions",
     ),
     Invariant(

@@ -31,6 +31,7 @@ from fencepost.coordinator.protocol.records import (
 from fencepost.simulation.checkers.base import Checker, Finding, shown
 from fencepost.simulation.checkers.causes import EpochCauses
 from fencepost.simulation.checkers.commits import CommittedOffsets
+from fencepost.simulation.checkers.expressions import Expressions
 from fencepost.simulation.checkers.groups import GroupInvariants, SoftStateInvariants, check_epochs
 from fencepost.simulation.checkers.heartbeats import NONE, check_answer, check_reply
 from fencepost.simulation.checkers.journal import (
@@ -91,6 +92,7 @@ class GroupChecks:
         self.ownership = Ownership()
         self.reconciliation = Reconciliation(self.ownership, slack_ms)
         self.sessions = Sessions()
+        self.expressions = Expressions()
         self._causes = EpochCauses()
         self._targets = Targets(default_assignor)
         self._watch = GroupInvariants()
@@ -98,6 +100,7 @@ class GroupChecks:
     def loaded(self, now_ms: int) -> None:
         """Another coordinator has loaded the group: all timers run their full length again."""
         self.sessions.loaded(now_ms)
+        self.expressions.loaded()
         self.reconciliation.loaded(now_ms)
 
     def check(self, step: GroupStep) -> Iterator[Finding]:
@@ -145,8 +148,22 @@ class Coordination(Checker):
         if checks is not None:
             checks.sessions.takes(event, outcome, now_ms)
         self.report_all(self._findings(live, event, outcome, now_ms))
+        self._look_at_expressions(live, event, outcome, now_ms)
         if not self._failing:
             self.report_all(self._overdue(live, now_ms))
+
+    def _look_at_expressions(
+        self, live: GroupCoordinator, event: Event | StepEvent, outcome: Outcome, now_ms: int
+    ) -> None:
+        group_id = getattr(event, "group_id", "")
+        group, checks = live.groups.get(group_id), self._checks.get(group_id)
+        if group is not None and checks is not None and (group.counts.regexes or checks.expressions.used):
+            refresh_ms = live.config.group_consumer_regex_refresh_interval_ms
+            self.report_all(
+                checks.expressions.check(
+                    event, outcome, group, live.image, refresh_ms=refresh_ms, now_ms=now_ms
+                )
+            )
 
     def _overdue(self, live: GroupCoordinator, now_ms: int) -> Iterator[Finding]:
         """What should have ended by now, of the groups that are consumer groups."""
@@ -251,7 +268,12 @@ class Coordination(Checker):
         if type(event) is ConsumerGroupHeartbeatRequest:
             reply: Any = outcome.reply
             if self._verified.get(event.member_id) is outcome and event.member_epoch == reply.member_epoch:
-                self._checks[event.group_id].sessions.heard[event.member_id] = now_us // 1000
+                checks = self._checks[event.group_id]
+                checks.sessions.heard[event.member_id] = now_us // 1000
+                if checks.expressions.used:
+                    live = self.world.coordinators[host].coordinator
+                    assert live is not None
+                    self._look_at_expressions(live, event, outcome, now_us // 1000)
                 return
             if self.world.coordinators[host].coordinator is not None:
                 self._verified[event.member_id] = outcome

@@ -12,7 +12,7 @@ import fencepost.coordinator.consumer.heartbeat as heartbeats
 from fencepost.coordinator.assign import uniform
 from fencepost.coordinator.assign.spec import Assignor
 from fencepost.coordinator.assign.uniform_mixed import _Balancer
-from fencepost.coordinator.consumer import leaving
+from fencepost.coordinator.consumer import leaving, regular_expressions
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
 from fencepost.coordinator.consumer.soft import ConsumerSoftState, MemberContact
@@ -134,6 +134,11 @@ def _lost_is_sent_again(original: _Function) -> _Function:
     return answered
 
 
+def _new_topics_wait(original: _Function) -> _Function:
+    """A topic that came is no reason to look at expressions again: the refresh will find it."""
+    return lambda *arguments, **named: original(*arguments, **{**named, "newest_topics": 0})
+
+
 REBALANCE_MUTANTS: Final = (
     Mutant(
         "half-sessions",
@@ -214,5 +219,13 @@ REBALANCE_MUTANTS: Final = (
         ("offsets-advance",),
         ("manual-commits", "rolling-deploy", "lossy-network"),
         (Patch(Commits, "failed", _lost_is_kept), Patch(Commits, "answered", _lost_is_sent_again)),
+    ),
+    Mutant(
+        "new-topics-wait",
+        NOBODY,
+        "A topic that an expression matches is not found before the next refresh.",
+        ("expressions-resolved",),
+        ("regex-subscriptions",),
+        (Patch(regular_expressions, "to_resolve", _new_topics_wait),),
     ),
 )
