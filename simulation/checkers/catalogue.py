@@ -262,9 +262,7 @@ _ALL: Final = (
     ),
     Invariant("offsets-kept", "No committed offset of a subscribed topic disappears.", "KIP-848, Offsets"),
     Invariant(
-        "fetch-equals-commit",
-        "What is committed is recorded as it was sent, and an offset fetch answers that.",
-        "KIP-848, OffsetFetch",
+        "fetch-equals-commit", "An offset fetch answers what was committed last.", "KIP-848, OffsetFetch"
     ),
     # The journal.
     Invariant(

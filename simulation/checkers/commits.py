@@ -152,7 +152,6 @@ class CommittedOffsets:
         reply = outcome.reply
         if isinstance(event, OffsetCommitRequest) and isinstance(reply, OffsetCommitResponse):
             yield from self._check_commit(event, reply, known, image)
-            yield from _check_recorded(event, outcome, reply, image)
         elif isinstance(event, OffsetFetchRequest) and isinstance(reply, OffsetFetchResponse):
             yield from self._check_fetch(event, reply, known, image)
         yield from self.take_all(outcome.records, known, image, event)
@@ -293,30 +292,6 @@ class CommittedOffsets:
                     f"{request.group_id}: {partition.topic}-{partition.partition} was answered as"
                     f" {value}, committed is {stored}",
                 )
-
-
-def _check_recorded(
-    request: OffsetCommitRequest, outcome: Outcome, reply: OffsetCommitResponse, image: TopicsImage
-) -> Iterator[Finding]:
-    """Whether what was accepted, and nothing else, is on record as it was sent."""
-    expected: dict[tuple[str, int], tuple[object, ...]] = {}
-    for partition, code in reply.errors.items():
-        topic = image.by_name.get(partition.topic)
-        if code == NONE and topic is not None:
-            sent = request.offsets[partition]
-            expected[partition] = sent.offset, sent.leader_epoch, sent.metadata, topic.topic_id
-    found = {}
-    for record in outcome.records:
-        key, value = record.key, record.value
-        if isinstance(key, r.OffsetCommitKey | r.PendingOffsetCommitKey) and isinstance(
-            value, r.OffsetCommitValue | r.PendingOffsetCommitValue
-        ):
-            found[key.topic, key.partition] = value.offset, value.leader_epoch, value.metadata, value.topic_id
-    if found != expected:
-        yield (
-            "fetch-equals-commit",
-            f"{request.group_id}: {request.member_id} committed {expected}, on record is {found}",
-        )
 
 
 def _expected_fetch_error(request: OffsetFetchRequest, known: KnownGroup | None) -> ErrorCode | None:
