@@ -45,6 +45,7 @@ _BY_NAME: Final[Mapping[str, RealJudgement]] = {
     "target-balanced": _yes("Ranges except of topics that changed within the second before."),
     "target-sticky": _yes("Except of topics that changed within the second before."),
     "timers-armed": _no("Timers are in no record."),
+    "gone-members": _yes("At the end of a run: when a member was heard is in no record."),
     "members-kept": _no("When a member was heard is in no record."),
     "epoch-caused": _yes("That there is a cause; several changes may be seen as one."),
     "target-due": _no("An assignor that runs in the background takes its own time."),
