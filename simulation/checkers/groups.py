@@ -14,6 +14,7 @@ from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.ids import STATIC_LEAVE_EPOCH, MemberId
 from fencepost.coordinator.timers import GroupTimerKind
 from fencepost.simulation.checkers.base import Finding
+from fencepost.simulation.kernel.observers import RecordsObserved
 
 if TYPE_CHECKING:
     from fencepost.coordinator.consumer.group import ConsumerGroup
@@ -176,6 +177,8 @@ def _member(step: GroupStep, assignment_epoch: int, change: MemberChange) -> Ite
             "epochs-ordered",
             f"{who} has previous epoch {after.previous_member_epoch} at epoch {after.member_epoch}",
         )
+    if not away and after.previous_member_epoch < 0 and not isinstance(step.event, RecordsObserved):
+        yield "epochs-ordered", f"{who} is there, with previous epoch {after.previous_member_epoch}"
     if before is not None and not away and after.member_epoch < before.member_epoch:
         yield (
             "epochs-monotone",

@@ -74,6 +74,10 @@ def check_progress(
                 f"{who} sent a heartbeat, and {group.group_id} at epoch {group.group_epoch} still has target"
                 f" {group.assignment_epoch}, {waited_ms} ms old",
             )
+    if before is not None and not _subscribes_alike(before, after):
+        dropped = after.assigned.keys() - subscribed_topics(after, group.resolved, image)
+        if dropped:
+            yield "heartbeat-reconciles", f"{who} keeps {sorted(dropped)}, which it has just dropped"
     if after.state is UNREVOKED:
         if before is not None and before.pending_revocation and request.topic_partitions is not None:
             owned = request.topic_partitions
@@ -104,3 +108,10 @@ def check_progress(
         }
         if free:
             yield "heartbeat-reconciles", f"{who} was not given {shown(free)}, which nobody else holds"
+
+
+def _subscribes_alike(before: ConsumerGroupMember, after: ConsumerGroupMember) -> bool:
+    return (
+        before.subscribed_topic_names is after.subscribed_topic_names
+        or before.subscribed_topic_names == after.subscribed_topic_names
+    ) and before.subscribed_topic_regex == after.subscribed_topic_regex

@@ -108,6 +108,24 @@ def test_the_answer_follows_from_epoch_and_names(request_, expected):
         assert [name for name, _ in findings] == ["heartbeat-answers"]
 
 
+@pytest.mark.parametrize(
+    ("code", "request_", "broken"),
+    [
+        (ErrorCode.INVALID_REQUEST, heartbeat("U", 0), True),
+        (ErrorCode.GROUP_MAX_SIZE_REACHED, heartbeat("D", 5), True),
+        (ErrorCode.INVALID_REGULAR_EXPRESSION, heartbeat("U", 0), True),
+        (ErrorCode.INVALID_REGULAR_EXPRESSION, heartbeat("U", 0, subscribed_topic_regex="("), False),
+        (ErrorCode.UNSUPPORTED_ASSIGNOR, heartbeat("U", 0), True),
+        (ErrorCode.UNSUPPORTED_ASSIGNOR, heartbeat("U", 0, server_assignor="mine"), False),
+        (ErrorCode.UNSUPPORTED_VERSION, heartbeat("U", 0), True),
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, heartbeat("D", 5), False),
+    ],
+)
+def test_a_heartbeat_is_refused_for_a_reason(code, request_, broken):
+    found = list(check_answer(request_, ConsumerGroupHeartbeatResponse(error_code=code), known_group()))
+    assert [name for name, _ in found] == (["heartbeat-answers"] if broken else [])
+
+
 def test_without_a_group_only_a_join_succeeds():
     assert expected_error(heartbeat("D", 0), None) == NONE
     assert expected_error(heartbeat("D", 1), None) == ErrorCode.GROUP_ID_NOT_FOUND

@@ -381,6 +381,11 @@ def test_an_assignment_epoch_beyond_the_member_is_flagged(history, since):
     assert history.write(current("A", 2, {"x": (0, 1, 2, 3)}, since=since)) == {"assignment-epochs"}
 
 
+def test_a_member_that_is_back_was_never_away(history):
+    """Its epoch before is one that it may come with."""
+    assert history.write(current("A", 2, {"x": (0, 1, 2, 3)}, previous=-2)) == {"epochs-ordered"}
+
+
 def test_two_targets_with_one_partition_are_flagged(history):
     found = history.write(
         subscribes("B", "x"), epoch(3), target("B", x=(2, 3)), target_epoch(3),
