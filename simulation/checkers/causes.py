@@ -91,6 +91,8 @@ class EpochCauses:
             names = () if before is None else before.subscribed_topic_names
             if after.subscribed_topic_names != names:
                 return f"{after.member_id} subscribes to {after.subscribed_topic_names}"
+            if after.regex in matched and (before is None or before.regex != after.regex):
+                return f"{after.member_id} subscribes to {after.regex}, which is known"
             if before is not None and before.regex is not None and after.regex is None:
                 return f"{after.member_id} dropped its expression"
         return ""

@@ -42,6 +42,8 @@ class GroupInvariants:
                 "transitions",
                 f"{group.group_id} went from {self._state} to {state}, which is no arrow of its table",
             )
+        if state is not self._state and state is not (right := _state(group)):
+            yield "transitions", f"{group.group_id} is {state}, by its epochs and members it is {right}"
         self._state = state
         yield from self._instances(step, group)
         yield from _sizes(group, held_partitions)
@@ -69,6 +71,19 @@ class GroupInvariants:
                 f"{group.group_id} has {self._static} static members and {len(group.static_members)}"
                 " instance ids",
             )
+
+
+def _state(group: ConsumerGroup) -> GroupState:
+    """The state by KIP-848's conditions."""
+    if not group.members:
+        return GroupState.EMPTY
+    if group.assignment_epoch < group.group_epoch:
+        return GroupState.ASSIGNING
+    settled = all(
+        member.member_epoch == group.assignment_epoch and member.state is ConsumerGroupMemberState.STABLE
+        for member in group.members.values()
+    )
+    return GroupState.STABLE if settled else GroupState.RECONCILING
 
 
 def _sizes(group: ConsumerGroup, held_partitions: int) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ heartbeat takes its member as far as others allow; no other event would (KIP-848
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 # Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
 STABLE, UNREVOKED, UNRELEASED, _ = ConsumerGroupMemberState
+
+_NO_TARGET: Final = 1
+"""The target's epoch in a group that never had one."""
 
 
 def check_new_target(step: GroupStep, interval_ms: int) -> Iterator[Finding]:
@@ -68,7 +71,7 @@ def check_progress(
     who = f"{after.member_id} of {group.group_id}"
     if group.assignment_epoch < group.group_epoch:
         waited_ms = now_ms - group.assignment_timestamp_ms
-        if not group.assignment_timestamp_ms or waited_ms >= interval_ms:
+        if group.assignment_epoch <= _NO_TARGET or waited_ms >= interval_ms:
             yield (
                 "target-due",
                 f"{who} sent a heartbeat, and {group.group_id} at epoch {group.group_epoch} still has target"

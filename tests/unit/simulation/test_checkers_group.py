@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from fencepost.coordinator.consumer.group import ConsumerGroup
-from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
+from fencepost.coordinator.consumer.states import ConsumerGroupMemberState, GroupState
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.outcome import (
@@ -384,6 +384,13 @@ def test_an_assignment_epoch_beyond_the_member_is_flagged(history, since):
 def test_a_member_that_is_back_was_never_away(history):
     """Its epoch before is one that it may come with."""
     assert history.write(current("A", 2, {"x": (0, 1, 2, 3)}, previous=-2)) == {"epochs-ordered"}
+
+
+def test_a_group_is_in_the_state_of_its_epochs_and_members(history, monkeypatch):
+    monkeypatch.setattr(ConsumerGroup, "state", GroupState.ASSIGNING)
+    assert history.write(subscribes("B", "x"), epoch(3)) == set()
+    monkeypatch.setattr(ConsumerGroup, "state", GroupState.RECONCILING)
+    assert "transitions" in history.write(epoch(4))
 
 
 def test_two_targets_with_one_partition_are_flagged(history):
