@@ -1,4 +1,4 @@
-"""`fencepost mutants`: put known bugs back, or change the cores in small ways, and count what is noticed."""
+"""Run `fencepost mutants`: put known bugs back, or change the cores in small ways; count what is seen."""
 
 from __future__ import annotations
 

@@ -15,13 +15,14 @@ from fencepost.coordinator.assign.uniform_mixed import _Balancer
 from fencepost.coordinator.consumer import leaving, regular_expressions
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
-from fencepost.coordinator.consumer.soft import ConsumerSoftState, MemberContact
+from fencepost.coordinator.consumer.soft import ConsumerSoftState
 from fencepost.coordinator.consumer.target import replaced_id
+from fencepost.coordinator.epoch_groups import MemberContact, SoftState
 from fencepost.coordinator.protocol.ids import Partitions
 from fencepost.coordinator.protocol.records import ConsumerGroupMetadataKey, Record
 from fencepost.member.base.commits import Commit, CommitKind, Commits
 from fencepost.simulation.mutants.coordinators import CHURN
-from fencepost.simulation.mutants.mutant import Mutant, Patch
+from fencepost.simulation.mutants.mutant import Mutant, Original, Patch, instead_of
 from fencepost.simulation.mutants.slips import NOBODY
 
 _Function = Callable[..., Any]
@@ -29,12 +30,9 @@ _MISSED_MS: Final = 30_000
 """How long a coordinator that takes over has heard of nobody, as it believes."""
 
 
-def _half(original: _Function) -> _Function:
-    def session_ms(self: ConsumerSoftState, group_id: str, contact: MemberContact) -> int:
-        whole: int = original(self, group_id, contact)
-        return whole // 2
-
-    return session_ms
+def _half(original: Original, self: SoftState[Any, Any, Any], group_id: str, contact: MemberContact) -> int:
+    whole: int = original(self, group_id, contact)
+    return contact.last_ms + (whole - contact.last_ms) // 2
 
 
 def _sessions_go_on(original: _Function) -> _Function:
@@ -146,7 +144,7 @@ REBALANCE_MUTANTS: Final = (
         "Sessions are half as long as they should be.",
         ("members-kept",),
         ("coordinator-failover", "partitioned-members", "crash-and-return"),
-        (Patch(ConsumerSoftState, "_session_ms", _half),),
+        (instead_of(SoftState, "_session_end_ms", _half),),
     ),
     Mutant(
         "sessions-go-on",
