@@ -16,6 +16,7 @@ from fencepost.simulation.checkers.classic_members import ClassicMembers
 from fencepost.simulation.checkers.coordination import Coordination, ObservedCoordination
 from fencepost.simulation.checkers.liveness import Liveness
 from fencepost.simulation.checkers.members import Callbacks, Transitions
+from fencepost.simulation.checkers.polls import Polls
 from fencepost.simulation.checkers.records import Records
 from fencepost.simulation.checkers.requests import Requests
 
@@ -43,4 +44,12 @@ def real_checkers() -> list[Checker]:
 def _of_members() -> list[Checker]:
     records = Records()
     requests = Requests(records.on_commit_request)
-    return [OneClaimant(), Transitions(), Callbacks(), requests, records, Liveness(records.is_processing)]
+    return [
+        OneClaimant(),
+        Transitions(),
+        Callbacks(),
+        requests,
+        records,
+        Polls(),
+        Liveness(records.is_processing),
+    ]

@@ -33,6 +33,7 @@ def _yes(note: str) -> RealJudgement:
 _REQUEST: Final = _no("Requests to the broker are in no record.")
 _NO_STREAMS: Final = _no("A Kafka broker has no streams with single active consumers.")
 _NO_CLASSIC: Final = _no("The members of a real run speak the protocol of KIP-848.")
+_NO_POLLS: Final = _no("When applications poll is in no record.")
 _OWN_MEMBERS: Final = _yes("Of members that are fencepost's own; others do not show it.")
 
 _BY_NAME: Final[Mapping[str, RealJudgement]] = {
@@ -70,6 +71,9 @@ _BY_NAME: Final[Mapping[str, RealJudgement]] = {
     "request-fields": _OWN_MEMBERS,
     "owned-honest": _OWN_MEMBERS,
     "epoch-as-answered": _OWN_MEMBERS,
+    "commits-go-on": _NO_POLLS,
+    "poll-timeouts": _NO_POLLS,
+    "partitions-read": _NO_POLLS,
     "heartbeats-go-on": _no("How late a busy machine lets a process send is no fault of the process."),
 }
 
@@ -337,6 +341,21 @@ _ALL: Final = (
         "commit-within-processed",
         "A committed offset is never ahead of what its member processed.",
         "KAFKA-18641",
+    ),
+    Invariant(
+        "commits-go-on",
+        "With auto-commit what is processed is committed an interval later, if the member polls.",
+        "KIP-848, Committing Offsets; enable.auto.commit",
+    ),
+    Invariant(
+        "poll-timeouts",
+        "A member leaves for want of polls once max.poll.interval.ms is over, and not before.",
+        "KIP-62; KIP-848, Consumer Heartbeats",
+    ),
+    Invariant(
+        "partitions-read",
+        "While its application polls, a member hands over records of all that it owns.",
+        "KAFKA-19781; Kafka's consumer",
     ),
     Invariant(
         "at-least-once", "No record is skipped between two owners, or by one.", "KIP-848, Offset Commit"

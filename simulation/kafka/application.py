@@ -42,6 +42,7 @@ class SimulatedApplication:
         self._commit = world.scenario.application.commit
         self._most = world.scenario.application.max_poll_records
         self._record_times = world.processing_times
+        self._polls = world.hooks["on_poll"]
         self._delivered = world.hooks["on_records_delivered"]
         self._processed = world.hooks["on_records_processed"]
         self._stopping = False
@@ -80,13 +81,16 @@ class SimulatedApplication:
     async def run(self) -> FatalMemberError | None:
         """Poll and process until told to stop; answers the error if a fatal one ended it."""
         while not self._stopping:
+            self._tell_poll("begin")
             try:
                 taken = await self._poll()
             except FatalMemberError as error:
                 return error
             except (MemberError, CallbackFailed):
+                self._tell_poll("end")
                 await self._host.pause_us(_AFTER_ERROR_US)
                 continue
+            self._tell_poll("end")
             self._batch = taken
             self._driver.poll_end({partition: end for partition, (_, end) in taken.items()})
             await self._process(taken)
@@ -95,6 +99,10 @@ class SimulatedApplication:
             elif taken and self._commit == "async":
                 self._commit_soon()
         return None
+
+    def _tell_poll(self, phase: str) -> None:
+        for hook in self._polls:
+            hook(self._host.name, phase, self._loop.now_us)
 
     async def before_release(self) -> None:
         """Commit what was processed, while that is still allowed; then partitions may go."""

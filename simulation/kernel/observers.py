@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fencepost.coordinator.coordinator import GroupCoordinator
     from fencepost.coordinator.journal.memory import MemoryJournal
     from fencepost.member.base.driver import MemberDriver
+    from fencepost.simulation.scenarios.scenario import Scenario
 
 
 RAISED: Final = "raised "
@@ -106,6 +107,10 @@ class WorldView(Protocol):
     @property
     def now_us(self) -> int:
         """Virtual microseconds since the start of the run."""
+
+    @property
+    def scenario(self) -> Scenario:
+        """What the run is about: how its applications are, and what their members are told."""
 
     @property
     def group_id(self) -> str:
@@ -230,6 +235,9 @@ class Observer(WorldObserver, declares_hooks=True):
         self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
     ) -> None:
         """A member's commit was answered, or got no answer."""
+
+    def on_poll(self, host: str, phase: str, now_us: int) -> None:
+        """The application is about to `begin` a poll, or to `end` one, with or without records."""
 
     def on_records_delivered(
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
