@@ -14,6 +14,7 @@ from fencepost.simulation.checkers.claims import OneClaimant
 from fencepost.simulation.checkers.classic import ClassicGroupsChecker
 from fencepost.simulation.checkers.classic_members import ClassicMembers
 from fencepost.simulation.checkers.coordination import Coordination, ObservedCoordination
+from fencepost.simulation.checkers.leaving import Leaving
 from fencepost.simulation.checkers.liveness import Liveness
 from fencepost.simulation.checkers.members import Callbacks, Transitions
 from fencepost.simulation.checkers.polls import Polls
@@ -51,5 +52,6 @@ def _of_members() -> list[Checker]:
         requests,
         records,
         Polls(),
+        Leaving(),
         Liveness(records.is_processing),
     ]

@@ -71,6 +71,9 @@ _BY_NAME: Final[Mapping[str, RealJudgement]] = {
     "request-fields": _OWN_MEMBERS,
     "owned-honest": _OWN_MEMBERS,
     "epoch-as-answered": _OWN_MEMBERS,
+    "leaves-told": _OWN_MEMBERS,
+    "fenced-returns": _no("How late a busy machine lets a process go on is no fault of the process."),
+    "starts-at-committed": _no("When a member asked for offsets is in no record."),
     "commits-go-on": _NO_POLLS,
     "poll-timeouts": _NO_POLLS,
     "partitions-read": _NO_POLLS,
@@ -343,6 +346,21 @@ _ALL: Final = (
         "KAFKA-18641",
     ),
     Invariant(
+        "leaves-told",
+        "A member that closes, unsubscribes or does not poll tells its coordinator that it leaves.",
+        "KIP-848, Member Epoch; KIP-1092",
+    ),
+    Invariant(
+        "fenced-returns",
+        "A member that was fenced joins again as soon as its on_lost callback has ended.",
+        "KIP-848, Client States",
+    ),
+    Invariant(
+        "starts-at-committed",
+        "A new owner of a partition reads on at the committed offset.",
+        "KIP-848, Offset Commit",
+    ),
+    Invariant(
         "commits-go-on",
         "With auto-commit what is processed is committed an interval later, if the member polls.",
         "KIP-848, Committing Offsets; enable.auto.commit",
@@ -355,7 +373,7 @@ _ALL: Final = (
     Invariant(
         "partitions-read",
         "While its application polls, a member hands over records of all that it owns.",
-        "KAFKA-19781; Kafka's consumer",
+        "Kafka's consumer, poll",
     ),
     Invariant(
         "at-least-once", "No record is skipped between two owners, or by one.", "KIP-848, Offset Commit"

@@ -22,7 +22,7 @@ from fencepost.member.consumer.states import ConsumerMemberEvent
 from fencepost.simulation.checkers.base import Checker, Finding, OfHosts, as_set, shown_names
 from fencepost.simulation.kernel.observers import StepEvent
 
-_ACTIVE: Final = frozenset(map(str, (*CONSUMER_ACTIVE, *CLASSIC_ACTIVE)))
+ACTIVE_STATES: Final = frozenset(map(str, (*CONSUMER_ACTIVE, *CLASSIC_ACTIVE)))
 _SETTLED: Final = "STABLE"
 _TAKES_NO_COMMITS: Final = "COMPLETING_REBALANCE"
 """Between two generations of a classic group commits wait."""
@@ -80,7 +80,7 @@ class PollTimer:
     def moved(self, event: str, source: str, target: str, now_us: int) -> Iterator[Finding]:
         """The member machine moved."""
         self.state = str(target)
-        if event != POLL_TIMED_OUT or source not in _ACTIVE or not self.interval_ms:
+        if event != POLL_TIMED_OUT or source not in ACTIVE_STATES or not self.interval_ms:
             return
         if self.out_since_us is None:
             yield "poll-timeouts", f"{self._host} leaves for want of polls while its application polls"
@@ -93,7 +93,7 @@ class PollTimer:
 
     def _overdue(self, does: str, now_us: int) -> Iterator[Finding]:
         since_us = self.out_since_us
-        if since_us is None or self._excused or not self.interval_ms or self.state not in _ACTIVE:
+        if since_us is None or self._excused or not self.interval_ms or self.state not in ACTIVE_STATES:
             return
         if now_us - since_us > self.interval_ms * _LATE + _SLACK_US:
             yield (
@@ -180,7 +180,7 @@ class AutoCommits:
             or begun_us is None
             or self._in_flight is not None
             or self._searches
-            or state not in _ACTIVE
+            or state not in ACTIVE_STATES
             or state == _TAKES_NO_COMMITS
         ):
             return

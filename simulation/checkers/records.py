@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 
 from fencepost.coordinator.protocol.ids import TopicPartition, topic_partitions
@@ -41,6 +42,40 @@ class ProcessedProgress:
                 f" [{frontier}, {first})",
             )
         self.frontiers[partition] = max(frontier, last_exclusive)
+
+
+_REMEMBERED = 64
+"""Commits of a partition that are kept: more than come between a callback and the first record."""
+
+
+class CommittedHistory:
+    """What was committed of each partition, and when: an owner that reads from elsewhere is wrong."""
+
+    __slots__ = ("_commits",)
+
+    def __init__(self) -> None:
+        self._commits: dict[TopicPartition, deque[tuple[int, int]]] = {}
+
+    def committed(self, partition: TopicPartition, offset: int, now_us: int) -> None:
+        """The coordinator has this offset now; 0 if it has none any more."""
+        self._commits.setdefault(partition, deque(maxlen=_REMEMBERED)).append((now_us, offset))
+
+    def forget(self, topic: str) -> None:
+        """What comes is another topic of that name."""
+        for partition in [each for each in self._commits if each.topic == topic]:
+            del self._commits[partition]
+
+    def since(self, partition: TopicPartition, since_us: int) -> set[int]:
+        """The offsets that were committed at some time since then; empty if that is not known any more."""
+        commits = self._commits.get(partition, ())
+        offsets = set()
+        for at_us, offset in reversed(commits):
+            offsets.add(offset)
+            if at_us < since_us:
+                return offsets
+        if len(commits) == _REMEMBERED:
+            return set()
+        return offsets | {0}
 
 
 class ProcessedRecords:
@@ -160,6 +195,9 @@ class Records(Checker):
         self._progress = ProcessedProgress()
         self._applications = OfHosts(ProcessedRecords)
         self._owned: dict[str, frozenset[TopicPartition]] = {}
+        self._committed = CommittedHistory()
+        self._starts: defaultdict[str, dict[TopicPartition, int]] = defaultdict(dict)
+        """By host, partitions that are new to it, and since when: nothing of them was handed over yet."""
         self._again: set[str] = set()
         """Topics that were created again. Classic members can't tell them from those before."""
 
@@ -174,6 +212,7 @@ class Records(Checker):
         if what in ("start", "crash"):
             self._applications[host] = ProcessedRecords(host)
             self._owned[host] = NOTHING
+            self._starts.pop(host, None)
 
     def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
         """A topic that is created again begins at offset 0; a deleted one may still be committed to."""
@@ -181,6 +220,7 @@ class Records(Checker):
             for host, application in self._applications.items():
                 application.topic_deleted(topic, self._owned.get(host, ()))
             self._again.add(topic)
+            self._committed.forget(topic)
         elif what == "created":
             for application in self._applications.values():
                 application.topic_created(topic)
@@ -197,6 +237,7 @@ class Records(Checker):
         if kind == "assigned" and phase == "begin":
             application.assigned(chosen)
             self._owned[host] = joined(owned, as_set(chosen))
+            self._starts[host].update(dict.fromkeys(chosen, now_us))
         elif phase == "end" and kind != "assigned":
             if kind == "revoked":
                 self.report_all(application.released(chosen))
@@ -205,7 +246,16 @@ class Records(Checker):
     def on_records_delivered(
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
     ) -> None:
-        """Deliveries are gapless within one ownership."""
+        """Deliveries begin at the committed offset, and are gapless within one ownership."""
+        since_us = self._starts[host].pop(partition, None)
+        if since_us is not None and partition.topic not in self._again:
+            known = self._committed.since(partition, since_us)
+            if known and first not in known:
+                self.report(
+                    "starts-at-committed",
+                    f"{host} begins to read {partition.topic}-{partition.partition} at {first}, committed is"
+                    f" {' or '.join(map(str, sorted(known)))}",
+                )
         self.report_all(self._applications[host].delivered(partition, first, last_exclusive))
 
     def on_records_processed(
@@ -247,6 +297,7 @@ class Records(Checker):
             key, value = record.key, record.value
             if type(key) is OffsetCommitKey and type(value) is OffsetCommitValue:
                 (partition,) = topic_partitions(key.topic, (key.partition,))
+                self._committed.committed(partition, value.offset, now_us)
                 frontier = self._progress.frontiers.get(partition, 0)
                 if value.offset > frontier and not (by_name and key.topic in self._again):
                     self.report(
@@ -254,3 +305,6 @@ class Records(Checker):
                         f"{key.topic}-{key.partition} was committed at {value.offset}; it was processed up to"
                         f" {frontier}",
                     )
+            elif type(key) is OffsetCommitKey and value is None:
+                (partition,) = topic_partitions(key.topic, (key.partition,))
+                self._committed.committed(partition, 0, now_us)

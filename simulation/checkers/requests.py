@@ -26,6 +26,7 @@ from fencepost.coordinator.protocol.ids import (
 )
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Request, Response
+from fencepost.member.base.driver import MemberDriver
 from fencepost.member.classic.states import ClassicMemberState
 from fencepost.member.consumer.states import ACTIVE, FATAL, JOINING, PREPARE_LEAVING, UNSUBSCRIBED
 from fencepost.simulation.checkers.base import (
@@ -61,6 +62,10 @@ NEVER = 2**63
 """Microseconds; later than any run."""
 
 
+_AFTER_FAILURE_US = 1_500_000
+"""How soon a failure is followed by another heartbeat or by a search: retry.backoff.max.ms, and some more."""
+
+
 def patience_us(interval_ms: int) -> int:
     """How long a member may be silent: its interval, and what a drifting clock adds."""
     return 1000 * (interval_ms + interval_ms // 4 + 100)
@@ -80,8 +85,11 @@ class Sender:
         "_owned",
         "_refused_itself",
         "_sent_in",
+        "_names_sent",
+        "calls_back",
         "checked",
         "classic",
+        "early_us",
         "host",
         "in_flight",
         "interval_ms",
@@ -102,7 +110,11 @@ class Sender:
         """The heartbeat that was found right, and is right as long as nothing changes."""
         self.last_answer: Response | Exception | None = None
         self.late_us = NEVER
-        """After this time the next heartbeat is late. NEVER after a failure, a freeze or a leave."""
+        """After this time the next heartbeat or search is late. NEVER after a freeze or a leave."""
+        self.early_us = 0
+        """Before this time a heartbeat that says nothing new is too early."""
+        self.calls_back = False
+        """A callback of the application is under way."""
         self.searches = False
         """Whether it looks for the coordinator since its last heartbeat, whose answer may still come."""
         self.interval_ms = 0
@@ -119,6 +131,8 @@ class Sender:
         """The newest assignment of this membership."""
         self._may_hold_instance = False
         """Its instance id may be its own: it was a member, or a join of it has no final response."""
+        self._names_sent: tuple[str, ...] | None = None
+        """The names that the coordinator took; None if it has to be told them."""
         self._refused_itself = False
         """Its last join was refused because of the instance id that it may hold itself."""
 
@@ -140,6 +154,8 @@ class Sender:
             self._epoch = JOIN_EPOCH
             self._assigned = {}
             self._must_be_full = True
+            self.early_us = 0
+            self.late_us = NEVER
         elif target not in _ACTIVE:
             self._epoch = JOIN_EPOCH if target != PREPARE_LEAVING else self._epoch
             self.late_us = NEVER
@@ -147,6 +163,7 @@ class Sender:
     def callback(self, kind: str, phase: str, partitions: Iterable[TopicPartition]) -> None:
         """A callback began or ended."""
         self.checked = None
+        self.calls_back = phase == "begin"
         chosen = as_set(tuple(partitions))
         if kind == "assigned":
             if phase == "begin":
@@ -158,11 +175,23 @@ class Sender:
             self._adding = without(self._adding, chosen)
             self._owned = without(self._owned, chosen)
 
-    def search(self) -> None:
-        """It looks for the coordinator, and can't send to it until it has found it."""
+    def search(self, timeout_us: int, now_us: int) -> Iterator[Finding]:
+        """It looks for the coordinator, and can't send to it until it has found it; within `timeout_us`."""
+        yield from self.silent(now_us)
         self.searches = True
         self.late_us = NEVER
+        if self.state in _ACTIVE:
+            self.late_us = now_us + timeout_us * 5 // 4 + _AFTER_FAILURE_US + self.patience_us
         self.checked = self.last_answer = None
+
+    def silent(self, now_us: int) -> Iterator[Finding]:
+        """Whether it ought to have sent something by now."""
+        if now_us > self.late_us and self.in_flight is None and not self.classic and self.state in _ACTIVE:
+            yield (
+                "heartbeats-go-on",
+                f"{self.host} in {self.state} sends nothing, though its heartbeat was due"
+                f" {(now_us - self.late_us) // 1000} ms ago",
+            )
 
     def sends(self, request: ConsumerGroupHeartbeatRequest, now_us: int) -> Iterator[Finding]:
         """A heartbeat goes out."""
@@ -192,6 +221,12 @@ class Sender:
                 f"{self.host} in {self.state} sent nothing for {waited} ms, its interval is"
                 f" {self.interval_ms} ms",
             )
+        if now_us < self.early_us and _says_nothing(request):
+            yield (
+                "heartbeats-go-on",
+                f"{self.host} in {self.state} has nothing to say, and sent a heartbeat"
+                f" {(self.early_us - now_us) // 1000} ms too early",
+            )
         if request is self.checked:
             return
         if self.state not in _SENDING:
@@ -200,6 +235,8 @@ class Sender:
                 f"{self.host} sent a heartbeat at epoch {request.member_epoch} in {self.state}",
             )
         yield from self._fields(request)
+        if request.subscribed_topic_names is not None:
+            self._names_sent = request.subscribed_topic_names
         self._must_be_full = False
         self.checked = request
 
@@ -217,7 +254,8 @@ class Sender:
 
     def _fields(self, request: ConsumerGroupHeartbeatRequest) -> Iterator[Finding]:
         if request.member_epoch == JOIN_EPOCH:
-            if not is_full(request) or request.topic_partitions:
+            nothing = not request.subscribed_topic_names and not request.subscribed_topic_regex
+            if not is_full(request) or request.topic_partitions or nothing:
                 yield "request-fields", f"{self.host} joins with {request}"
             if self._owned:
                 yield "owned-honest", f"{self.host} joins while it owns {shown_names(self._owned)}"
@@ -231,7 +269,12 @@ class Sender:
             )
         if self._must_be_full and not is_full(request):
             yield "request-fields", f"{self.host} sent less than everything after a failure: {request}"
+        names = request.subscribed_topic_names
+        if names is not None and names == self._names_sent and not self._must_be_full:
+            yield "request-fields", f"{self.host} repeats the names that it has sent: {request}"
         if request.topic_partitions is not None:
+            if self.calls_back and not is_full(request):
+                yield "owned-honest", f"{self.host} acknowledges an assignment while a callback runs"
             yield from self._honest(request)
 
     def _honest(self, request: ConsumerGroupHeartbeatRequest) -> Iterator[Finding]:
@@ -275,7 +318,11 @@ class Sender:
         if self._sent_in != self._joins:
             return
         if not isinstance(response, ConsumerGroupHeartbeatResponse) or response.error_code != NONE:
-            self.late_us = NEVER
+            if not self.searches:
+                frees = code is UNRELEASED_INSTANCE_ID
+                self.late_us = NEVER if frees else now_us + _AFTER_FAILURE_US
+            self.early_us = 0
+            self._names_sent = None
             self._must_be_full = True
             self.checked = None
             return
@@ -283,7 +330,7 @@ class Sender:
             self.interval_ms = response.heartbeat_interval_ms
             self.patience_us = patience_us(self.interval_ms)
         if self.state in _SENDING:
-            self.late_us = NEVER if self.searches else now_us + self.patience_us
+            self.rests(now_us)
             self.last_answer = response
             if response.assignment is not None:
                 self._assigned = response.assignment
@@ -292,6 +339,17 @@ class Sender:
                 self._epoch = response.member_epoch
                 self.checked = None
 
+    def rests(self, now_us: int) -> None:
+        """A heartbeat was answered well: the next one is due an interval later."""
+        if not self.searches:
+            self.late_us = now_us + self.patience_us
+        self.early_us = now_us + self.interval_ms * 800
+
+    @property
+    def holds(self) -> frozenset[TopicPartition]:
+        """What its application owns, as callbacks have it."""
+        return joined(self._owned, self._adding)
+
     def commits(self, request: OffsetCommitRequest) -> Iterator[Finding]:
         """A commit goes out."""
         if not self.classic and request.member_epoch >= 0 and request.member_epoch != self._epoch:
@@ -299,6 +357,15 @@ class Sender:
                 "epoch-as-answered",
                 f"{self.host} commits at epoch {request.member_epoch}, it was told {self._epoch} last",
             )
+
+
+def _says_nothing(request: ConsumerGroupHeartbeatRequest) -> bool:
+    return (
+        request.subscribed_topic_names is None
+        and request.subscribed_topic_regex is None
+        and request.server_assignor is None
+        and request.topic_partitions is None
+    )
 
 
 class Requests(Checker):
@@ -323,7 +390,13 @@ class Requests(Checker):
 
     def on_member_search(self, host: str, now_us: int) -> None:
         """While a member looks for the coordinator it cannot send to it."""
-        self._senders[host].search()
+        timeout_us = self.world.scenario.network.request_timeout.us
+        self.report_all(self._senders[host].search(timeout_us, now_us))
+
+    def on_end(self, now_us: int) -> None:
+        """Nobody is silent who ought not to be."""
+        for sender in self._senders.values():
+            self.report_all(sender.silent(now_us))
 
     def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
         """Names of deleted topics are kept."""
@@ -345,14 +418,29 @@ class Requests(Checker):
     def on_member_request(self, host: str, request: Request, now_us: int) -> None:
         """Checks a heartbeat or a commit."""
         sender = self._senders[host]
-        if request is sender.checked and sender.in_flight is None and now_us <= sender.late_us:
+        if (
+            request is sender.checked
+            and sender.in_flight is None
+            and sender.early_us <= now_us <= sender.late_us
+        ):
             sender.in_flight = sender.checked
         elif type(request) is ConsumerGroupHeartbeatRequest:
             self.report_all(sender.sends(request, now_us))
+            self._compare(host, sender)
         elif type(request) is OffsetCommitRequest:
             self.report_all(sender.commits(request))
             if self._on_commit_request is not None:
                 self._on_commit_request(host, request)
+
+    def _compare(self, host: str, sender: Sender) -> None:
+        """What the application is told that it owns is what its callbacks have told it."""
+        driver = self.world.members[host].driver
+        if isinstance(driver, MemberDriver) and sender.holds != as_set(driver.assignment):
+            self.report(
+                "owned-honest",
+                f"{host} tells its application that it owns {shown_names(driver.assignment)}, by its"
+                f" callbacks it owns {shown_names(sender.holds)}",
+            )
 
     def on_member_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
@@ -361,6 +449,6 @@ class Requests(Checker):
         sender = self._senders[host]
         if response is sender.last_answer and request is sender.in_flight:
             sender.in_flight = None
-            sender.late_us = now_us + sender.patience_us
+            sender.rests(now_us)
         elif type(request) is ConsumerGroupHeartbeatRequest:
             sender.receives(request, response, now_us)
