@@ -20,6 +20,7 @@ from fencepost.simulation.checkers.members import Callbacks, Transitions
 from fencepost.simulation.checkers.polls import Polls
 from fencepost.simulation.checkers.records import Records
 from fencepost.simulation.checkers.requests import Requests
+from fencepost.simulation.checkers.retries import Retries
 
 
 def all_checkers(protocols: Container[str] = ("consumer", "classic")) -> list[Checker]:
@@ -53,5 +54,6 @@ def _of_members() -> list[Checker]:
         records,
         Polls(),
         Leaving(),
+        Retries(),
         Liveness(records.is_processing),
     ]

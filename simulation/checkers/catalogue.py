@@ -71,6 +71,8 @@ _BY_NAME: Final[Mapping[str, RealJudgement]] = {
     "request-fields": _OWN_MEMBERS,
     "owned-honest": _OWN_MEMBERS,
     "epoch-as-answered": _OWN_MEMBERS,
+    "retries-back-off": _OWN_MEMBERS,
+    "subscription-told": _no("What processes were told to subscribe to last is in no record."),
     "leaves-told": _OWN_MEMBERS,
     "fenced-returns": _no("How late a busy machine lets a process go on is no fault of the process."),
     "starts-at-committed": _no("When a member asked for offsets is in no record."),
@@ -344,6 +346,16 @@ _ALL: Final = (
         "commit-within-processed",
         "A committed offset is never ahead of what its member processed.",
         "KAFKA-18641",
+    ),
+    Invariant(
+        "retries-back-off",
+        "A member whose requests fail waits longer and longer before it tries again.",
+        "KIP-580; KAFKA-19813, KAFKA-20253",
+    ),
+    Invariant(
+        "subscription-told",
+        "Once faults end the coordinator has each subscription as its application has it.",
+        "KIP-848, ConsumerGroupHeartbeat",
     ),
     Invariant(
         "leaves-told",

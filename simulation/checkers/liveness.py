@@ -16,7 +16,7 @@ from fencepost.coordinator.classic.states import ClassicGroupState
 from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import NO_GENERATION, JoinGroupRequest, JoinGroupResponse
-from fencepost.coordinator.protocol.consumer_protocol import read_assignment
+from fencepost.coordinator.protocol.consumer_protocol import read_assignment, read_subscription
 from fencepost.coordinator.protocol.ids import (
     NO_PARTITIONS,
     MemberId,
@@ -287,6 +287,8 @@ class Liveness(Checker):
             generation, sizes = self._taken_for_known
             unnoticed = sizes if generation == classic.generation else {}
             yield from unsettled_classic(classic, joined, coordinator.image, unnoticed)
+            for member_id, host in joined.items():
+                yield from _classic_subscription(classic, member_id, host)
             return
         group = coordinator.groups.get(self.world.group_id)
         if group is None:
@@ -297,6 +299,7 @@ class Liveness(Checker):
         yield from uncovered(group, coordinator.image, self.world.config.group_consumer_assignors[0])
         by_id = coordinator.image.by_id
         for member_id in sorted(joined):
+            yield from _subscription(group, member_id, live[member_id])
             driver, member = live[member_id].driver, group.members.get(member_id)
             if member is not None and driver is not None:
                 assigned = {
@@ -306,6 +309,37 @@ class Liveness(Checker):
                 }
                 is_settled = driver.state == STABLE
                 yield from _own_eyes(member_id, driver, member.member_epoch, assigned, is_settled=is_settled)
+
+
+def _subscription(group: ConsumerGroup, member_id: MemberId, host: MemberView) -> Iterator[Finding]:
+    """Whether what is stored is what the application subscribes to."""
+    member, wanted = group.members.get(member_id), host.subscription
+    if member is None or wanted is None or member.classic is not None:
+        return
+    stored = frozenset(member.subscribed_topic_names), member.subscribed_topic_regex or None
+    if stored != wanted:
+        yield (
+            "subscription-told",
+            f"{host.name} subscribes to {_texts(*wanted)}, its coordinator has {_texts(*stored)}",
+        )
+
+
+def _classic_subscription(group: ClassicGroup, member_id: MemberId, host: MemberView) -> Iterator[Finding]:
+    """The same of a classic member, which looks itself what its expression matches."""
+    member, wanted = group.members.get(member_id), host.subscription
+    if member is None or wanted is None or wanted[1] is not None:
+        return
+    for protocol in member.protocols:
+        stored = frozenset(read_subscription(protocol.metadata).topics)
+        if stored != wanted[0]:
+            yield (
+                "subscription-told",
+                f"{host.name} subscribes to {_texts(*wanted)}, its group has {_texts(stored, None)}",
+            )
+
+
+def _texts(names: Collection[str], pattern: str | None) -> str:
+    return " ".join((*sorted(names), *(() if pattern is None else (f"/{pattern}/",)))) or "nothing"
 
 
 _OUTSIDE = (UNSUBSCRIBED, FATAL)

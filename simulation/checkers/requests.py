@@ -426,16 +426,18 @@ class Requests(Checker):
             sender.in_flight = sender.checked
         elif type(request) is ConsumerGroupHeartbeatRequest:
             self.report_all(sender.sends(request, now_us))
-            self._compare(host, sender)
         elif type(request) is OffsetCommitRequest:
             self.report_all(sender.commits(request))
             if self._on_commit_request is not None:
                 self._on_commit_request(host, request)
 
     def _compare(self, host: str, sender: Sender) -> None:
-        """What the application is told that it owns is what its callbacks have told it."""
+        """What the application is told that it owns is what its callbacks have told it, or are about to."""
         driver = self.world.members[host].driver
-        if isinstance(driver, MemberDriver) and sender.holds != as_set(driver.assignment):
+        if not isinstance(driver, MemberDriver):
+            return
+        told = as_set(driver.assignment)
+        if not sender.holds <= told or (told != sender.holds and not driver.is_calling_back):
             self.report(
                 "owned-honest",
                 f"{host} tells its application that it owns {shown_names(driver.assignment)}, by its"
@@ -452,3 +454,4 @@ class Requests(Checker):
             sender.rests(now_us)
         elif type(request) is ConsumerGroupHeartbeatRequest:
             sender.receives(request, response, now_us)
+            self._compare(host, sender)

@@ -199,17 +199,23 @@ class MemberHost(Host):
         """Whether the process is on its way out, or gone."""
         return self.status not in (MemberStatus.RUNNING, MemberStatus.FROZEN)
 
+    @property
+    def subscription(self) -> tuple[frozenset[str], str | None]:
+        """The topics and the expression that its application subscribes to."""
+        names = self.topics if self.topics is not None or self.pattern else self.world.all_topics
+        return frozenset(names or ()), self.pattern
+
     def resubscribe(self) -> None:
         """Tell the member what it is to subscribe to now; a frozen one hears it when it thaws."""
         self.run(self._resubscribe, None)
 
     def _resubscribe(self, _: object) -> None:
         if self.driver is not None and not self.stopping:
-            names = self.topics if self.topics is not None or self.pattern else self.world.all_topics
+            names, pattern = self.subscription
             if self._matching is None:
-                self.driver.subscribe(names or (), pattern=self.pattern)
+                self.driver.subscribe(names, pattern=pattern)
             else:
-                self._matching.subscribe(names or (), self.pattern)
+                self._matching.subscribe(names, pattern)
 
     # -- what runs in the process -------------------------------------------------------------------------
 

@@ -97,6 +97,10 @@ class MemberView(Protocol):
         """The instance id of a static member."""
 
     @property
+    def subscription(self) -> tuple[frozenset[str], str | None] | None:
+        """The topics and the expression that its application subscribes to; None if that is not known."""
+
+    @property
     def driver(self) -> MemberDriver | None:
         """The member itself while its process lives."""
 

@@ -93,6 +93,7 @@ class ReplayedHost:
         self.instance_id = instance_id
         self.status = "stopped"
         self.member_id: MemberId = ""
+        self.subscription = None
         self.told: ReplayedDriver | ForeignDriver | None = None
         self.requests: dict[int, Any] = {}
 
