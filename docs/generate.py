@@ -42,8 +42,8 @@ from fencepost.simulation.lab.conform.deviations import DEVIATIONS
 from fencepost.simulation.lab.conform.rules import NAMES
 from fencepost.simulation.lab.hunt import hunt_all
 from fencepost.simulation.machines import markdown
+from fencepost.simulation.mutants.mutant import NOBODY
 from fencepost.simulation.mutants.registry import MUTANTS
-from fencepost.simulation.mutants.slips import NOBODY
 from fencepost.simulation.scenarios import sac, scenario, streams
 from fencepost.simulation.trace import schema
 

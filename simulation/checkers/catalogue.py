@@ -73,6 +73,8 @@ _BY_NAME: Final[Mapping[str, RealJudgement]] = {
     "epoch-as-answered": _OWN_MEMBERS,
     "retries-back-off": _OWN_MEMBERS,
     "subscription-told": _no("What processes were told to subscribe to last is in no record."),
+    "gives-up-rightly": _OWN_MEMBERS,
+    "reconciles-on": _NO_POLLS,
     "leaves-told": _OWN_MEMBERS,
     "fenced-returns": _no("How late a busy machine lets a process go on is no fault of the process."),
     "starts-at-committed": _no("When a member asked for offsets is in no record."),
@@ -366,6 +368,16 @@ _ALL: Final = (
         "fenced-returns",
         "A member that was fenced joins again as soon as its on_lost callback has ended.",
         "KIP-848, Client States",
+    ),
+    Invariant(
+        "gives-up-rightly",
+        "A member stops for good only after an error that neither a retry nor a join mends.",
+        "KIP-848, Client States",
+    ),
+    Invariant(
+        "reconciles-on",
+        "A member whose application polls does not stop on its way to its target.",
+        "KIP-848, Reconciliation of the group",
     ),
     Invariant(
         "starts-at-committed",

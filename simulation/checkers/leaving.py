@@ -1,4 +1,7 @@
-"""How a membership ends: a member that leaves tells its coordinator, and one that was fenced comes back."""
+"""How a membership ends.
+
+A member that leaves tells its coordinator, one that was fenced comes back, and none gives up without need.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, TopicPartition
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.classic.states import ClassicMemberState
-from fencepost.member.consumer.states import FENCED, ConsumerMemberEvent
+from fencepost.member.consumer.states import FATAL, FENCED, ConsumerMemberEvent
 from fencepost.simulation.checkers.base import Checker, Finding
 from fencepost.simulation.checkers.members import CLOSE_TIMEOUT_US
 from fencepost.simulation.checkers.polls import ACTIVE_STATES, POLL_TIMED_OUT
@@ -39,6 +42,18 @@ _NO_MEMBER: Final = frozenset(
         ErrorCode.GROUP_ID_NOT_FOUND,
     }
 )
+_MENDED: Final = frozenset(
+    {
+        ErrorCode.NONE,
+        *(code for code in ErrorCode if code.retriable),
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.MEMBER_ID_REQUIRED,
+    }
+)
+"""Responses after which a member goes on: it tries again, or joins again."""
 _AT_ONCE_US: Final = 100_000
 """Some time for what happens in one step: none in a simulation, a little where a machine is busy."""
 
@@ -55,6 +70,7 @@ class MembershipEnd:
         "_in_flight",
         "_is_member",
         "_keeps_place",
+        "_last_code",
         "_owes",
         "_searched",
         "_since_us",
@@ -81,11 +97,15 @@ class MembershipEnd:
         self._called_back_us = 0
         """When its last callback ended."""
         self._stood_still = False
+        self._last_code: ErrorCode | None = None
+        """What the coordinator said last; None if it did not answer, or was asked nothing."""
 
     def moved(self, event: str, source: str, target: str, now_us: int) -> Iterator[Finding]:
         """The member machine moved."""
         yield from self.lingers(now_us)
         self._fenced_us = None
+        if target == FATAL and self._last_code in _MENDED:
+            yield "gives-up-rightly", f"{self._host} gave up in {source} after {self._last_code.name}"
         if target == FENCED:
             self._fenced_us, self._stood_still = now_us, False
             self._is_member = self._owes = False
@@ -105,8 +125,9 @@ class MembershipEnd:
         self._stood_still = self._searched = True
 
     def searches(self) -> None:
-        """It cannot tell its coordinator anything yet."""
+        """It cannot tell its coordinator anything yet, and may be refused one."""
         self._searched = True
+        self._last_code = None
 
     def lingers(self, now_us: int) -> Iterator[Finding]:
         """Whether it is fenced and ought to have gone on."""
@@ -136,14 +157,13 @@ class MembershipEnd:
     def receives(self, request: Request, response: Response | Exception) -> None:
         """A request was answered, or failed."""
         code = ErrorCode.NONE if isinstance(response, Exception) else getattr(response, "error_code", 0)
+        self._last_code = None if isinstance(response, Exception) else ErrorCode(code)
         if request is self._in_flight:
             self._in_flight = None
             self._owes = isinstance(response, Exception) or code in _NOT_NOW
             self._searched = True
         elif isinstance(response, ConsumerGroupHeartbeatResponse | JoinGroupResponse) and not code:
-            epoch = (
-                response.generation if isinstance(response, JoinGroupResponse) else response.member_epoch
-            )
+            epoch = response.generation if isinstance(response, JoinGroupResponse) else response.member_epoch
             self._is_member = self._is_member or epoch > 0
         elif code in _NO_MEMBER:
             self._is_member = self._owes = False

@@ -2,7 +2,8 @@
 
 A member whose application polls in time is not removed for its silence, and one whose application does not is
 (`poll-timeouts`). With auto-commit what a poll finds processed is committed, at the latest an interval after
-(`commits-go-on`). What a member owns its application is handed (`partitions-read`).
+(`commits-go-on`). What a member owns its application is handed (`partitions-read`), and what its target asks
+for is worked off (`reconciles-on`).
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from fencepost.simulation.kernel.observers import StepEvent
 
 ACTIVE_STATES: Final = frozenset(map(str, (*CONSUMER_ACTIVE, *CLASSIC_ACTIVE)))
 _SETTLED: Final = "STABLE"
+_RECONCILING: Final = ("RECONCILING", "ACKNOWLEDGING")
 _TAKES_NO_COMMITS: Final = "COMPLETING_REBALANCE"
 """Between two generations of a classic group commits wait."""
 POLL_TIMED_OUT: Final = ConsumerMemberEvent.POLL_TIMED_OUT
@@ -106,7 +108,16 @@ class PollTimer:
 class AutoCommits:
     """One process that commits by itself: what it has to commit, and since when nothing stands in the way."""
 
-    __slots__ = ("_begun_us", "_calm_us", "_dirty_us", "_host", "_in_flight", "_interval_us", "_processed", "_searches")
+    __slots__ = (
+        "_begun_us",
+        "_calm_us",
+        "_dirty_us",
+        "_host",
+        "_in_flight",
+        "_interval_us",
+        "_processed",
+        "_searches",
+    )
 
     def __init__(self, host: str, interval_ms: int) -> None:
         self._host = host
@@ -244,19 +255,35 @@ class ReadWindow:
 class PolledProcess:
     """All that is kept of one process."""
 
-    __slots__ = ("commits", "in_poll", "owned", "records", "timer", "window")
+    __slots__ = (
+        "begun_us",
+        "calls_back",
+        "commits",
+        "disturbed_us",
+        "in_poll",
+        "owned",
+        "records",
+        "timer",
+        "window",
+    )
 
     def __init__(self, host: str, interval_ms: int | None) -> None:
         self.timer = PollTimer(host)
         self.commits = None if interval_ms is None else AutoCommits(host, interval_ms)
         self.owned: frozenset[TopicPartition] = frozenset()
+        self.calls_back = False
         self.in_poll = False
+        self.begun_us = 0
+        """When the last poll began."""
         self.records = 0
         """How many the last poll ended with."""
         self.window: ReadWindow | None = None
+        self.disturbed_us = 0
+        """When something happened last that a member may wait for, or that it did."""
 
     def disturbed(self, now_us: int) -> None:
         """Something happened after which commits and records may be a while in coming."""
+        self.disturbed_us = now_us
         self.window = None
         if self.commits is not None:
             self.commits.disturbed(now_us)
@@ -283,6 +310,7 @@ class Polls(Checker):
         commits = process.commits
         process.in_poll = phase == "begin"
         if process.in_poll:
+            process.begun_us = now_us
             self.report_all(process.timer.begins(now_us))
             if process.window is not None:
                 process.window.polled(process.records, self.world.scenario.application.max_poll_records)
@@ -290,6 +318,7 @@ class Polls(Checker):
             if commits is not None:
                 commits.begins(now_us)
         else:
+            self._reconciles(host, process, process.begun_us)
             process.timer.ends(now_us)
             if commits is not None:
                 self.report_all(commits.ends(process.timer.state))
@@ -317,12 +346,22 @@ class Polls(Checker):
         """What is owned changes. One that raised may leave a partition without a position."""
         process, chosen = self._processes[host], as_set(tuple(partitions))
         process.disturbed(now_us)
+        process.calls_back = phase == "begin"
         if kind == "assigned" and phase == "end":
             process.owned |= chosen
         elif phase != "begin":
             process.owned -= chosen
         if process.commits is not None and (kind, phase) != ("revoked", "begin"):
             process.commits.released(chosen)
+
+    def _reconciles(self, host: str, process: PolledProcess, until_us: int) -> None:
+        """In a poll that began then, or lasts since before, the next step towards the target is taken."""
+        waited_us = until_us - process.disturbed_us
+        if process.timer.state in _RECONCILING and waited_us > HALF_WINDOW_US and not process.calls_back:
+            self.report(
+                "reconciles-on",
+                f"{host} has been {process.timer.state} for {waited_us // 1_000} ms, and does nothing",
+            )
 
     # -- the member ---------------------------------------------------------------------------------------
 
@@ -360,7 +399,7 @@ class Polls(Checker):
     ) -> None:
         """What was committed need not be."""
         process = self._processes[host]
-        if isinstance(response, Exception):
+        if isinstance(response, Exception) or any(response.errors.values()):
             process.disturbed(now_us)
         if process.commits is not None:
             process.commits.answered(request, response, now_us)
@@ -368,7 +407,7 @@ class Polls(Checker):
     def on_member_search(self, host: str, now_us: int) -> None:
         """Nothing can be sent."""
         process = self._processes[host]
-        process.window = None
+        process.disturbed_us, process.window = now_us, None
         if process.commits is not None:
             process.commits.searches(now_us)
 
@@ -394,7 +433,11 @@ class Polls(Checker):
     def _look(self, now_us: int) -> None:
         self._look_at_us = now_us + HALF_WINDOW_US
         for host, process in self._processes.items():
+            if self.world.members[host].status != "running":
+                continue
             window = process.window
+            if process.in_poll and now_us - process.begun_us > HALF_WINDOW_US:
+                self._reconciles(host, process, now_us)
             if window is None:
                 if process.timer.state == _SETTLED and process.owned:
                     process.window = ReadWindow(self._ends(process), now_us)

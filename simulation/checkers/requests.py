@@ -28,7 +28,14 @@ from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.base.driver import MemberDriver
 from fencepost.member.classic.states import ClassicMemberState
-from fencepost.member.consumer.states import ACTIVE, FATAL, JOINING, PREPARE_LEAVING, UNSUBSCRIBED
+from fencepost.member.consumer.states import (
+    ACKNOWLEDGING,
+    ACTIVE,
+    FATAL,
+    JOINING,
+    PREPARE_LEAVING,
+    UNSUBSCRIBED,
+)
 from fencepost.simulation.checkers.base import (
     NOTHING,
     Checker,
@@ -62,7 +69,7 @@ NEVER = 2**63
 """Microseconds; later than any run."""
 
 
-_AFTER_FAILURE_US = 1_500_000
+AFTER_FAILURE_US = 1_500_000
 """How soon a failure is followed by another heartbeat or by a search: retry.backoff.max.ms, and some more."""
 
 
@@ -82,10 +89,10 @@ class Sender:
         "_may_hold_instance",
         "_must_be_full",
         "_names",
+        "_names_sent",
         "_owned",
         "_refused_itself",
         "_sent_in",
-        "_names_sent",
         "calls_back",
         "checked",
         "classic",
@@ -181,7 +188,7 @@ class Sender:
         self.searches = True
         self.late_us = NEVER
         if self.state in _ACTIVE:
-            self.late_us = now_us + timeout_us * 5 // 4 + _AFTER_FAILURE_US + self.patience_us
+            self.late_us = now_us + timeout_us * 5 // 4 + AFTER_FAILURE_US + self.patience_us
         self.checked = self.last_answer = None
 
     def silent(self, now_us: int) -> Iterator[Finding]:
@@ -221,7 +228,7 @@ class Sender:
                 f"{self.host} in {self.state} sent nothing for {waited} ms, its interval is"
                 f" {self.interval_ms} ms",
             )
-        if now_us < self.early_us and _says_nothing(request):
+        if now_us < self.early_us and self.state != ACKNOWLEDGING and _says_nothing(request):
             yield (
                 "heartbeats-go-on",
                 f"{self.host} in {self.state} has nothing to say, and sent a heartbeat"
@@ -320,7 +327,7 @@ class Sender:
         if not isinstance(response, ConsumerGroupHeartbeatResponse) or response.error_code != NONE:
             if not self.searches:
                 frees = code is UNRELEASED_INSTANCE_ID
-                self.late_us = NEVER if frees else now_us + _AFTER_FAILURE_US
+                self.late_us = NEVER if frees else now_us + AFTER_FAILURE_US
             self.early_us = 0
             self._names_sent = None
             self._must_be_full = True
