@@ -288,7 +288,7 @@ class Liveness(Checker):
             unnoticed = sizes if generation == classic.generation else {}
             yield from unsettled_classic(classic, joined, coordinator.image, unnoticed)
             for member_id, host in joined.items():
-                yield from _classic_subscription(classic, member_id, host)
+                yield from untold_to_classic(classic, member_id, host)
             return
         group = coordinator.groups.get(self.world.group_id)
         if group is None:
@@ -299,7 +299,7 @@ class Liveness(Checker):
         yield from uncovered(group, coordinator.image, self.world.config.group_consumer_assignors[0])
         by_id = coordinator.image.by_id
         for member_id in sorted(joined):
-            yield from _subscription(group, member_id, live[member_id])
+            yield from untold(group, member_id, live[member_id])
             driver, member = live[member_id].driver, group.members.get(member_id)
             if member is not None and driver is not None:
                 assigned = {
@@ -311,7 +311,7 @@ class Liveness(Checker):
                 yield from _own_eyes(member_id, driver, member.member_epoch, assigned, is_settled=is_settled)
 
 
-def _subscription(group: ConsumerGroup, member_id: MemberId, host: MemberView) -> Iterator[Finding]:
+def untold(group: ConsumerGroup, member_id: MemberId, host: MemberView) -> Iterator[Finding]:
     """Whether what is stored is what the application subscribes to."""
     member, wanted = group.members.get(member_id), host.subscription
     if member is None or wanted is None or member.classic is not None:
@@ -324,7 +324,7 @@ def _subscription(group: ConsumerGroup, member_id: MemberId, host: MemberView) -
         )
 
 
-def _classic_subscription(group: ClassicGroup, member_id: MemberId, host: MemberView) -> Iterator[Finding]:
+def untold_to_classic(group: ClassicGroup, member_id: MemberId, host: MemberView) -> Iterator[Finding]:
     """The same of a classic member, which looks itself what its expression matches."""
     member, wanted = group.members.get(member_id), host.subscription
     if member is None or wanted is None or wanted[1] is not None:

@@ -12,7 +12,7 @@ from typing import Final
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.classic.states import CLASSIC_MEMBER, ClassicMemberEvent
-from fencepost.member.consumer.states import CONSUMER_MEMBER, JOINING, PREPARE_LEAVING
+from fencepost.member.consumer.states import CONSUMER_MEMBER, JOINING, PREPARE_LEAVING, ConsumerMemberEvent
 from fencepost.simulation.checkers.base import (
     NOTHING,
     Checker,
@@ -67,8 +67,8 @@ class Transitions(Checker):
         self.report_all(self._machines[host].move(host, event, str(source), str(target)))
 
 
-RELEASED = ClassicMemberEvent.RELEASED
-"""A name of its own: in Python 3.11 an attribute of an enum class costs as much as a call."""
+RELEASED, PASS_FINISHED = ClassicMemberEvent.RELEASED, ConsumerMemberEvent.PASS_FINISHED
+"""Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call."""
 CLOSE_TIMEOUT_US = 29_000_000
 """A member that closes takes 30 s at most, by its own clock; what it could not let go then it just drops."""
 
@@ -135,6 +135,15 @@ class CallbackBalance:
         """Whether records of the partition may reach the application now."""
         return partition in self.owned and partition not in self.releasing
 
+    def acknowledges(self) -> Iterator[Finding]:
+        """The member is done with a target: its callbacks have ended."""
+        if self.running is not None:
+            yield (
+                "callbacks-balanced",
+                f"{self.host} acknowledges its assignment inside {self.running[0]}"
+                f" {shown_names(self.running[1])}",
+            )
+
     def emptied(self, why: str) -> Iterator[Finding]:
         """The member joins anew, or is gone: it must have let everything go."""
         if self.owned and self.running is None:
@@ -162,6 +171,8 @@ class Callbacks(Checker):
         """Whoever joins owns nothing."""
         if target == JOINING or event == RELEASED:
             self.report_all(self.hosts[host].emptied("joined"))
+        elif event == PASS_FINISHED:
+            self.report_all(self.hosts[host].acknowledges())
         elif target == PREPARE_LEAVING:
             self.hosts[host].leaving_since_us = now_us
 

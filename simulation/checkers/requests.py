@@ -93,7 +93,6 @@ class Sender:
         "_owned",
         "_refused_itself",
         "_sent_in",
-        "calls_back",
         "checked",
         "classic",
         "early_us",
@@ -120,8 +119,6 @@ class Sender:
         """After this time the next heartbeat or search is late. NEVER after a freeze or a leave."""
         self.early_us = 0
         """Before this time a heartbeat that says nothing new is too early."""
-        self.calls_back = False
-        """A callback of the application is under way."""
         self.searches = False
         """Whether it looks for the coordinator since its last heartbeat, whose answer may still come."""
         self.interval_ms = 0
@@ -170,7 +167,6 @@ class Sender:
     def callback(self, kind: str, phase: str, partitions: Iterable[TopicPartition]) -> None:
         """A callback began or ended."""
         self.checked = None
-        self.calls_back = phase == "begin"
         chosen = as_set(tuple(partitions))
         if kind == "assigned":
             if phase == "begin":
@@ -280,8 +276,6 @@ class Sender:
         if names is not None and names == self._names_sent and not self._must_be_full:
             yield "request-fields", f"{self.host} repeats the names that it has sent: {request}"
         if request.topic_partitions is not None:
-            if self.calls_back and not is_full(request):
-                yield "owned-honest", f"{self.host} acknowledges an assignment while a callback runs"
             yield from self._honest(request)
 
     def _honest(self, request: ConsumerGroupHeartbeatRequest) -> Iterator[Finding]:
