@@ -72,6 +72,7 @@ _BY_NAME: Final[Mapping[str, RealJudgement]] = {
     "owned-honest": _OWN_MEMBERS,
     "epoch-as-answered": _OWN_MEMBERS,
     "retries-back-off": _OWN_MEMBERS,
+    "searches-anew": _no("When a member looks for its coordinator is in no record."),
     "subscription-told": _no("What processes were told to subscribe to last is in no record."),
     "gives-up-rightly": _OWN_MEMBERS,
     "reconciles-on": _NO_POLLS,
@@ -353,6 +354,11 @@ _ALL: Final = (
         "retries-back-off",
         "A member whose requests fail waits longer and longer before it tries again.",
         "KIP-580; KAFKA-19813, KAFKA-20253",
+    ),
+    Invariant(
+        "searches-anew",
+        "A member that asked a broker which is not the coordinator looks for it before it sends anything.",
+        "Kafka's group protocol, FindCoordinator",
     ),
     Invariant(
         "subscription-told",

@@ -22,6 +22,7 @@ from fencepost.member.classic.assignors import ASSIGNORS
 from fencepost.member.classic.states import ClassicMemberState as S
 from fencepost.simulation.checkers.base import NOTHING, Checker, Finding, as_set, joined, shown_names, without
 from fencepost.simulation.checkers.requests import AFTER_FAILURE_US, NEVER, patience_us
+from fencepost.simulation.kernel.observers import MembersWorldView
 
 _COOPERATIVE: Final = frozenset(name for name, make in ASSIGNORS.items() if make().cooperative)
 _BEATING: Final = (S.UNJOINED, S.COMPLETING_REBALANCE, S.STABLE)
@@ -148,6 +149,8 @@ class ClassicSender:
 
 class ClassicMembers(Checker):
     """Checks the requests of all members that speak the classic protocol."""
+
+    world: MembersWorldView
 
     def __init__(self) -> None:
         self._senders: dict[str, ClassicSender] = {}

@@ -22,6 +22,7 @@ from fencepost.member.consumer.states import FATAL, FENCED, ConsumerMemberEvent
 from fencepost.simulation.checkers.base import Checker, Finding
 from fencepost.simulation.checkers.members import CLOSE_TIMEOUT_US
 from fencepost.simulation.checkers.polls import ACTIVE_STATES, POLL_TIMED_OUT
+from fencepost.simulation.kernel.observers import MembersWorldView
 
 _LEAVES: Final = (ConsumerMemberEvent.CLOSE, ConsumerMemberEvent.UNSUBSCRIBE, POLL_TIMED_OUT)
 _NOT_NOW: Final = frozenset(
@@ -181,6 +182,8 @@ class MembershipEnd:
 
 class Leaving(Checker):
     """Checks all members of a world."""
+
+    world: MembersWorldView
 
     def __init__(self) -> None:
         self._ends: dict[str, MembershipEnd] = {}

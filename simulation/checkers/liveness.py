@@ -29,7 +29,7 @@ from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse
 from fencepost.member.consumer.states import FATAL, STABLE, UNSUBSCRIBED, ConsumerMemberEvent
 from fencepost.simulation.checkers.base import Checker, Finding, shown, shown_names
 from fencepost.simulation.checkers.targets import assignor_of, homogeneous, subscriptions_of
-from fencepost.simulation.kernel.observers import StepEvent
+from fencepost.simulation.kernel.observers import MembersWorldView, StepEvent, Subscribed
 
 if TYPE_CHECKING:
     from fencepost.coordinator.classic.group import ClassicGroup
@@ -139,6 +139,8 @@ class Liveness(Checker):
 
     `is_processing` says whether the application on a host has records that it has not finished with.
     """
+
+    world: MembersWorldView
 
     def __init__(self, is_processing: Callable[[str], bool]) -> None:
         self.converged = False
@@ -288,7 +290,7 @@ class Liveness(Checker):
             unnoticed = sizes if generation == classic.generation else {}
             yield from unsettled_classic(classic, joined, coordinator.image, unnoticed)
             for member_id, host in joined.items():
-                yield from untold_to_classic(classic, member_id, host)
+                yield from untold_to_classic(classic, member_id, self.world.subscription_of(host.name))
             return
         group = coordinator.groups.get(self.world.group_id)
         if group is None:
@@ -299,7 +301,7 @@ class Liveness(Checker):
         yield from uncovered(group, coordinator.image, self.world.config.group_consumer_assignors[0])
         by_id = coordinator.image.by_id
         for member_id in sorted(joined):
-            yield from untold(group, member_id, live[member_id])
+            yield from untold(group, member_id, self.world.subscription_of(live[member_id].name))
             driver, member = live[member_id].driver, group.members.get(member_id)
             if member is not None and driver is not None:
                 assigned = {
@@ -311,22 +313,24 @@ class Liveness(Checker):
                 yield from _own_eyes(member_id, driver, member.member_epoch, assigned, is_settled=is_settled)
 
 
-def untold(group: ConsumerGroup, member_id: MemberId, host: MemberView) -> Iterator[Finding]:
+def untold(group: ConsumerGroup, member_id: MemberId, wanted: Subscribed | None) -> Iterator[Finding]:
     """Whether what is stored is what the application subscribes to."""
-    member, wanted = group.members.get(member_id), host.subscription
+    member = group.members.get(member_id)
     if member is None or wanted is None or member.classic is not None:
         return
     stored = frozenset(member.subscribed_topic_names), member.subscribed_topic_regex or None
     if stored != wanted:
         yield (
             "subscription-told",
-            f"{host.name} subscribes to {_texts(*wanted)}, its coordinator has {_texts(*stored)}",
+            f"{member_id} subscribes to {_texts(*wanted)}, its coordinator has {_texts(*stored)}",
         )
 
 
-def untold_to_classic(group: ClassicGroup, member_id: MemberId, host: MemberView) -> Iterator[Finding]:
+def untold_to_classic(
+    group: ClassicGroup, member_id: MemberId, wanted: Subscribed | None
+) -> Iterator[Finding]:
     """The same of a classic member, which looks itself what its expression matches."""
-    member, wanted = group.members.get(member_id), host.subscription
+    member = group.members.get(member_id)
     if member is None or wanted is None or wanted[1] is not None:
         return
     for protocol in member.protocols:
@@ -334,7 +338,7 @@ def untold_to_classic(group: ClassicGroup, member_id: MemberId, host: MemberView
         if stored != wanted[0]:
             yield (
                 "subscription-told",
-                f"{host.name} subscribes to {_texts(*wanted)}, its group has {_texts(stored, None)}",
+                f"{member_id} subscribes to {_texts(*wanted)}, its group has {_texts(stored, None)}",
             )
 
 

@@ -21,7 +21,7 @@ from fencepost.member.classic.states import ACTIVE as CLASSIC_ACTIVE
 from fencepost.member.consumer.states import ACTIVE as CONSUMER_ACTIVE
 from fencepost.member.consumer.states import ConsumerMemberEvent
 from fencepost.simulation.checkers.base import Checker, Finding, OfHosts, as_set, shown_names
-from fencepost.simulation.kernel.observers import StepEvent
+from fencepost.simulation.kernel.observers import MembersWorldView, StepEvent
 
 ACTIVE_STATES: Final = frozenset(map(str, (*CONSUMER_ACTIVE, *CLASSIC_ACTIVE)))
 _SETTLED: Final = "STABLE"
@@ -292,6 +292,8 @@ class PolledProcess:
 class Polls(Checker):
     """Checks all members of a world whose applications tell of their polls."""
 
+    world: MembersWorldView
+
     def __init__(self) -> None:
         self._processes = OfHosts(self._new)
         self._look_at_us = 0
@@ -391,7 +393,8 @@ class Polls(Checker):
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
         """After a failure the coordinator may not be known."""
-        if isinstance(response, Exception) or getattr(response, "error_code", ErrorCode.NONE):
+        code = getattr(response, "error_code", ErrorCode.NONE)
+        if isinstance(response, Exception) or code:
             self._processes[host].disturbed(now_us)
 
     def on_commit(

@@ -47,6 +47,7 @@ from fencepost.simulation.checkers.base import (
     without,
 )
 from fencepost.simulation.checkers.heartbeats import NONE, is_full
+from fencepost.simulation.kernel.observers import MembersWorldView
 
 _ACTIVE = frozenset(map(str, ACTIVE))
 _SENDING = frozenset((*_ACTIVE, str(PREPARE_LEAVING)))
@@ -371,6 +372,8 @@ def _says_nothing(request: ConsumerGroupHeartbeatRequest) -> bool:
 
 class Requests(Checker):
     """Checks the requests of all members of a world."""
+
+    world: MembersWorldView
 
     def __init__(self, on_commit_request: CommitHook | None = None) -> None:
         self._on_commit_request = on_commit_request

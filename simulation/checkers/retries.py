@@ -1,8 +1,13 @@
-"""Retries wait: a member that is refused, or gets no answer, does not try again at once, again and again."""
+"""Retries wait, and go to the right broker.
+
+A member that is refused, or gets no answer, does not try again at once, again and again (`retries-back-off`).
+One that asked a broker which is not the coordinator asks who is, before anything else (`searches-anew`).
+"""
 
 from __future__ import annotations
 
 from collections import defaultdict, deque
+from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
@@ -23,6 +28,7 @@ _AT_LEAST_US: Final = 500_000
 
 The first retry may go out at once, to another coordinator.
 """
+_NOT_HERE: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 _SEARCH: Final = "FindCoordinator"
 
 
@@ -54,16 +60,39 @@ class Retries(Checker):
     def __init__(self) -> None:
         self._attempts: defaultdict[str, FailedAttempts] = defaultdict(FailedAttempts)
 
+        self._searching: set[str] = set()
+        """Hosts that have looked for the coordinator, and sent nothing since."""
+        self._misled: set[str] = set()
+        """Hosts that have asked a broker which is not the coordinator, and not looked for it since."""
+
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
         """A new process has failed at nothing."""
         if what in ("start", "crash"):
             self._attempts.pop(host, None)
+            self._searching.discard(host)
+            self._misled.discard(host)
+
+    def on_member_request(self, host: str, request: Request, now_us: int) -> None:
+        """A request goes to a broker that may be the coordinator."""
+        self._searching.discard(host)
+        if host in self._misled:
+            self._misled.remove(host)
+            self.report(
+                "searches-anew",
+                f"{host} sends {type(request).__name__} to a broker that said it is not the coordinator",
+            )
+
+    def _refused(self, host: str, codes: Iterable[ErrorCode]) -> None:
+        """What a broker said; one that was asked before the search may have said it."""
+        if host not in self._searching and not _NOT_HERE.isdisjoint(codes):
+            self._misled.add(host)
 
     def on_member_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
         """A heartbeat, or a request of a round, was answered, or failed."""
         code = getattr(response, "error_code", ErrorCode.NONE)
+        self._refused(host, (code,))
         self._ended(
             host, type(request).__name__, now_us, fails=isinstance(response, Exception) or code.retriable
         )
@@ -72,11 +101,16 @@ class Retries(Checker):
         self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
     ) -> None:
         """A commit was answered, or failed."""
-        fails = isinstance(response, Exception) or all(code.retriable for code in response.errors.values())
+        fails = True
+        if isinstance(response, OffsetCommitResponse):
+            fails = all(code.retriable for code in response.errors.values())
+            self._refused(host, response.errors.values())
         self._ended(host, type(request).__name__, now_us, fails=fails)
 
     def on_member_search(self, host: str, now_us: int) -> None:
         """A search that finds a coordinator which answers is no failure, and is forgotten then."""
+        self._searching.add(host)
+        self._misled.discard(host)
         self._ended(host, _SEARCH, now_us, fails=True)
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:

@@ -17,6 +17,7 @@ from fencepost.simulation.kernel.host import Host, HostClock
 
 if TYPE_CHECKING:
     from fencepost.simulation.kafka.world import KafkaWorld
+    from fencepost.simulation.kernel.observers import Subscribed
 
 
 class MemberStatus(enum.StrEnum):
@@ -200,7 +201,7 @@ class MemberHost(Host):
         return self.status not in (MemberStatus.RUNNING, MemberStatus.FROZEN)
 
     @property
-    def subscription(self) -> tuple[frozenset[str], str | None]:
+    def subscription(self) -> Subscribed:
         """The topics and the expression that its application subscribes to."""
         names = self.topics if self.topics is not None or self.pattern else self.world.all_topics
         return frozenset(names or ()), self.pattern

@@ -19,7 +19,7 @@ from fencepost.simulation.kafka.cluster import SimulatedCluster
 from fencepost.simulation.kafka.member import ALIVE, MemberHost
 from fencepost.simulation.kafka.nemesis import GroupNemesis
 from fencepost.simulation.kernel.loop import VirtualLoop
-from fencepost.simulation.kernel.observers import Observer
+from fencepost.simulation.kernel.observers import Observer, Subscribed
 from fencepost.simulation.kernel.supervisor import Supervisor
 from fencepost.simulation.kernel.world import PreparedRun, RunCounts, World, host_names
 from fencepost.simulation.scenarios.scenario import Scenario
@@ -29,7 +29,7 @@ from fencepost.simulation.trace.rows import TraceRows
 
 
 class KafkaWorld(World):
-    """Everything of one run. It is a `WorldView` for observers."""
+    """Everything of one run. It is a `MembersWorldView` for observers."""
 
     def __init__(
         self,
@@ -128,6 +128,10 @@ class KafkaWorld(World):
     def active(self) -> GroupCoordinator | None:
         """The coordinator that answers requests now, if there is one."""
         return self.cluster.active
+
+    def subscription_of(self, host: str) -> Subscribed:
+        """What the application on that host subscribes to."""
+        return self.members[host].subscription
 
     @cached_property
     def settling_ms(self) -> int | None:

@@ -97,10 +97,6 @@ class MemberView(Protocol):
         """The instance id of a static member."""
 
     @property
-    def subscription(self) -> tuple[frozenset[str], str | None] | None:
-        """The topics and the expression that its application subscribes to; None if that is not known."""
-
-    @property
     def driver(self) -> MemberDriver | None:
         """The member itself while its process lives."""
 
@@ -111,10 +107,6 @@ class WorldView(Protocol):
     @property
     def now_us(self) -> int:
         """Virtual microseconds since the start of the run."""
-
-    @property
-    def scenario(self) -> Scenario:
-        """What the run is about: how its applications are, and what their members are told."""
 
     @property
     def group_id(self) -> str:
@@ -159,6 +151,21 @@ class WorldView(Protocol):
     @property
     def settling_ms(self) -> int | None:
         """How long the group may take to settle once nothing disturbs it; None if it may never."""
+
+
+Subscribed: TypeAlias = tuple[frozenset[str], str | None]
+"""The topics and the expression that an application subscribes to."""
+
+
+class MembersWorldView(WorldView, Protocol):
+    """What an observer may read of a world whose members a scenario has made."""
+
+    @property
+    def scenario(self) -> Scenario:
+        """What the run is about: how its applications are, and what their members are told."""
+
+    def subscription_of(self, host: str) -> Subscribed | None:
+        """What the application on that host subscribes to; None if that is not known."""
 
 
 class WorldObserver:

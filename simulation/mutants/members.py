@@ -17,6 +17,7 @@ from fencepost.member.base.backoff import Backoff
 from fencepost.member.base.commits import CommitKind
 from fencepost.member.base.errors import ErrorRule
 from fencepost.member.base.leave import CloseOption
+from fencepost.member.base.lookups import CoordinatorLookup
 from fencepost.member.base.machine import MemberMachine
 from fencepost.member.base.positions import Positions
 from fencepost.member.consumer.assignment import Subscription
@@ -202,6 +203,16 @@ def _waits_for_good(original: _Method) -> _Method:
     return begin
 
 
+def _stays_with_its_broker(_: _Method) -> _Method:
+    """That the coordinator is another one is learned from heartbeats only."""
+
+    def note(self: CoordinatorLookup, code: ErrorCode, now_ms: int) -> None:
+        if not code:
+            self.answered()
+
+    return note
+
+
 _NEVER_MS: Final = 2**62
 
 COMMITS_SOON: Final = ("slow-callbacks-and-poll-timeouts", *CHURN)
@@ -350,5 +361,13 @@ MEMBER_MUTANTS: Final = (
         ("reconciles-on",),
         ("slow-callbacks-and-poll-timeouts", "swarm"),
         (Patch(Polls, "begin", _waits_for_good),),
+    ),
+    Mutant(
+        "commits-to-the-wrong-broker",
+        NOBODY,
+        "A commit is sent again and again to a broker that is not the coordinator.",
+        ("searches-anew",),
+        ("coordinator-failover", "manual-commits"),
+        (Patch(CoordinatorLookup, "note", _stays_with_its_broker),),
     ),
 )

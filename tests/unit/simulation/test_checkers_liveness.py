@@ -100,8 +100,7 @@ def test_partitions_that_are_not_spread_are_flagged(members):
     ids=["known", "other", "not-known"],
 )
 def test_a_subscription_that_the_coordinator_does_not_have_is_flagged(subscription, broken):
-    host: Any = SimpleNamespace(name="m", subscription=subscription)
-    assert names(untold(group({"A": A, "B": B}), "A", host)) == broken
+    assert names(untold(group({"A": A, "B": B}), "A", subscription)) == broken
 
 
 # -- quiet: the group may move for ten seconds after its faults, unless callbacks take long -----------------

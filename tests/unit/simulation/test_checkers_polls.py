@@ -270,6 +270,16 @@ def test_an_answer_ends_a_row_of_failures():
     assert retries.found == ["retries-back-off"]
 
 
+@pytest.mark.parametrize("searches", [False, True])
+def test_who_asked_the_wrong_broker_looks_for_the_right_one(searches):
+    retries = attached(Retries())
+    answered(retries, heartbeat(3), ConsumerGroupHeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR), 1)
+    if searches:
+        retries.on_member_search("m", SECOND)
+    retries.on_member_request("m", heartbeat(3), SECOND)
+    assert retries.found == ([] if searches else ["searches-anew"])
+
+
 # -- where reading begins ------------------------------------------------------------------------------------
 
 
