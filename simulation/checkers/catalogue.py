@@ -80,6 +80,8 @@ _BY_NAME: Final[Mapping[str, RealJudgement]] = {
     "fenced-returns": _no("How late a busy machine lets a process go on is no fault of the process."),
     "starts-at-committed": _no("When a member asked for offsets is in no record."),
     "commits-go-on": _NO_POLLS,
+    "commits-end": _NO_POLLS,
+    "errors-raised": _NO_POLLS,
     "poll-timeouts": _NO_POLLS,
     "partitions-read": _NO_POLLS,
     "heartbeats-go-on": _no("How late a busy machine lets a process send is no fault of the process."),
@@ -394,6 +396,16 @@ _ALL: Final = (
         "commits-go-on",
         "With auto-commit what is processed is committed an interval later, if the member polls.",
         "KIP-848, Committing Offsets; enable.auto.commit",
+    ),
+    Invariant(
+        "commits-end",
+        "A commit that an application waits for ends within default.api.timeout.ms.",
+        "KAFKA-10489; Kafka's consumer, commitSync",
+    ),
+    Invariant(
+        "errors-raised",
+        "That a callback raised is raised by a poll of its application.",
+        "KIP-848, Rebalance Listener",
     ),
     Invariant(
         "poll-timeouts",

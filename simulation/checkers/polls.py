@@ -3,7 +3,7 @@
 A member whose application polls in time is not removed for its silence, and one whose application does not is
 (`poll-timeouts`). With auto-commit what a poll finds processed is committed, at the latest an interval after
 (`commits-go-on`). What a member owns its application is handed (`partitions-read`), and what its target asks
-for is worked off (`reconciles-on`).
+for is worked off (`reconciles-on`). It hears of what went wrong (`errors-raised`, `commits-end`).
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from fencepost.member.classic.states import ACTIVE as CLASSIC_ACTIVE
 from fencepost.member.consumer.states import ACTIVE as CONSUMER_ACTIVE
 from fencepost.member.consumer.states import ConsumerMemberEvent
 from fencepost.simulation.checkers.base import Checker, Finding, OfHosts, as_set, shown_names
+from fencepost.simulation.checkers.requests import NEVER
 from fencepost.simulation.kernel.observers import MembersWorldView, StepEvent
 
 ACTIVE_STATES: Final = frozenset(map(str, (*CONSUMER_ACTIVE, *CLASSIC_ACTIVE)))
@@ -34,6 +35,8 @@ _EARLY: Final = 990
 _LATE: Final = 1_010
 """Microseconds of the world in a millisecond of a host's clock, at least and at most."""
 _SLACK_US: Final = 100_000
+_COMMIT_LIMIT_US: Final = 65_000_000
+"""How long an application waits for a commit: default.api.timeout.ms, and some more."""
 HALF_WINDOW_US: Final = 30_000_000
 """Records that came in the first half of a window are handed over in it."""
 
@@ -262,6 +265,8 @@ class PolledProcess:
         "disturbed_us",
         "in_poll",
         "owned",
+        "processed_us",
+        "raised_us",
         "records",
         "timer",
         "window",
@@ -272,6 +277,10 @@ class PolledProcess:
         self.commits = None if interval_ms is None else AutoCommits(host, interval_ms)
         self.owned: frozenset[TopicPartition] = frozenset()
         self.calls_back = False
+        self.raised_us = NEVER
+        """When a callback raised of which the application has not heard."""
+        self.processed_us: int | None = None
+        """When all was processed that the last poll ended with; None before, and in a poll."""
         self.in_poll = False
         self.begun_us = 0
         """When the last poll began."""
@@ -313,6 +322,7 @@ class Polls(Checker):
         process.in_poll = phase == "begin"
         if process.in_poll:
             process.begun_us = now_us
+            process.processed_us = None
             self.report_all(process.timer.begins(now_us))
             if process.window is not None:
                 process.window.polled(process.records, self.world.scenario.application.max_poll_records)
@@ -320,6 +330,10 @@ class Polls(Checker):
             if commits is not None:
                 commits.begins(now_us)
         else:
+            if phase == "failed":
+                process.raised_us = NEVER
+            elif process.begun_us > process.raised_us:
+                self._keeps_quiet(host)
             self._reconciles(host, process, process.begun_us)
             process.timer.ends(now_us)
             if commits is not None:
@@ -339,6 +353,7 @@ class Polls(Checker):
     ) -> None:
         """What is owned is to be committed."""
         process = self._processes[host]
+        process.processed_us = now_us
         if process.commits is not None and partition in process.owned:
             process.commits.processed(partition, last_exclusive, now_us)
 
@@ -349,12 +364,27 @@ class Polls(Checker):
         process, chosen = self._processes[host], as_set(tuple(partitions))
         process.disturbed(now_us)
         process.calls_back = phase == "begin"
+        if phase == "raised":
+            process.raised_us = now_us
         if kind == "assigned" and phase == "end":
             process.owned |= chosen
         elif phase != "begin":
             process.owned -= chosen
         if process.commits is not None and (kind, phase) != ("revoked", "begin"):
             process.commits.released(chosen)
+
+    def _keeps_quiet(self, host: str) -> None:
+        self.report("errors-raised", f"{host} does not tell its application that a callback raised")
+
+    def _comes_back(self, host: str, process: PolledProcess, now_us: int) -> None:
+        """An application that has processed its records is held up by nothing but a commit."""
+        since_us = process.processed_us
+        if since_us is not None and now_us - since_us > _COMMIT_LIMIT_US:
+            self.report(
+                "commits-end",
+                f"{host} has processed its records {(now_us - since_us) // 1_000} ms ago, and its application"
+                " still waits for a commit",
+            )
 
     def _reconciles(self, host: str, process: PolledProcess, until_us: int) -> None:
         """In a poll that began then, or lasts since before, the next step towards the target is taken."""
@@ -439,8 +469,11 @@ class Polls(Checker):
             if self.world.members[host].status != "running":
                 continue
             window = process.window
+            self._comes_back(host, process, now_us)
             if process.in_poll and now_us - process.begun_us > HALF_WINDOW_US:
                 self._reconciles(host, process, now_us)
+                if now_us - process.raised_us > HALF_WINDOW_US:
+                    self._keeps_quiet(host)
             if window is None:
                 if process.timer.state == _SETTLED and process.owned:
                     process.window = ReadWindow(self._ends(process), now_us)

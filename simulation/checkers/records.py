@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
 
+from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition, topic_partitions
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
-from fencepost.coordinator.protocol.outcome import Outcome, Request
+from fencepost.coordinator.protocol.outcome import Outcome, Request, Response
 from fencepost.coordinator.protocol.records import OffsetCommitKey, OffsetCommitValue
 from fencepost.simulation.checkers.base import (
     NOTHING,
@@ -106,7 +107,7 @@ class ProcessedRecords:
         self.outlived = NOTHING
         """Still owned, but of a topic that was deleted since: its offsets are nothing to one of that name."""
         self.unreachable = False
-        """No commit was answered since a request was lost or the coordinator was searched for."""
+        """Nothing was answered since a request was lost or the coordinator was searched for."""
 
     def assigned(self, partitions: Iterable[TopicPartition]) -> None:
         """Positions begin anew."""
@@ -270,6 +271,13 @@ class Records(Checker):
     ) -> None:
         """The coordinator can be reached, or not."""
         self._applications[host].unreachable = isinstance(response, Exception)
+
+    def on_member_response(
+        self, host: str, request: Request, response: Response | Exception, now_us: int
+    ) -> None:
+        """The coordinator can be reached."""
+        if not isinstance(response, Exception) and not getattr(response, "error_code", ErrorCode.NONE):
+            self._applications[host].unreachable = False
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
         """Nobody has a coordinator until one is active again."""

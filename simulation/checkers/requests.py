@@ -27,6 +27,7 @@ from fencepost.coordinator.protocol.ids import (
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.base.driver import MemberDriver
+from fencepost.member.classic.states import ACTIVE as CLASSIC_ACTIVE
 from fencepost.member.classic.states import ClassicMemberState
 from fencepost.member.consumer.states import (
     ACKNOWLEDGING,
@@ -52,6 +53,9 @@ from fencepost.simulation.kernel.observers import MembersWorldView
 _ACTIVE = frozenset(map(str, ACTIVE))
 _SENDING = frozenset((*_ACTIVE, str(PREPARE_LEAVING)))
 """A member that prepares to leave keeps its session until its callbacks have run."""
+
+_COMMITTING = frozenset((*_SENDING, *map(str, CLASSIC_ACTIVE)))
+"""Where a member commits by itself."""
 
 UNRELEASED_INSTANCE_ID = ErrorCode.UNRELEASED_INSTANCE_ID
 _NOT_FINAL = (
@@ -432,6 +436,9 @@ class Requests(Checker):
             self.report_all(sender.sends(request, now_us))
         elif type(request) is OffsetCommitRequest:
             self.report_all(sender.commits(request))
+            by_itself = self.world.scenario.application.commit == "auto"
+            if by_itself and sender.state not in _COMMITTING:
+                self.report("commit-while-owned", f"{host} commits in {sender.state}, out of its group")
             if self._on_commit_request is not None:
                 self._on_commit_request(host, request)
 

@@ -87,7 +87,7 @@ class SimulatedApplication:
             except FatalMemberError as error:
                 return error
             except (MemberError, CallbackFailed):
-                self._tell_poll("end")
+                self._tell_poll("failed")
                 await self._host.pause_us(_AFTER_ERROR_US)
                 continue
             self._tell_poll("end")

@@ -248,7 +248,7 @@ class Observer(WorldObserver, declares_hooks=True):
         """A member's commit was answered, or got no answer."""
 
     def on_poll(self, host: str, phase: str, now_us: int) -> None:
-        """The application is about to `begin` a poll, or to `end` one, with or without records."""
+        """The application is about to `begin` a poll, or to `end` one, or a poll has `failed`."""
 
     def on_records_delivered(
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int

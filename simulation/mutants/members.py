@@ -11,10 +11,10 @@ import fencepost.member.consumer.machine as consumer_machine
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetFetchResponse
-from fencepost.member.base.actions import CallbackKind
+from fencepost.member.base.actions import CallbackKind, Outbox
 from fencepost.member.base.application import Polls
 from fencepost.member.base.backoff import Backoff
-from fencepost.member.base.commits import CommitKind
+from fencepost.member.base.commits import Commit, CommitKind
 from fencepost.member.base.errors import ErrorRule
 from fencepost.member.base.leave import CloseOption
 from fencepost.member.base.lookups import CoordinatorLookup
@@ -213,6 +213,26 @@ def _stays_with_its_broker(_: _Method) -> _Method:
     return note
 
 
+def _never_fails(original: _Method) -> _Method:
+    """A commit that fails is over, and its application does not hear of it."""
+
+    def commit_ended(self: MemberMachine, commit: Commit, error: ErrorCode, now_ms: int) -> None:
+        if not (error and commit.kind is CommitKind.MANUAL):
+            original(self, commit, error, now_ms)
+
+    return commit_ended
+
+
+def _swallows(original: _Method) -> _Method:
+    """Only fatal errors reach the application."""
+
+    def raise_to_application(self: Outbox, error: Exception, *, fatal: bool = False) -> None:
+        if fatal:
+            original(self, error, fatal=fatal)
+
+    return raise_to_application
+
+
 _NEVER_MS: Final = 2**62
 
 COMMITS_SOON: Final = ("slow-callbacks-and-poll-timeouts", *CHURN)
@@ -369,5 +389,22 @@ MEMBER_MUTANTS: Final = (
         ("searches-anew",),
         ("coordinator-failover", "manual-commits"),
         (Patch(CoordinatorLookup, "note", _stays_with_its_broker),),
+    ),
+    Mutant(
+        "failed-commit-never-ends",
+        "KAFKA-10489",
+        "An application whose commit fails waits for it for ever.",
+        ("commits-end",),
+        ("frozen-members", "partitioned-members", "coordinator-crash-loop"),
+        (Patch(MemberMachine, "_commit_ended", _never_fails),),
+        ("application.commit=sync",),
+    ),
+    Mutant(
+        "errors-swallowed",
+        NOBODY,
+        "An application does not hear that its callback raised.",
+        ("errors-raised",),
+        ("slow-callbacks-and-poll-timeouts",),
+        (Patch(Outbox, "raise_to_application", _swallows),),
     ),
 )

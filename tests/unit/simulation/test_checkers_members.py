@@ -356,6 +356,19 @@ def test_names_that_the_coordinator_has_already_are_flagged(sender):
     assert names(sender.sends(again, 6_000_000)) == ["request-fields"]
 
 
+def test_a_commit_of_its_own_out_of_the_group_is_flagged():
+    found: list[str] = []
+    checker = Requests()
+    checker.attach(cast(WorldView, world_of_members()), lambda invariant, message: found.append(invariant))
+    commit = OffsetCommitRequest(group_id="g", member_id="m", member_epoch=-1, offsets={})
+    checker.on_member_state("m", "subscribed", "UNSUBSCRIBED", "JOINING", 0)
+    checker.on_member_request("m", commit, 0)
+    assert found == []
+    checker.on_member_state("m", "fenced", "JOINING", "FENCED", 1)
+    checker.on_member_request("m", commit, 1)
+    assert found == ["commit-while-owned"]
+
+
 # -- records and commits -----------------------------------------------------------------------------------
 
 

@@ -182,6 +182,32 @@ def test_a_member_goes_on_towards_its_target(polls, calls_back):
     assert polls.found == ([] if calls_back else ["reconciles-on"])
 
 
+@pytest.mark.parametrize(("phase", "broken"), [("end", ["errors-raised"]), ("failed", [])])
+def test_that_a_callback_raised_is_raised_by_a_poll(polls, phase, broken):
+    polls.on_callback("m", "revoked", "begin", (P1,), 3 * SECOND)
+    polls.on_callback("m", "revoked", "raised", (P1,), 4 * SECOND)
+    polls.on_poll("m", "end", 4 * SECOND)
+    polls.on_poll("m", "begin", 5 * SECOND)
+    assert polls.found == []
+    polls.on_poll("m", phase, 6 * SECOND)
+    assert polls.found == broken
+
+
+def test_a_poll_that_goes_on_after_a_callback_raised_is_flagged(polls):
+    polls.on_callback("m", "assigned", "begin", (), 3 * SECOND)
+    polls.on_callback("m", "assigned", "raised", (), 3 * SECOND)
+    look(polls, 40)
+    assert polls.found == ["errors-raised"]
+
+
+@pytest.mark.parametrize(("at_s", "broken"), [(68, []), (69, ["commits-end"])])
+def test_an_application_does_not_wait_for_a_commit_for_ever(polls, at_s, broken):
+    polls.on_poll("m", "end", 3 * SECOND)
+    polls.on_records_processed("m", P0, 0, 5, 3 * SECOND)
+    look(polls, at_s)
+    assert polls.found == broken
+
+
 # -- the end of a membership ---------------------------------------------------------------------------------
 
 
