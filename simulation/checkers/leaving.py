@@ -22,6 +22,7 @@ from fencepost.member.consumer.states import FATAL, FENCED, ConsumerMemberEvent
 from fencepost.simulation.checkers.base import Checker, Finding
 from fencepost.simulation.checkers.members import CLOSE_TIMEOUT_US
 from fencepost.simulation.checkers.polls import ACTIVE_STATES, POLL_TIMED_OUT
+from fencepost.simulation.checkers.requests import AFTER_FAILURE_US
 from fencepost.simulation.kernel.observers import MembersWorldView
 
 _LEAVES: Final = (ConsumerMemberEvent.CLOSE, ConsumerMemberEvent.UNSUBSCRIBE, POLL_TIMED_OUT)
@@ -66,6 +67,7 @@ class MembershipEnd:
         "_called_back_us",
         "_calls_back",
         "_event",
+        "_failed_us",
         "_fenced_us",
         "_host",
         "_in_flight",
@@ -90,6 +92,8 @@ class MembershipEnd:
         self._since_us = 0
         self._searched = False
         """It has looked for the coordinator since."""
+        self._failed_us: int | None = None
+        """When the leave failed that was sent last, if nothing was tried since."""
         self._in_flight: Request | None = None
         """The leave that is on its way."""
         self._fenced_us: int | None = None
@@ -110,6 +114,7 @@ class MembershipEnd:
         if target == FENCED:
             self._fenced_us, self._stood_still = now_us, False
             self._is_member = self._owes = False
+            self._failed_us = None
         elif event in _LEAVES and source in ACTIVE_STATES:
             stays = isinstance(target, ClassicMemberState) and self._keeps_place
             self._owes = self._is_member and not stays
@@ -124,11 +129,12 @@ class MembershipEnd:
     def froze(self) -> None:
         """The process stands still, or goes on."""
         self._stood_still = self._searched = True
+        self._failed_us = None
 
     def searches(self) -> None:
         """It cannot tell its coordinator anything yet, and may be refused one."""
         self._searched = True
-        self._last_code = None
+        self._failed_us = self._last_code = None
 
     def lingers(self, now_us: int) -> Iterator[Finding]:
         """Whether it is fenced and ought to have gone on."""
@@ -142,20 +148,22 @@ class MembershipEnd:
                 f" {(now_us - since_us) // 1_000} ms",
             )
 
-    def sends(self, request: Request) -> Iterator[Finding]:
+    def sends(self, request: Request, now_us: int) -> Iterator[Finding]:
         """A request goes out."""
         if isinstance(request, LeaveGroupRequest) or (
             isinstance(request, ConsumerGroupHeartbeatRequest) and request.member_epoch < JOIN_EPOCH
         ):
-            self._owes, self._in_flight = False, request
+            self._owes, self._failed_us, self._in_flight = False, None, request
         elif isinstance(request, JoinGroupRequest) or (
             isinstance(request, ConsumerGroupHeartbeatRequest) and request.member_epoch == JOIN_EPOCH
         ):
             if self._owes and not self._searched:
                 yield "leaves-told", f"{self._host} joins again, and never left after {self._event}"
-            self._owes, self._in_flight = False, None
+            elif self._failed_us is not None and now_us - self._failed_us > AFTER_FAILURE_US:
+                yield "leaves-told", f"{self._host} joins again, and its leave failed and was not sent again"
+            self._owes, self._failed_us, self._in_flight = False, None, None
 
-    def receives(self, request: Request, response: Response | Exception) -> None:
+    def receives(self, request: Request, response: Response | Exception, now_us: int) -> None:
         """A request was answered, or failed."""
         code = ErrorCode.NONE if isinstance(response, Exception) else getattr(response, "error_code", 0)
         self._last_code = None if isinstance(response, Exception) else ErrorCode(code)
@@ -163,6 +171,7 @@ class MembershipEnd:
             self._in_flight = None
             self._owes = isinstance(response, Exception) or code in _NOT_NOW
             self._searched = True
+            self._failed_us = now_us if self._owes else None
         elif isinstance(response, ConsumerGroupHeartbeatResponse | JoinGroupResponse) and not code:
             epoch = response.generation if isinstance(response, JoinGroupResponse) else response.member_epoch
             self._is_member = self._is_member or epoch > 0
@@ -222,14 +231,14 @@ class Leaving(Checker):
     def on_member_request(self, host: str, request: Request, now_us: int) -> None:
         """The leave, or the next join."""
         if end := self._ends.get(host):
-            self.report_all(end.sends(request))
+            self.report_all(end.sends(request, now_us))
 
     def on_member_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
         """What the coordinator knows."""
         if end := self._ends.get(host):
-            end.receives(request, response)
+            end.receives(request, response, now_us)
 
     def on_end(self, now_us: int) -> None:
         """Nobody is left fenced."""

@@ -76,7 +76,7 @@ CLOSE_TIMEOUT_US = 29_000_000
 class CallbackBalance:
     """One member process: what its callbacks say that it owns."""
 
-    __slots__ = ("host", "leaving_since_us", "owned", "releasing", "running", "unconfirmed")
+    __slots__ = ("host", "leaving_since_us", "owned", "releasing", "running", "tells_rest", "unconfirmed")
 
     def __init__(self, host: str) -> None:
         self.host = host
@@ -87,6 +87,8 @@ class CallbackBalance:
         self.releasing = NOTHING
         self.running: tuple[str, frozenset[TopicPartition]] | None = None
         self.leaving_since_us: int | None = None
+        self.tells_rest = False
+        """A revoked callback ended: an assigned one follows, if only with nothing."""
 
     def begin(self, kind: str, partitions: frozenset[TopicPartition]) -> Iterator[Finding]:
         """A callback begins."""
@@ -121,6 +123,7 @@ class CallbackBalance:
             )
         self.running = None
         self.releasing = NOTHING
+        self.tells_rest = kind == "revoked" and not raised
         if raised and kind != "lost":
             self.owned = without(self.owned, partitions)
             self.unconfirmed = joined(self.unconfirmed, partitions)
@@ -143,6 +146,8 @@ class CallbackBalance:
                 f"{self.host} acknowledges its assignment inside {self.running[0]}"
                 f" {shown_names(self.running[1])}",
             )
+        elif self.tells_rest:
+            yield "callbacks-balanced", f"{self.host} let partitions go, and no assigned callback followed"
 
     def emptied(self, why: str) -> Iterator[Finding]:
         """The member joins anew, or is gone: it must have let everything go."""

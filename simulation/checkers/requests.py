@@ -35,6 +35,7 @@ from fencepost.member.consumer.states import (
     FATAL,
     JOINING,
     PREPARE_LEAVING,
+    STABLE,
     UNSUBSCRIBED,
 )
 from fencepost.simulation.checkers.base import (
@@ -136,7 +137,7 @@ class Sender:
         self._sent_in = 0
         self._owned = NOTHING
         self._adding = NOTHING
-        self._assigned: Partitions = {}
+        self._assigned: Partitions | None = None
         """The newest assignment of this membership."""
         self._may_hold_instance = False
         """Its instance id may be its own: it was a member, or a join of it has no final response."""
@@ -161,7 +162,7 @@ class Sender:
         if target == JOINING:
             self._joins += 1
             self._epoch = JOIN_EPOCH
-            self._assigned = {}
+            self._assigned = None
             self._must_be_full = True
             self.early_us = 0
             self.late_us = NEVER
@@ -242,6 +243,12 @@ class Sender:
                 "one-in-flight",
                 f"{self.host} sent a heartbeat at epoch {request.member_epoch} in {self.state}",
             )
+        if self.state == STABLE and self._assigned is not None and self.holds != self._named(self._assigned):
+            yield (
+                "reconciles-on",
+                f"{self.host} is STABLE, and owns {shown_names(self.holds)}; it was assigned"
+                f" {shown_names(self._named(self._assigned))}",
+            )
         yield from self._fields(request)
         if request.subscribed_topic_names is not None:
             self._names_sent = request.subscribed_topic_names
@@ -295,7 +302,7 @@ class Sender:
                 " not list it",
             )
         foreign = listed - self._owned - self._adding
-        if foreign and (foreign := foreign - self._named(self._assigned)):
+        if foreign and (foreign := foreign - self._named(self._assigned or {})):
             yield (
                 "owned-honest",
                 f"{self.host} at epoch {request.member_epoch} listed {shown_names(foreign)} without"
