@@ -45,15 +45,7 @@ def real_checkers() -> list[Checker]:
 
 def _of_members() -> list[Checker]:
     records = Records()
-    requests = Requests(records.on_commit_request)
-    return [
-        OneClaimant(),
-        Transitions(),
-        Callbacks(),
-        requests,
-        records,
-        Polls(),
-        Leaving(),
-        Retries(),
-        Liveness(records.is_processing),
-    ]
+    polls, leaving, retries = Polls(records), Leaving(), Retries()
+    requests = Requests(records, polls, leaving, retries)
+    liveness = Liveness(records.is_processing)
+    return [OneClaimant(), Transitions(), Callbacks(), requests, records, polls, leaving, retries, liveness]

@@ -16,6 +16,7 @@ from fencepost.coordinator.protocol.consumer import (
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, TopicPartition
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.classic.states import ClassicMemberState
 from fencepost.member.consumer.states import FATAL, FENCED, ConsumerMemberEvent
@@ -228,12 +229,12 @@ class Leaving(Checker):
         if end := self._ends.get(host):
             end.searches()
 
-    def on_member_request(self, host: str, request: Request, now_us: int) -> None:
+    def takes_request(self, host: str, request: Request, now_us: int) -> None:
         """The leave, or the next join."""
-        if end := self._ends.get(host):
+        if type(request) is not OffsetCommitRequest and (end := self._ends.get(host)):
             self.report_all(end.sends(request, now_us))
 
-    def on_member_response(
+    def takes_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
         """What the coordinator knows."""

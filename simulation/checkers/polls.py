@@ -16,11 +16,20 @@ from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatReques
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
-from fencepost.coordinator.protocol.outcome import Event, Outcome, Request, Response
+from fencepost.coordinator.protocol.outcome import Outcome, Request, Response
 from fencepost.member.classic.states import ACTIVE as CLASSIC_ACTIVE
 from fencepost.member.consumer.states import ACTIVE as CONSUMER_ACTIVE
 from fencepost.member.consumer.states import ConsumerMemberEvent
-from fencepost.simulation.checkers.base import Checker, Finding, OfHosts, as_set, shown_names
+from fencepost.simulation.checkers.base import (
+    NOTHING,
+    Checker,
+    Finding,
+    OfHosts,
+    as_set,
+    shown_names,
+    without,
+)
+from fencepost.simulation.checkers.records import Records
 from fencepost.simulation.checkers.requests import NEVER
 from fencepost.simulation.kernel.observers import MembersWorldView, StepEvent
 
@@ -60,9 +69,8 @@ class PollTimer:
         """The process stands still, or goes on: its timers may run late."""
         self._excused = True
 
-    def begins(self, now_us: int) -> Iterator[Finding]:
+    def begins(self) -> None:
         """The application polls."""
-        yield from self._overdue("polls again", now_us)
         self.out_since_us = None
         self._excused = False
 
@@ -76,11 +84,11 @@ class PollTimer:
             if request.rebalance_timeout_ms > 0:
                 self.interval_ms = request.rebalance_timeout_ms
             if request.member_epoch >= 0:
-                yield from self._overdue("sends a heartbeat", now_us)
+                yield from self.overdue("sends a heartbeat", now_us)
         elif type(request) is JoinGroupRequest:
             self.interval_ms = request.rebalance_timeout_ms
         elif type(request) is HeartbeatRequest:
-            yield from self._overdue("sends a heartbeat", now_us)
+            yield from self.overdue("sends a heartbeat", now_us)
 
     def moved(self, event: str, source: str, target: str, now_us: int) -> Iterator[Finding]:
         """The member machine moved."""
@@ -96,7 +104,8 @@ class PollTimer:
                 f" max.poll.interval.ms is {self.interval_ms}",
             )
 
-    def _overdue(self, does: str, now_us: int) -> Iterator[Finding]:
+    def overdue(self, does: str, now_us: int) -> Iterator[Finding]:
+        """Whether it does that although the time between two polls is over."""
         since_us = self.out_since_us
         if since_us is None or self._excused or not self.interval_ms or self.state not in ACTIVE_STATES:
             return
@@ -109,50 +118,40 @@ class PollTimer:
 
 
 class AutoCommits:
-    """One process that commits by itself: what it has to commit, and since when nothing stands in the way."""
+    """One process that commits by itself: what it has committed, and since when it could have done more."""
 
-    __slots__ = (
-        "_begun_us",
-        "_calm_us",
-        "_dirty_us",
-        "_host",
-        "_in_flight",
-        "_interval_us",
-        "_processed",
-        "_searches",
-    )
+    __slots__ = ("_calm_us", "_committed", "_host", "_in_flight", "_interval_us", "_lacking_us", "_searches")
 
     def __init__(self, host: str, interval_ms: int) -> None:
         self._host = host
         self._interval_us = interval_ms * _LATE + _SLACK_US
-        self._processed: dict[TopicPartition, int] = {}
-        """What is processed and not committed."""
-        self._dirty_us = 0
-        """Since when there is something."""
+        self._committed: dict[TopicPartition, int] = {}
+        """What the coordinator took, of each partition."""
+        self._lacking_us: int | None = None
+        """Since when it is known that something is not committed."""
         self._calm_us = 0
         """When something happened last that a commit may wait for, or that was one."""
-        self._begun_us: int | None = None
-        """When the poll began."""
         self._in_flight: OffsetCommitRequest | None = None
         self._searches = False
 
     def disturbed(self, now_us: int) -> None:
         """Something happened after which a whole interval may pass."""
         self._calm_us = now_us
+        self._lacking_us = None
 
     def searches(self, now_us: int) -> None:
         """The coordinator is not known."""
         self._searches = True
-        self._calm_us = now_us
+        self.disturbed(now_us)
 
     def sends(self, request: Request, now_us: int) -> None:
         """The coordinator is known; perhaps this is the commit."""
         if self._searches:
             self._searches = False
-            self._calm_us = now_us
+            self.disturbed(now_us)
         if type(request) is OffsetCommitRequest:
             self._in_flight = request
-            self._calm_us = now_us
+            self.disturbed(now_us)
 
     def answered(
         self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
@@ -160,99 +159,96 @@ class AutoCommits:
         """A commit ended."""
         if request is self._in_flight:
             self._in_flight = None
-        self._calm_us = now_us
+        self.disturbed(now_us)
         if isinstance(response, OffsetCommitResponse):
             for partition, value in request.offsets.items():
-                accepted = response.errors.get(partition) is ErrorCode.NONE
-                if accepted and self._processed.get(partition) == value.offset:
-                    del self._processed[partition]
-
-    def processed(self, partition: TopicPartition, last_exclusive: int, now_us: int) -> None:
-        """There is something to commit."""
-        if not self._processed:
-            self._dirty_us = now_us
-        self._processed[partition] = last_exclusive
+                if response.errors.get(partition) is ErrorCode.NONE:
+                    self._committed[partition] = value.offset
 
     def released(self, partitions: Iterable[TopicPartition]) -> None:
-        """These are to be committed no more."""
+        """These are to be committed no more, or anew."""
         for partition in partitions:
-            self._processed.pop(partition, None)
+            self._committed.pop(partition, None)
 
-    def forget(self, topic: str) -> None:
-        """What there was of the topic is another one's."""
-        self.released([partition for partition in self._processed if partition.topic == topic])
-
-    def begins(self, now_us: int) -> None:
-        """A poll begins: now is the time to commit."""
-        self._begun_us = now_us
-
-    def ends(self, state: str) -> Iterator[Finding]:
-        """The poll ends: what was due when it began has been sent."""
-        begun_us, self._begun_us = self._begun_us, None
-        if (
-            not self._processed
-            or begun_us is None
-            or self._in_flight is not None
-            or self._searches
-            or state not in ACTIVE_STATES
-            or state == _TAKES_NO_COMMITS
-        ):
+    def ends(
+        self,
+        state: str,
+        begun_us: int,
+        processed: Mapping[TopicPartition, int],
+        owned: Iterable[TopicPartition],
+    ) -> Iterator[Finding]:
+        """A poll ends that began then: what was due has been sent."""
+        waits = self._in_flight is not None or self._searches or state == _TAKES_NO_COMMITS
+        if waits or state not in ACTIVE_STATES:
             return
-        since_us = max(self._calm_us, self._dirty_us)
-        if begun_us - since_us > self._interval_us:
+        lacking = [each for each in owned if processed.get(each, -1) > self._committed.get(each, -1)]
+        if not lacking:
+            self._lacking_us = None
+        elif self._lacking_us is None:
+            self._lacking_us = begun_us
+        elif begun_us - self._lacking_us > self._interval_us:
             yield (
                 "commits-go-on",
-                f"{self._host} in {state} has committed nothing for {(begun_us - since_us) // 1_000} ms, and"
-                f" has processed {shown_names(self._processed)}",
+                f"{self._host} in {state} has committed nothing for {(begun_us - self._calm_us) // 1_000} ms,"
+                f" and has processed {shown_names(lacking)}",
             )
+
+    def may_be_due(self, begun_us: int) -> bool:
+        """Whether a poll that began then had to commit, if there was anything."""
+        return begun_us - self._calm_us > self._interval_us
 
 
 class ReadWindow:
     """One process that nothing disturbs: what it owns, and what it was handed for a while."""
 
-    __slots__ = ("_before", "_began_us", "_came", "_handed", "_open", "_took")
+    __slots__ = ("_before", "_began_us", "_came", "_half", "_open", "_polls", "_positions")
 
-    def __init__(self, ends: Mapping[TopicPartition, int], now_us: int) -> None:
+    def __init__(
+        self, ends: Mapping[TopicPartition, int], positions: Mapping[TopicPartition, int], now_us: int
+    ) -> None:
         self._began_us = now_us
         self._before = ends
         """The ends of the logs as it began."""
+        self._positions = {each: positions.get(each, -1) for each in ends}
+        self._half = self._positions
+        """Positions as its second half began."""
         self._came: list[TopicPartition] | None = None
         """Partitions to which records came in the first half; None before it is over."""
-        self._handed: set[TopicPartition] = set()
         self._open = False
         """The application has polled through the second half."""
-        self._took = False
-        """A poll of the second half ended with less than it could have taken."""
+        self._polls = 0
+        """Polls of the second half that ended with records."""
 
-    def handed(self, partition: TopicPartition) -> None:
-        """Records of it were handed over."""
-        self._handed.add(partition)
-
-    def polled(self, records: int, most: int) -> None:
-        """A poll ended with so many records."""
+    def polled(self, *, records: bool) -> None:
+        """A poll is over."""
         self._open = False
-        if self._came is not None and 0 < records < most:
-            self._took = True
+        self._polls += records
 
     def is_half_over(self, now_us: int) -> bool:
         """Whether the present half has lasted long enough."""
         halves = 1 if self._came is None else 2
         return now_us >= self._began_us + halves * HALF_WINDOW_US
 
-    def first_half(self, ends: Mapping[TopicPartition, int], *, polls: bool) -> None:
+    def first_half(
+        self, ends: Mapping[TopicPartition, int], positions: Mapping[TopicPartition, int], *, polls: bool
+    ) -> None:
         """The first half is over."""
         self._came = [each for each, end in self._before.items() if ends.get(each, 0) > end]
+        self._half = {each: positions.get(each, -1) for each in self._before}
         self._open = polls
+        self._polls = 0
 
     @property
     def is_first(self) -> bool:
         """Whether the first half is under way."""
         return self._came is None
 
-    def unread(self) -> list[TopicPartition]:
+    def unread(self, positions: Mapping[TopicPartition, int], most: int) -> list[TopicPartition]:
         """Partitions with records that the application could have been handed, and was not."""
-        judged = self._open or self._took
-        return [each for each in self._came or () if each not in self._handed] if judged else []
+        handed = sum(positions.get(each, -1) - half for each, half in self._half.items() if half >= 0)
+        if not self._open and handed >= self._polls * most:
+            return []
+        return [each for each in self._came or () if positions.get(each, -1) == self._positions[each]]
 
 
 class PolledProcess:
@@ -265,9 +261,7 @@ class PolledProcess:
         "disturbed_us",
         "in_poll",
         "owned",
-        "processed_us",
         "raised_us",
-        "records",
         "timer",
         "window",
     )
@@ -275,17 +269,13 @@ class PolledProcess:
     def __init__(self, host: str, interval_ms: int | None) -> None:
         self.timer = PollTimer(host)
         self.commits = None if interval_ms is None else AutoCommits(host, interval_ms)
-        self.owned: frozenset[TopicPartition] = frozenset()
+        self.owned = NOTHING
         self.calls_back = False
         self.raised_us = NEVER
         """When a callback raised of which the application has not heard."""
-        self.processed_us: int | None = None
-        """When all was processed that the last poll ended with; None before, and in a poll."""
         self.in_poll = False
         self.begun_us = 0
         """When the last poll began."""
-        self.records = 0
-        """How many the last poll ended with."""
         self.window: ReadWindow | None = None
         self.disturbed_us = 0
         """When something happened last that a member may wait for, or that it did."""
@@ -303,7 +293,8 @@ class Polls(Checker):
 
     world: MembersWorldView
 
-    def __init__(self) -> None:
+    def __init__(self, records: Records) -> None:
+        self._records = records
         self._processes = OfHosts(self._new)
         self._look_at_us = 0
 
@@ -317,45 +308,41 @@ class Polls(Checker):
 
     def on_poll(self, host: str, phase: str, now_us: int) -> None:
         """Timers start and stop, and commits are made."""
+        if now_us >= self._look_at_us:
+            self._look(now_us)
         process = self._processes[host]
-        commits = process.commits
-        process.in_poll = phase == "begin"
-        if process.in_poll:
-            process.begun_us = now_us
-            process.processed_us = None
-            self.report_all(process.timer.begins(now_us))
-            if process.window is not None:
-                process.window.polled(process.records, self.world.scenario.application.max_poll_records)
-            process.records = 0
-            if commits is not None:
-                commits.begins(now_us)
+        if phase == "begin":
+            self._begins(host, process, now_us)
         else:
-            if phase == "failed":
-                process.raised_us = NEVER
-            elif process.begun_us > process.raised_us:
-                self._keeps_quiet(host)
-            self._reconciles(host, process, process.begun_us)
-            process.timer.ends(now_us)
-            if commits is not None:
-                self.report_all(commits.ends(process.timer.state))
+            self._ends_poll(host, process, phase, now_us)
 
-    def on_records_delivered(
-        self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
-    ) -> None:
-        """The partition is read."""
-        process = self._processes[host]
-        process.records += last_exclusive - first
+    def _begins(self, host: str, process: PolledProcess, now_us: int) -> None:
+        timer = process.timer
+        since_us = timer.out_since_us
+        if since_us is not None and now_us - since_us > timer.interval_ms * 1_000:
+            self.report_all(timer.overdue("polls again", now_us))
         if process.window is not None:
-            process.window.handed(partition)
+            finished_us = self._records.application(host).finished_us
+            process.window.polled(records=finished_us >= (since_us or 0))
+        timer.begins()
+        process.in_poll = True
+        process.begun_us = now_us
 
-    def on_records_processed(
-        self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
-    ) -> None:
-        """What is owned is to be committed."""
-        process = self._processes[host]
-        process.processed_us = now_us
-        if process.commits is not None and partition in process.owned:
-            process.commits.processed(partition, last_exclusive, now_us)
+    def _ends_poll(self, host: str, process: PolledProcess, phase: str, now_us: int) -> None:
+        begun_us = process.begun_us
+        process.in_poll = False
+        if phase == "failed":
+            process.raised_us = NEVER
+        elif begun_us > process.raised_us:
+            self._keeps_quiet(host)
+        if process.timer.state in _RECONCILING:
+            self._reconciles(host, process, begun_us)
+        commits = process.commits
+        if commits is not None and commits.may_be_due(begun_us):
+            application = self._records.application(host)
+            owned = without(process.owned, application.outlived)
+            self.report_all(commits.ends(process.timer.state, begun_us, application.processed, owned))
+        process.timer.ends(now_us)
 
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
@@ -378,8 +365,10 @@ class Polls(Checker):
 
     def _comes_back(self, host: str, process: PolledProcess, now_us: int) -> None:
         """An application that has processed its records is held up by nothing but a commit."""
-        since_us = process.processed_us
-        if since_us is not None and now_us - since_us > _COMMIT_LIMIT_US:
+        application = self._records.application(host)
+        since_us = application.finished_us
+        waits = not process.in_poll and not application.in_hand and process.timer.out_since_us is not None
+        if waits and since_us >= (process.timer.out_since_us or 0) and now_us - since_us > _COMMIT_LIMIT_US:
             self.report(
                 "commits-end",
                 f"{host} has processed its records {(now_us - since_us) // 1_000} ms ago, and its application"
@@ -412,14 +401,15 @@ class Polls(Checker):
         process.disturbed(now_us)
         self.report_all(process.timer.moved(event, source, target, now_us))
 
-    def on_member_request(self, host: str, request: Request, now_us: int) -> None:
+    def takes_request(self, host: str, request: Request, now_us: int) -> None:
         """Heartbeats stop when polls do."""
         process = self._processes[host]
-        self.report_all(process.timer.sends(request, now_us))
+        if type(request) is not OffsetCommitRequest:
+            self.report_all(process.timer.sends(request, now_us))
         if process.commits is not None:
             process.commits.sends(request, now_us)
 
-    def on_member_response(
+    def takes_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
         """After a failure the coordinator may not be known."""
@@ -448,15 +438,8 @@ class Polls(Checker):
         """Nothing is to be committed, or to be read, of a topic that is gone."""
         for process in self._processes.values():
             process.disturbed(now_us)
-            if process.commits is not None:
-                process.commits.forget(topic)
 
     # -- now and then -------------------------------------------------------------------------------------
-
-    def on_steady_step(self, host: str, event: Event, outcome: Outcome, now_us: int) -> None:
-        """Time passes."""
-        if now_us >= self._look_at_us:
-            self._look(now_us)
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """Time passes."""
@@ -476,12 +459,14 @@ class Polls(Checker):
                     self._keeps_quiet(host)
             if window is None:
                 if process.timer.state == _SETTLED and process.owned:
-                    process.window = ReadWindow(self._ends(process), now_us)
+                    positions = self._records.application(host).positions
+                    process.window = ReadWindow(self._ends(process), positions, now_us)
             elif window.is_half_over(now_us):
+                positions = self._records.application(host).positions
                 if window.is_first:
-                    window.first_half(self._ends(process), polls=process.in_poll)
+                    window.first_half(self._ends(process), positions, polls=process.in_poll)
                     continue
-                if unread := window.unread():
+                if unread := window.unread(positions, self.world.scenario.application.max_poll_records):
                     self.report(
                         "partitions-read",
                         f"{host} owns {shown_names(unread)}, and its application polls, but is handed none"

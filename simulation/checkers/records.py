@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition, topic_partitions
@@ -55,11 +56,13 @@ class CommittedHistory:
     __slots__ = ("_commits",)
 
     def __init__(self) -> None:
-        self._commits: dict[TopicPartition, deque[tuple[int, int]]] = {}
+        self._commits: defaultdict[TopicPartition, deque[tuple[int, int]]] = defaultdict(
+            partial(deque, maxlen=_REMEMBERED)
+        )
 
     def committed(self, partition: TopicPartition, offset: int, now_us: int) -> None:
         """The coordinator has this offset now; 0 if it has none any more."""
-        self._commits.setdefault(partition, deque(maxlen=_REMEMBERED)).append((now_us, offset))
+        self._commits[partition].append((now_us, offset))
 
     def forget(self, topic: str) -> None:
         """What comes is another topic of that name."""
@@ -84,6 +87,7 @@ class ProcessedRecords:
 
     __slots__ = (
         "attempted",
+        "finished_us",
         "host",
         "in_hand",
         "of_earlier",
@@ -106,6 +110,8 @@ class ProcessedRecords:
         """Of these, what was handed over before their topic was created again."""
         self.outlived = NOTHING
         """Still owned, but of a topic that was deleted since: its offsets are nothing to one of that name."""
+        self.finished_us = -1
+        """When it was done with records last."""
         self.unreachable = False
         """Nothing was answered since a request was lost or the coordinator was searched for."""
 
@@ -202,6 +208,10 @@ class Records(Checker):
         self._again: set[str] = set()
         """Topics that were created again. Classic members can't tell them from those before."""
 
+    def application(self, host: str) -> ProcessedRecords:
+        """What the application on that host was handed, and has done with it."""
+        return self._applications[host]
+
     def is_processing(self, host: str) -> bool:
         """Whether the application on that host has records that it has not finished with."""
         application = self._applications[host]
@@ -263,7 +273,9 @@ class Records(Checker):
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
     ) -> None:
         """Processing is gapless over all owners."""
-        if self._applications[host].finished(partition, last_exclusive):
+        application = self._applications[host]
+        application.finished_us = now_us
+        if application.finished(partition, last_exclusive):
             self.report_all(self._progress.processed(host, partition, first, last_exclusive))
 
     def on_commit(
@@ -272,7 +284,7 @@ class Records(Checker):
         """The coordinator can be reached, or not."""
         self._applications[host].unreachable = isinstance(response, Exception)
 
-    def on_member_response(
+    def takes_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
         """The coordinator can be reached."""
@@ -292,8 +304,10 @@ class Records(Checker):
         """Nobody to commit to is known, and perhaps nobody can say who it is."""
         self._applications[host].unreachable = True
 
-    def on_commit_request(self, host: str, request: OffsetCommitRequest) -> None:
+    def takes_request(self, host: str, request: Request, now_us: int) -> None:
         """A commit goes out: it covers what was processed, of partitions that are owned."""
+        if type(request) is not OffsetCommitRequest:
+            return
         offsets = {partition: value.offset for partition, value in request.offsets.items()}
         owned = self._owned.get(host, NOTHING)
         self.report_all(self._applications[host].commits(offsets, owned, self._progress.frontiers))

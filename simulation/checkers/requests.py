@@ -6,9 +6,9 @@ and nothing that it depends on has changed since, which costs one comparison.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import TypeAlias
+from typing import Protocol
 
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
@@ -68,8 +68,18 @@ _NOT_FINAL = (
 )
 """Responses after which the coordinator may have the member; None stands for no response."""
 
-CommitHook: TypeAlias = Callable[[str, OffsetCommitRequest], None]
-"""Takes the host and the request."""
+
+class RequestFollower(Protocol):
+    """A checker that looks at requests, too, except a steady heartbeat that is answered as the one before."""
+
+    def takes_request(self, host: str, request: Request, now_us: int) -> None:
+        """A member's driver sent a request."""
+
+    def takes_response(
+        self, host: str, request: Request, response: Response | Exception, now_us: int
+    ) -> None:
+        """A member's driver got an answer, or the exception that stands for none."""
+
 
 NEVER = 2**63
 """Microseconds; later than any run."""
@@ -102,6 +112,7 @@ class Sender:
         "checked",
         "classic",
         "early_us",
+        "haste_us",
         "host",
         "in_flight",
         "interval_ms",
@@ -123,6 +134,8 @@ class Sender:
         self.last_answer: Response | Exception | None = None
         self.late_us = NEVER
         """After this time the next heartbeat or search is late. NEVER after a freeze or a leave."""
+        self.haste_us = 0
+        """How long after an answer the next heartbeat goes out at the soonest, if it says nothing new."""
         self.early_us = 0
         """Before this time a heartbeat that says nothing new is too early."""
         self.searches = False
@@ -342,6 +355,7 @@ class Sender:
         if response.heartbeat_interval_ms != self.interval_ms:
             self.interval_ms = response.heartbeat_interval_ms
             self.patience_us = patience_us(self.interval_ms)
+            self.haste_us = self.interval_ms * 800
         if self.state in _SENDING:
             self.rests(now_us)
             self.last_answer = response
@@ -356,7 +370,7 @@ class Sender:
         """A heartbeat was answered well: the next one is due an interval later."""
         if not self.searches:
             self.late_us = now_us + self.patience_us
-        self.early_us = now_us + self.interval_ms * 800
+        self.early_us = now_us + self.haste_us
 
     @property
     def holds(self) -> frozenset[TopicPartition]:
@@ -386,9 +400,9 @@ class Requests(Checker):
 
     world: MembersWorldView
 
-    def __init__(self, on_commit_request: CommitHook | None = None) -> None:
-        self._on_commit_request = on_commit_request
-        """Who else looks at commits as they are sent: the hook for requests is a hot one."""
+    def __init__(self, *followers: RequestFollower) -> None:
+        self._followers = followers
+        """Who else looks at requests: the hooks for them are hot ones."""
         self._names: dict[TopicId, str] = {}
         self._senders = OfHosts(partial(Sender, names=self._names))
 
@@ -439,15 +453,16 @@ class Requests(Checker):
             and sender.early_us <= now_us <= sender.late_us
         ):
             sender.in_flight = sender.checked
-        elif type(request) is ConsumerGroupHeartbeatRequest:
+            return
+        if type(request) is ConsumerGroupHeartbeatRequest:
             self.report_all(sender.sends(request, now_us))
         elif type(request) is OffsetCommitRequest:
             self.report_all(sender.commits(request))
             by_itself = self.world.scenario.application.commit == "auto"
             if by_itself and sender.state not in _COMMITTING:
                 self.report("commit-while-owned", f"{host} commits in {sender.state}, out of its group")
-            if self._on_commit_request is not None:
-                self._on_commit_request(host, request)
+        for follower in self._followers:
+            follower.takes_request(host, request, now_us)
 
     def _compare(self, host: str, sender: Sender) -> None:
         """What the application is told that it owns is what its callbacks have told it, or are about to."""
@@ -469,7 +484,11 @@ class Requests(Checker):
         sender = self._senders[host]
         if response is sender.last_answer and request is sender.in_flight:
             sender.in_flight = None
-            sender.rests(now_us)
-        elif type(request) is ConsumerGroupHeartbeatRequest:
+            sender.late_us = now_us + sender.patience_us
+            sender.early_us = now_us + sender.haste_us
+            return
+        if type(request) is ConsumerGroupHeartbeatRequest:
             sender.receives(request, response, now_us)
             self._compare(host, sender)
+        for follower in self._followers:
+            follower.takes_response(host, request, response, now_us)

@@ -72,7 +72,7 @@ class Retries(Checker):
             self._searching.discard(host)
             self._misled.discard(host)
 
-    def on_member_request(self, host: str, request: Request, now_us: int) -> None:
+    def takes_request(self, host: str, request: Request, now_us: int) -> None:
         """A request goes to a broker that may be the coordinator."""
         self._searching.discard(host)
         if host in self._misled:
@@ -87,12 +87,13 @@ class Retries(Checker):
         if host not in self._searching and not _NOT_HERE.isdisjoint(codes):
             self._misled.add(host)
 
-    def on_member_response(
+    def takes_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
         """A heartbeat, or a request of a round, was answered, or failed."""
         code = getattr(response, "error_code", ErrorCode.NONE)
-        self._refused(host, (code,))
+        if code:
+            self._refused(host, (code,))
         self._ended(
             host, type(request).__name__, now_us, fails=isinstance(response, Exception) or code.retriable
         )
@@ -103,8 +104,10 @@ class Retries(Checker):
         """A commit was answered, or failed."""
         fails = True
         if isinstance(response, OffsetCommitResponse):
-            fails = all(code.retriable for code in response.errors.values())
-            self._refused(host, response.errors.values())
+            codes = response.errors.values()
+            fails = any(codes) and all(code.retriable for code in codes)
+            if fails:
+                self._refused(host, codes)
         self._ended(host, type(request).__name__, now_us, fails=fails)
 
     def on_member_search(self, host: str, now_us: int) -> None:
@@ -122,10 +125,12 @@ class Retries(Checker):
                 self._ended(name, type(event).__name__, now_us, fails=fails)
 
     def _ended(self, host: str, kind: str, now_us: int, *, fails: bool) -> None:
-        attempts = self._attempts[host]
         if not fails:
-            attempts.succeeds(kind)
-        elif (took_us := attempts.fails(kind, now_us)) is not None:
+            if host in self._attempts:
+                self._attempts[host].succeeds(kind)
+            return
+        attempts = self._attempts[host]
+        if (took_us := attempts.fails(kind, now_us)) is not None:
             self.report(
                 "retries-back-off",
                 f"{host} has sent {_IN_A_ROW} {kind} in vain within {took_us // 1_000} ms",

@@ -45,8 +45,8 @@ def heartbeat(epoch: int, **fields: Any) -> ConsumerGroupHeartbeatRequest:
 
 def answered(checker: Any, request: Any, response: Any, at_s: float) -> None:
     at_us = round(at_s * SECOND)
-    checker.on_member_request("m", request, at_us)
-    checker.on_member_response("m", request, response, at_us)
+    checker.takes_request("m", request, at_us)
+    checker.takes_response("m", request, response, at_us)
 
 
 def moves(checker: Any, event: str, source: str, target: str, at_s: float) -> None:
@@ -59,9 +59,11 @@ def moves(checker: Any, event: str, source: str, target: str, at_s: float) -> No
 @pytest.fixture
 def polls() -> Any:
     """A member that is STABLE, owns P0 and P1, and may be out of poll for 40 s; in a poll since 2 s."""
-    checker = attached(Polls())
+    records = attached(Records())
+    checker = attached(Polls(records))
+    checker.records = records
     moves(checker, "subscribed", "UNSUBSCRIBED", "JOINING", 0)
-    checker.on_member_request("m", heartbeat(0, rebalance_timeout_ms=40_000), 0)
+    checker.takes_request("m", heartbeat(0, rebalance_timeout_ms=40_000), 0)
     moves(checker, "target received", "JOINING", "RECONCILING", 0)
     checker.on_callback("m", "assigned", "begin", (P0, P1), SECOND)
     checker.on_callback("m", "assigned", "end", (P0, P1), SECOND)
@@ -87,7 +89,7 @@ def test_a_member_that_stays_without_polls_is_flagged(polls, excused):
     polls.on_poll("m", "end", 3 * SECOND)
     if excused:
         polls.on_member_host("m", "freeze", 4 * SECOND)
-    polls.on_member_request("m", heartbeat(1), 43 * SECOND)
+    polls.takes_request("m", heartbeat(1), 43 * SECOND)
     assert polls.found == []
     polls.on_poll("m", "begin", 44 * SECOND)
     assert polls.found == ([] if excused else ["poll-timeouts"])
@@ -100,14 +102,14 @@ def batch(polls: Any, first: int, at_s: float) -> None:
     """A poll that ends with ten records of P0, which are processed, and the begin of the next poll."""
     at_us = round(at_s * SECOND)
     polls.on_poll("m", "end", at_us)
-    polls.on_records_delivered("m", P0, first, first + 10, at_us)
-    polls.on_records_processed("m", P0, first, first + 10, at_us + 1_000)
+    polls.records.on_records_delivered("m", P0, first, first + 10, at_us)
+    polls.records.on_records_processed("m", P0, first, first + 10, at_us + 1_000)
     polls.on_poll("m", "begin", at_us + 2_000)
 
 
 def commit(polls: Any, offset: int, response: Any, at_s: float) -> None:
     request = OffsetCommitRequest(group_id="g", offsets={P0: OffsetAndMetadata(offset=offset)})
-    polls.on_member_request("m", request, round(at_s * SECOND))
+    polls.takes_request("m", request, round(at_s * SECOND))
     polls.on_commit("m", request, response, round(at_s * SECOND))
 
 
@@ -120,8 +122,10 @@ def test_what_is_processed_is_committed_an_interval_later(polls):
     commit(polls, 10, OK, 8.1)
     batch(polls, 20, 12)
     assert polls.found == []
-    batch(polls, 30, 17)
-    batch(polls, 40, 18)
+    for number, at_s in enumerate((17, 18, 23)):
+        batch(polls, 30 + 10 * number, at_s)
+    assert polls.found == []
+    batch(polls, 60, 24)
     assert polls.found == ["commits-go-on"]
 
 
@@ -130,8 +134,8 @@ def test_commits_go_on_after_one_that_failed(polls):
     commit(polls, 10, RequestTimedOut("late"), 8.1)
     batch(polls, 10, 12)
     assert polls.found == []
-    batch(polls, 20, 14)
-    batch(polls, 30, 15)
+    for number, at_s in enumerate((14, 15, 20, 21)):
+        batch(polls, 20 + 10 * number, at_s)
     assert polls.found == ["commits-go-on"]
 
 
@@ -147,25 +151,27 @@ def test_who_looks_for_the_coordinator_commits_nothing(polls):
 
 
 def look(polls: Any, at_s: int) -> None:
-    polls.on_steady_step("b", STEADY, Outcome(), at_s * SECOND)
+    polls.on_coordinator_step("b", STEADY, Outcome(), at_s * SECOND)
 
 
 @pytest.mark.parametrize("grows", [False, True])
 def test_records_that_are_there_reach_an_application_that_polls(polls, grows):
     ends = polls.world.log_ends
     ends.update({P0: 5, P1: 5})
-    for at_s in (5, 36):
+    polls.on_member_host("m", "thaw", 3 * SECOND)
+    for at_s in (35, 66):
         look(polls, at_s)
         ends[P0] += 5
         ends[P1] += 5 * grows
-    polls.on_records_delivered("m", P0, 5, 10, 50 * SECOND)
-    look(polls, 67)
+    polls.records.on_records_delivered("m", P0, 5, 10, 80 * SECOND)
+    look(polls, 97)
     assert polls.found == (["partitions-read"] if grows else [])
 
 
 def test_a_frozen_application_is_handed_nothing(polls):
     polls.world.members["m"].status = "frozen"
-    for at_s in (5, 36, 67):
+    polls.on_member_host("m", "thaw", 3 * SECOND)
+    for at_s in (35, 66, 97):
         look(polls, at_s)
         polls.world.log_ends[P0] = at_s
     assert polls.found == []
@@ -176,9 +182,9 @@ def test_a_member_goes_on_towards_its_target(polls, calls_back):
     moves(polls, "target received", "STABLE", "RECONCILING", 3)
     if calls_back:
         polls.on_callback("m", "revoked", "begin", (P1,), 3 * SECOND)
-    look(polls, 30)
+    look(polls, 33)
     assert polls.found == []
-    look(polls, 61)
+    look(polls, 64)
     assert polls.found == ([] if calls_back else ["reconciles-on"])
 
 
@@ -203,7 +209,7 @@ def test_a_poll_that_goes_on_after_a_callback_raised_is_flagged(polls):
 @pytest.mark.parametrize(("at_s", "broken"), [(68, []), (69, ["commits-end"])])
 def test_an_application_does_not_wait_for_a_commit_for_ever(polls, at_s, broken):
     polls.on_poll("m", "end", 3 * SECOND)
-    polls.on_records_processed("m", P0, 0, 5, 3 * SECOND)
+    polls.records.on_records_processed("m", P0, 0, 5, 3 * SECOND)
     look(polls, at_s)
     assert polls.found == broken
 
@@ -239,9 +245,9 @@ def test_a_member_that_could_not_say_it_in_its_time_is_excused(member):
 def test_a_member_that_did_not_poll_leaves_before_it_joins_again(member, leaves):
     moves(member, "poll timed out", "STABLE", "PREPARE_LEAVING", 1)
     if leaves:
-        member.on_member_request("m", heartbeat(-1), SECOND)
+        member.takes_request("m", heartbeat(-1), SECOND)
     moves(member, "polled", "STALE", "JOINING", 9)
-    member.on_member_request("m", heartbeat(0), 9 * SECOND)
+    member.takes_request("m", heartbeat(0), 9 * SECOND)
     assert member.found == ([] if leaves else ["leaves-told"])
 
 
@@ -302,7 +308,7 @@ def test_who_asked_the_wrong_broker_looks_for_the_right_one(searches):
     answered(retries, heartbeat(3), ConsumerGroupHeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR), 1)
     if searches:
         retries.on_member_search("m", SECOND)
-    retries.on_member_request("m", heartbeat(3), SECOND)
+    retries.takes_request("m", heartbeat(3), SECOND)
     assert retries.found == ([] if searches else ["searches-anew"])
 
 
