@@ -17,7 +17,7 @@ from fencepost.simulation.checkers.coordination import Coordination, ObservedCoo
 from fencepost.simulation.checkers.leaving import Leaving
 from fencepost.simulation.checkers.liveness import Liveness
 from fencepost.simulation.checkers.members import Callbacks, Transitions
-from fencepost.simulation.checkers.polls import Polls
+from fencepost.simulation.checkers.polls import PollConsequences
 from fencepost.simulation.checkers.records import Records
 from fencepost.simulation.checkers.requests import Requests
 from fencepost.simulation.checkers.retries import Retries
@@ -45,7 +45,7 @@ def real_checkers() -> list[Checker]:
 
 def _of_members() -> list[Checker]:
     records = Records()
-    polls, leaving, retries = Polls(records), Leaving(), Retries()
+    polls, leaving, retries = PollConsequences(records), Leaving(), Retries()
     requests = Requests(records, polls, leaving, retries)
     liveness = Liveness(records.is_processing)
     return [OneClaimant(), Transitions(), Callbacks(), requests, records, polls, leaving, retries, liveness]

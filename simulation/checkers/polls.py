@@ -288,7 +288,7 @@ class PolledProcess:
             self.commits.disturbed(now_us)
 
 
-class Polls(Checker):
+class PollConsequences(Checker):
     """Checks all members of a world whose applications tell of their polls."""
 
     world: MembersWorldView

@@ -21,7 +21,7 @@ from fencepost.coordinator.protocol.offsets import (
 from fencepost.coordinator.protocol.outcome import DeadlineReached, Outcome
 from fencepost.member.base.transport import RequestTimedOut
 from fencepost.simulation.checkers.leaving import Leaving
-from fencepost.simulation.checkers.polls import Polls
+from fencepost.simulation.checkers.polls import PollConsequences
 from fencepost.simulation.checkers.records import Records
 from fencepost.simulation.checkers.retries import Retries
 from tests.unit.simulation.member_worlds import world_of_members
@@ -60,7 +60,7 @@ def moves(checker: Any, event: str, source: str, target: str, at_s: float) -> No
 def polls() -> Any:
     """A member that is STABLE, owns P0 and P1, and may be out of poll for 40 s; in a poll since 2 s."""
     records = attached(Records())
-    checker = attached(Polls(records))
+    checker = attached(PollConsequences(records))
     checker.records = records
     moves(checker, "subscribed", "UNSUBSCRIBED", "JOINING", 0)
     checker.takes_request("m", heartbeat(0, rebalance_timeout_ms=40_000), 0)
