@@ -22,8 +22,7 @@ from fencepost.coordinator.protocol.ids import Partitions
 from fencepost.coordinator.protocol.records import ConsumerGroupMetadataKey, Record
 from fencepost.member.base.commits import Commit, CommitKind, Commits
 from fencepost.simulation.mutants.coordinators import CHURN
-from fencepost.simulation.mutants.mutant import Mutant, Original, Patch, instead_of
-from fencepost.simulation.mutants.slips import NOBODY
+from fencepost.simulation.mutants.mutant import NOBODY, Mutant, Original, Patch, instead_of
 
 _Function = Callable[..., Any]
 _MISSED_MS: Final = 30_000
