@@ -51,6 +51,8 @@ def expected_commit_error(
     Without a consumer group, offsets make a group: one that has no members. Partitions that were refused
     `alone` have no say.
     """
+    if request.is_anonymous_transaction:
+        return NONE
     if known is None:
         if request.member_epoch < 0:
             return NONE
@@ -181,7 +183,7 @@ class CommittedOffsets:
         expected = expected_commit_error(
             request, known, image, has_offsets=has_offsets, alone=gone | too_large
         )
-        if expected is None or request.is_transactional:  # a transaction has rules of its own
+        if expected is None:
             return
         for partition, got in reply.errors.items():
             if partition in gone:

@@ -44,6 +44,7 @@ class FaultKind(enum.StrEnum):
     SLOW_CALLBACK = "slow-callback"
     CALLBACK_ERROR = "callback-error"
     POLL_TIMEOUT = "poll-timeout"
+    PRODUCER_TAKEOVER = "producer-takeover"
     COORDINATOR_CRASH = "coordinator-crash"
     COORDINATOR_MOVE = "coordinator-move"
     COORDINATOR_UNAVAILABLE = "coordinator-unavailable"

@@ -123,6 +123,9 @@ class DisturbedCluster(Movable, Protocol):
     def mend_appends(self) -> None:
         """It takes them again."""
 
+    def take_producer_over(self, transactional_id: str, timeout_ms: int) -> None:
+        """Another producer begins under that id."""
+
     def has_topic(self, name: str) -> bool:
         """Whether there is such a topic."""
 

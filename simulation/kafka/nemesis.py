@@ -49,6 +49,7 @@ class GroupNemesis(Nemesis[Stage]):
             FaultKind.SLOW_CALLBACK: self._slow_callback,
             FaultKind.CALLBACK_ERROR: self._callback_error,
             FaultKind.POLL_TIMEOUT: self._poll_timeout,
+            FaultKind.PRODUCER_TAKEOVER: self._producer_takeover,
             FaultKind.COORDINATOR_CRASH: self._coordinator_crash,
             FaultKind.BROKER_CRASH: self._broker_crash,
             FaultKind.BROKER_PAUSE: self._broker_pause,
@@ -138,6 +139,14 @@ class GroupNemesis(Nemesis[Stage]):
             lasts_us = self._world.scenario.group.rebalance_timeout.us + entry.lasts_us
             host.stall(entry.at_us + self._before_quiet(entry, lasts_us))
             self._tell(entry.kind, "begin", host.name)
+
+    def _producer_takeover(self, entry: DrawnEvent) -> None:
+        host = self._victim(entry, *_ALIVE)
+        if host is not None:
+            timeout_ms = self._world.scenario.transactions.timeout.ms
+            self.instant(
+                entry, host.name, lambda: self._world.cluster.take_producer_over(host.name, timeout_ms)
+            )
 
     # -- the coordinator ------------------------------------------------------------------------------------
 

@@ -11,6 +11,7 @@ from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
 from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.transactions.coordinator import TransactionConfig, TransactionCoordinator
 from fencepost.member.classic.driver import ClassicDriver
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.simulation.faults.draw import Draw
@@ -18,6 +19,7 @@ from fencepost.simulation.kafka.broker import BrokerHost
 from fencepost.simulation.kafka.cluster import SimulatedCluster
 from fencepost.simulation.kafka.member import ALIVE, MemberHost
 from fencepost.simulation.kafka.nemesis import GroupNemesis
+from fencepost.simulation.kafka.transactions import SimulatedTransactions
 from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.kernel.observers import Observer
 from fencepost.simulation.kernel.supervisor import Supervisor
@@ -51,6 +53,15 @@ class KafkaWorld(World):
         self.attach(observers)
         self.cluster = SimulatedCluster(loop, self.streams, scenario, self.config, hooks=self.hooks)
         self.network = self.cluster.network
+        if scenario.application.commit == "transaction":
+            self.cluster.transactions = SimulatedTransactions(
+                self.cluster,
+                TransactionConfig(
+                    transaction_max_timeout_ms=self.config.transaction_max_timeout_ms,
+                    transactional_id_expiration_ms=self.config.transactional_id_expiration_ms,
+                ),
+                scenario.network.latency.quantiles,
+            )
         self.journal: MemoryJournal = self.cluster.journal
         """The replicated log of the group."""
         self.coordinators: Mapping[str, BrokerHost] = self.cluster.brokers
@@ -129,6 +140,16 @@ class KafkaWorld(World):
         """The coordinator that answers requests now, if there is one."""
         return self.cluster.active
 
+    @property
+    def transactions(self) -> TransactionCoordinator | None:
+        """The coordinator of transactions, if there is one now."""
+        return None if self.cluster.transactions is None else self.cluster.transactions.coordinator
+
+    @property
+    def journal_fails(self) -> bool:
+        """Whether the logs take no records now."""
+        return bool(self.cluster.journal.failing)
+
     @cached_property
     def settling_ms(self) -> int | None:
         """How long the group may take to settle once nothing disturbs it; None if it may never."""
@@ -149,7 +170,8 @@ def prepare(
     if checkers is None:
         from fencepost.simulation.checkers import all_checkers
 
-        checkers = all_checkers(scenario.protocols)
+        transactions = scenario.application.commit == "transaction"
+        checkers = all_checkers(scenario.protocols, transactions=transactions)
     writer = GroupTraceWriter(recorder)
     world = KafkaWorld(
         scenario,

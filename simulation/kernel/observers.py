@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fencepost.coordinator.config import GroupCoordinatorConfig
     from fencepost.coordinator.coordinator import GroupCoordinator
     from fencepost.coordinator.journal.memory import MemoryJournal
+    from fencepost.coordinator.transactions.coordinator import TransactionCoordinator
     from fencepost.member.base.driver import MemberDriver
 
 
@@ -152,6 +153,18 @@ class WorldView(Protocol):
         """How long the group may take to settle once nothing disturbs it; None if it may never."""
 
 
+class TransactionsView(WorldView, Protocol):
+    """What an observer may read of a world with transactions."""
+
+    @property
+    def journal_fails(self) -> bool:
+        """Whether the coordinators' logs take no records now."""
+
+    @property
+    def transactions(self) -> TransactionCoordinator | None:
+        """The coordinator of transactions that answers requests now, if there is one."""
+
+
 class WorldObserver:
     """The base of everything that observes a world, with the hooks that every world calls.
 
@@ -240,6 +253,15 @@ class Observer(WorldObserver, declares_hooks=True):
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
     ) -> None:
         """The application finished with these records."""
+
+    def on_records_rewound(self, host: str, partition: TopicPartition, offset: int, now_us: int) -> None:
+        """The application goes back to a committed position, as a transaction of its was aborted."""
+
+    def on_transaction_step(self, host: str, event: Any, outcome: Any, now_us: int) -> None:
+        """A step of the coordinator of transactions. Records are applied."""
+
+    def on_transactions_loaded(self, host: str, now_us: int) -> None:
+        """Another broker has loaded the log of transactions, and coordinates them."""
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
         """A member's host: `start`, `stop` (begins), `stopped`, `crash`, `freeze`, `thaw`."""

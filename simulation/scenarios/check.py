@@ -225,6 +225,25 @@ def _steps(scenario: AnyScenario) -> Iterator[Mistake]:
             yield from _unknown_topics(scenario, ("steps", index, "topics"), step.topics)
 
 
+def _transactions(scenario: s.Scenario) -> Iterator[Mistake]:
+    """Settings and faults of transactions where there are none, and a timeout that no broker allows."""
+    if scenario.application.commit == "transaction":
+        most = GroupCoordinatorConfig.from_properties(scenario.config).transaction_max_timeout_ms
+        if scenario.transactions.timeout.ms > most:
+            yield (
+                ("transactions", "timeout"),
+                f"expected at most transaction.max.timeout.ms, {most} ms, got {scenario.transactions.timeout}",
+            )
+        return
+    why = 'has no effect: application.commit is not "transaction"'
+    for field in msgspec.structs.fields(s.ScenarioTransactions):
+        if getattr(scenario.transactions, field.name) != field.default:
+            yield ("transactions", field.name), why
+    for index, fault in enumerate(scenario.faults):
+        if isinstance(fault, s.ProducerTakeover):
+            yield ("faults", index, "kind"), why
+
+
 def _topic_steps(scenario: s.Scenario) -> Iterator[Mistake]:
     """Walks through the steps in time: what is created, grown and deleted must be possible then."""
     counts = {topic.name: topic.partitions for topic in scenario.topics}
@@ -290,7 +309,7 @@ def _inside(scenario: AnyScenario, path: Path, moment: Moment) -> Iterator[Mista
 
 
 _CHECKS: Final[Mapping[str, tuple[Callable[[Any], Iterator[Mistake]], ...]]] = {
-    "consumer": (_lengths, _topics, _group, _config, _steps, _topic_steps, _faults),
+    "consumer": (_lengths, _topics, _group, _config, _transactions, _steps, _topic_steps, _faults),
     "sac": (_unused, _lengths, _streams, _nodes, _steps, _faults),
     "streams": (_unused, _lengths, _topics, _properties, _streams_group, _threads, _faults),
 }

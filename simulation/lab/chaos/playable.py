@@ -34,6 +34,11 @@ def playable(scenario: AnyScenario, client: ClientName = "fencepost") -> Scenari
             f"{scenario.name} has members of the classic protocol: `simulate` and `campaign` run it, real"
             " brokers are met with group.protocol=consumer only"
         )
+    if scenario.application.commit == "transaction":
+        raise FencepostError(
+            f"{scenario.name} commits in transactions: `simulate` and `campaign` run it, the members of `chaos`"
+            " have no transactional producers"
+        )
     if client == "confluent":
         _require_confluent(scenario)
     return scenario

@@ -57,6 +57,7 @@ class RealWorld(ProcessWorld[RealHost]):
         group, application = self.scenario.group, self.scenario.application
         timeout_ms = self.scenario.network.request_timeout.ms
         topics, pattern = host.subscription
+        assert application.commit != "transaction", "scenarios with producers are refused"
         callback, processing = application.callback, application.processing
         return m.Terms(
             client=self._client,

@@ -1,0 +1,130 @@
+"""An application that commits its positions in transactions: consume, process, produce, exactly once.
+
+After each batch the positions are staged in the open transaction. It ends when it has been open for long
+enough, and before partitions are let go. After an abort the application goes back to what is committed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING
+
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
+from fencepost.member.base.errors import CommitFailed
+from fencepost.simulation.kafka.producer import ProducerReplaced, SimulatedProducer, TransactionFailed
+
+if TYPE_CHECKING:
+    from fencepost.member.base.driver import MemberDriver
+    from fencepost.simulation.kafka.member import MemberHost
+
+
+class TransactionalWork:
+    """What one process has processed, and in which transaction it counts."""
+
+    def __init__(self, host: MemberHost, driver: MemberDriver) -> None:
+        world = host.world
+        self._host = host
+        self._driver = driver
+        self._producer = SimulatedProducer(host, driver)
+        self._spec = world.scenario.transactions
+        self._rng = world.streams.random(f"transactions/{host.name}/{host.generation}")
+        self._rewound = world.hooks["on_records_rewound"]
+        self._one_at_a_time = asyncio.Lock()
+        self._open: dict[TopicPartition, int] = {}
+        """Where the open transaction stands: the positions that are staged in it."""
+        self._unstaged: dict[TopicPartition, int] = {}
+        self._ends_us = 0
+        self.replaced: ProducerReplaced | None = None
+        """Why the process can't go on, if it can't."""
+
+    async def processed(self, ends: Mapping[TopicPartition, int]) -> None:
+        """A batch was processed up to these positions: stage them, and end the transaction if it is time."""
+        self._unstaged.update(ends)
+        async with self._one_at_a_time:
+            if not self._unstaged and not self._open:
+                return
+            try:
+                if self._open and self._unstaged and self._rng.random() < self._spec.plain:
+                    await self._commit_without()
+                else:
+                    await self._stage()
+                if self._open and self._host.loop.now_us >= self._ends_us:
+                    await self._end(commit=self._rng.random() >= self._spec.aborts)
+            except TransactionFailed:
+                await self._go_back(renew=True)
+            except ProducerReplaced as error:
+                self.replaced = error
+
+    async def before_release(self, partitions: Iterable[TopicPartition]) -> None:
+        """Commit what was processed; then these partitions may go."""
+        async with self._one_at_a_time:
+            try:
+                await self._stage()
+                await self._end(commit=True)
+            except TransactionFailed:
+                await self._go_back(renew=True, but_for=partitions)
+            except ProducerReplaced as error:
+                self.replaced = error
+            self._forget(partitions)
+
+    async def lost(self, partitions: Iterable[TopicPartition]) -> None:
+        """These partitions are somebody else's: abort what was processed of them, and of the others."""
+        self._forget(partitions)
+        async with self._one_at_a_time:
+            try:
+                await self._end(commit=False)
+            except TransactionFailed:
+                await self._go_back(renew=True, but_for=partitions)
+            except ProducerReplaced as error:
+                self.replaced = error
+
+    def _forget(self, partitions: Iterable[TopicPartition]) -> None:
+        for partition in partitions:
+            self._unstaged.pop(partition, None)
+
+    async def _stage(self) -> None:
+        staged = self._unstaged
+        if not staged:
+            return
+        self._unstaged = {}
+        if not self._open:
+            self._ends_us = self._host.loop.now_us + self._rng.choice(self._spec.interval.quantiles)
+        self._open.update(staged)
+        await self._producer.stage({each: OffsetAndMetadata(offset=end) for each, end in staged.items()})
+
+    async def _commit_without(self) -> None:
+        """Commit a batch outside of the transaction that is open, as an application should not."""
+        offsets, self._unstaged = self._unstaged, {}
+        with contextlib.suppress(CommitFailed):
+            await self._driver.commit({each: OffsetAndMetadata(offset=end) for each, end in offsets.items()})
+
+    async def _end(self, *, commit: bool) -> None:
+        if not self._open:
+            return
+        await self._producer.end(commit=commit)
+        if commit:
+            self._open.clear()
+        else:
+            await self._go_back(renew=False)
+
+    async def _go_back(self, *, renew: bool, but_for: Iterable[TopicPartition] = ()) -> None:
+        """Begin anew at what is committed, in all partitions of the transaction that are still owned."""
+        again = {*self._open, *self._unstaged}.difference(but_for)
+        self._open.clear()
+        self._unstaged.clear()
+        try:
+            if renew:
+                await self._producer.renew()
+            again = again.intersection(self._driver.assignment)
+            positions = await self._producer.committed(sorted(again)) if again else {}
+        except (TransactionFailed, ProducerReplaced):
+            self.replaced = ProducerReplaced(self._host.name)  # it does not know where it stands: end it
+            return
+        for partition in again.intersection(self._driver.fetchable()):
+            offset = max(0, positions.get(partition, 0))
+            self._driver.seek(partition, offset)
+            for hook in self._rewound:
+                hook(self._host.name, partition, offset, self._host.loop.now_us)
