@@ -198,11 +198,10 @@ class Producers:
     def compare(self, live: Mapping[str, TransactionValue]) -> Iterator[Finding]:
         """What a coordinator has loaded against what its records said."""
         for each in sorted({*live, *self.known}):
-            if live.get(each) != self.known.get(each):
-                yield (
-                    "transaction-decided",
-                    f"{each} is {_status(live.get(each))} after a load, and was {_status(self.known.get(each))}",
-                )
+            loaded, was = live.get(each), self.known.get(each)
+            if loaded != was:
+                what = f"{each} is {_status(loaded)} after a load, and was {_status(was)}"
+                yield "transaction-decided", what
 
     def unfinished(self, now_ms: int) -> Iterator[Finding]:
         """Transactions that should have ended by now."""

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
 from fencepost.member.base.errors import CallbackFailed, CommitFailed, FatalMemberError, MemberError
-from fencepost.simulation.kafka.producer import ProducerReplaced
+from fencepost.simulation.kafka.producer import ProducerReplaced, TransactionFailed
 from fencepost.simulation.kafka.transactional import TransactionalWork
 from fencepost.simulation.kernel.host import HostTimer
 
@@ -80,7 +80,7 @@ class SimulatedApplication:
 
     # -- the loop -----------------------------------------------------------------------------------------
 
-    async def run(self) -> FatalMemberError | ProducerReplaced | None:
+    async def run(self) -> FatalMemberError | ProducerReplaced | TransactionFailed | None:
         """Poll and process until told to stop; answers the error if a fatal one ended it."""
         transactional = self._transactional
         while not self._stopping:

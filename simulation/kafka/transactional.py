@@ -7,7 +7,6 @@ enough, and before partitions are let go. After an abort the application goes ba
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -37,7 +36,7 @@ class TransactionalWork:
         """Where the open transaction stands: the positions that are staged in it."""
         self._unstaged: dict[TopicPartition, int] = {}
         self._ends_us = 0
-        self.replaced: ProducerReplaced | None = None
+        self.replaced: ProducerReplaced | TransactionFailed | None = None
         """Why the process can't go on, if it can't."""
 
     async def processed(self, ends: Mapping[TopicPartition, int]) -> None:
@@ -56,7 +55,7 @@ class TransactionalWork:
             except TransactionFailed:
                 await self._go_back(renew=True)
             except ProducerReplaced as error:
-                self.replaced = error
+                self._give_up(error)
 
     async def before_release(self, partitions: Iterable[TopicPartition]) -> None:
         """Commit what was processed; then these partitions may go."""
@@ -67,7 +66,7 @@ class TransactionalWork:
             except TransactionFailed:
                 await self._go_back(renew=True, but_for=partitions)
             except ProducerReplaced as error:
-                self.replaced = error
+                self._give_up(error)
             self._forget(partitions)
 
     async def lost(self, partitions: Iterable[TopicPartition]) -> None:
@@ -79,7 +78,7 @@ class TransactionalWork:
             except TransactionFailed:
                 await self._go_back(renew=True, but_for=partitions)
             except ProducerReplaced as error:
-                self.replaced = error
+                self._give_up(error)
 
     def _forget(self, partitions: Iterable[TopicPartition]) -> None:
         for partition in partitions:
@@ -98,8 +97,12 @@ class TransactionalWork:
     async def _commit_without(self) -> None:
         """Commit a batch outside of the transaction that is open, as an application should not."""
         offsets, self._unstaged = self._unstaged, {}
-        with contextlib.suppress(CommitFailed):
-            await self._driver.commit({each: OffsetAndMetadata(offset=end) for each, end in offsets.items()})
+        positions = {each: OffsetAndMetadata(offset=end) for each, end in offsets.items()}
+        try:
+            await self._driver.commit(positions)
+        except CommitFailed:
+            self._unstaged = {**offsets, **self._unstaged}
+            await self._stage()
 
     async def _end(self, *, commit: bool) -> None:
         if not self._open:
@@ -113,18 +116,29 @@ class TransactionalWork:
     async def _go_back(self, *, renew: bool, but_for: Iterable[TopicPartition] = ()) -> None:
         """Begin anew at what is committed, in all partitions of the transaction that are still owned."""
         again = {*self._open, *self._unstaged}.difference(but_for)
-        self._open.clear()
-        self._unstaged.clear()
         try:
             if renew:
                 await self._producer.renew()
             again = again.intersection(self._driver.assignment)
             positions = await self._producer.committed(sorted(again)) if again else {}
-        except (TransactionFailed, ProducerReplaced):
-            self.replaced = ProducerReplaced(self._host.name)  # it does not know where it stands: end it
+        except (TransactionFailed, ProducerReplaced) as error:
+            self._give_up(error)  # it does not know where it stands
             return
-        for partition in again.intersection(self._driver.fetchable()):
+        self._open.clear()
+        self._unstaged.clear()
+        for partition in sorted(again.intersection(self._driver.fetchable())):
             offset = max(0, positions.get(partition, 0))
             self._driver.seek(partition, offset)
-            for hook in self._rewound:
-                hook(self._host.name, partition, offset, self._host.loop.now_us)
+            self._tell_rewound(partition, offset)
+
+    def _give_up(self, error: ProducerReplaced | TransactionFailed) -> None:
+        """Let the process end: what it has processed and not committed is for the next one."""
+        self.replaced = error
+        for partition in {**self._open, **self._unstaged}:
+            self._tell_rewound(partition, 0)
+        self._open.clear()
+        self._unstaged.clear()
+
+    def _tell_rewound(self, partition: TopicPartition, offset: int) -> None:
+        for hook in self._rewound:
+            hook(self._host.name, partition, offset, self._host.loop.now_us)

@@ -255,7 +255,10 @@ class Observer(WorldObserver, declares_hooks=True):
         """The application finished with these records."""
 
     def on_records_rewound(self, host: str, partition: TopicPartition, offset: int, now_us: int) -> None:
-        """The application goes back to a committed position, as a transaction of its was aborted."""
+        """The application goes back to a committed position, as a transaction of its was aborted.
+
+        Or, at offset 0, its process is about to end, and what it has not committed is for the next one.
+        """
 
     def on_transaction_step(self, host: str, event: Any, outcome: Any, now_us: int) -> None:
         """A step of the coordinator of transactions. Records are applied."""

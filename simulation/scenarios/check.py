@@ -232,7 +232,8 @@ def _transactions(scenario: s.Scenario) -> Iterator[Mistake]:
         if scenario.transactions.timeout.ms > most:
             yield (
                 ("transactions", "timeout"),
-                f"expected at most transaction.max.timeout.ms, {most} ms, got {scenario.transactions.timeout}",
+                f"expected at most transaction.max.timeout.ms, {most} ms, got"
+                f" {scenario.transactions.timeout}",
             )
         return
     why = 'has no effect: application.commit is not "transaction"'

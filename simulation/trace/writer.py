@@ -36,6 +36,8 @@ from fencepost.coordinator.protocol.outcome import (
     TopicsChanged,
 )
 from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.protocol.transactions import TransactionEnded
+from fencepost.coordinator.transactions.states import TransactionState
 from fencepost.simulation.kernel.observers import (
     Observer,
     RecordsObserved,
@@ -71,6 +73,8 @@ class TraceWriter(Observer):
         self._held: dict[MemberId, tuple[Partitions, TopicsImage, tuple[TopicPartition, ...]]] = {}
         """What each member was assigned last, and its partitions under the names of those topics."""
         self._append = rows.append
+        self._transactions: dict[str, str] = {}
+        """The state of each transactional id."""
         self._group_state = ""
         self._group_epoch = -1
         self._rebalancing = False
@@ -118,6 +122,8 @@ class TraceWriter(Observer):
         if group is not None:
             self._group_epoch = group.group_epoch
         state = "" if group is None else str(group.state)
+        if isinstance(event, TransactionEnded):
+            self._transaction_ended(host, event, outcome.records, now_us)
         self._records(host, event, outcome, state, now_us)
         if isinstance(event, ConsumerGroupHeartbeatRequest):
             self._heartbeat(event, outcome, now_us)
@@ -201,6 +207,37 @@ class TraceWriter(Observer):
         self._held.clear()
         self._add(now_us, host, RowKind.COORDINATOR, detail=what)
 
+    def on_transaction_step(self, host: str, event: Any, outcome: Any, now_us: int) -> None:
+        """A step of the coordinator of transactions."""
+        row = RowKind.TRANSACTION
+        for record in outcome.records:
+            actor, value = record.key.transactional_id, record.value
+            before = self._transactions.get(actor, "")
+            state = "Dead" if value is None else str(TransactionState.of_code(value.status))
+            self._transactions[actor] = state
+            detail = "" if value is None else f"{value.producer_id} {value.producer_epoch}"
+            self._add(now_us, actor, row, state_from=before, state_to=state, detail=detail)
+        error = error_name(outcome.reply)
+        if error:
+            self._add(now_us, event.transactional_id, row, error=error, detail=type(event).__name__)
+
+    def _transaction_ended(
+        self, host: str, event: TransactionEnded, records: Iterable[r.Record], now_us: int
+    ) -> None:
+        counted = [
+            (TopicPartition(each.key.topic, each.key.partition), each.value.offset)
+            for each in records
+            if isinstance(each.key, r.OffsetCommitKey) and isinstance(each.value, r.OffsetCommitValue)
+        ]
+        self._add(
+            now_us,
+            host,
+            RowKind.TRANSACTION,
+            state_to="Committed" if event.commit else "Aborted",
+            partitions=tuple([partition for partition, _ in counted]),
+            detail=" ".join([f"{each.topic}-{each.partition}:{offset}" for each, offset in counted]),
+        )
+
     # -- members ----------------------------------------------------------------------------------------
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
@@ -223,10 +260,7 @@ class TraceWriter(Observer):
         self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
     ) -> None:
         """A commit was answered, or was not."""
-        if isinstance(response, Exception):
-            error = type(response).__name__
-        else:
-            error = next((code.name for code in response.errors.values() if code is not NONE), "")
+        error = type(response).__name__ if isinstance(response, Exception) else error_name(response)
         offsets = sorted(request.offsets.items())
         self._add(
             now_us,
@@ -309,6 +343,13 @@ class TraceWriter(Observer):
         known = self.world.topics.by_id
         by_name = [(known[i].name if i in known else i, numbers) for i, numbers in partitions.items()]
         return tuple(chain.from_iterable(starmap(topic_partitions, sorted(by_name))))
+
+
+def error_name(response: Any) -> str:
+    """Return the error of a response, the first one of a response with one for each partition; or ""."""
+    errors = getattr(response, "errors", None)
+    codes = [getattr(response, "error_code", NONE)] if errors is None else errors.values()
+    return next((code.name for code in codes if code is not NONE), "")
 
 
 def _asked(request: ConsumerGroupHeartbeatRequest, reply: ConsumerGroupHeartbeatResponse, client: str) -> str:
