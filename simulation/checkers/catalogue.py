@@ -54,6 +54,7 @@ _BY_NAME: Final[Mapping[str, RealJudgement]] = {
     "failed-changes-nothing": _REQUEST,
     "heartbeat-answers": _REQUEST,
     "commit-fenced": _REQUEST,
+    "commit-recorded": _REQUEST,
     "offsets-kept": _yes("Except while topics change."),
     "fetch-equals-commit": _REQUEST,
     "streams-shutdown-reaches": _yes("From the first client on that the group told."),
@@ -229,6 +230,11 @@ _ALL: Final = (
         "commit-fenced",
         "A commit or fetch by a removed or stale member is refused, any other is not.",
         "KIP-848, Offset Commit; KIP-1251",
+    ),
+    Invariant(
+        "commit-recorded",
+        "What is accepted of a commit is on record as it was sent, at the time of the commit.",
+        "KIP-848, Offset Commit",
     ),
     Invariant("offsets-kept", "No committed offset of a subscribed topic disappears.", "KIP-848, Offsets"),
     Invariant(

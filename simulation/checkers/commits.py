@@ -116,6 +116,42 @@ def _exists(request: OffsetCommitRequest, partition: TopicPartition, image: Topi
     return request.topic_ids.get(partition.topic, topic.topic_id) == topic.topic_id
 
 
+def check_recorded(event: StepEvent, outcome: Outcome, image: TopicsImage, now_ms: int) -> Iterator[Finding]:
+    """What a commit wrote is what was accepted of it: within a transaction staged, else committed."""
+    reply = outcome.reply
+    if not isinstance(event, OffsetCommitRequest) or not isinstance(reply, OffsetCommitResponse):
+        return
+    by_name, accepted = image.by_name, {}
+    for partition, code in reply.errors.items():
+        if code is NONE:
+            position, topic = event.offsets[partition], by_name.get(partition.topic)
+            topic_id = None if topic is None else topic.topic_id
+            accepted[partition] = (position.offset, position.leader_epoch, position.metadata, topic_id)
+    written = {}
+    for record in outcome.records:
+        key, value = record.key, record.value
+        transactional = isinstance(key, r.PendingOffsetCommitKey) and key.producer_id == event.producer_id
+        right = transactional if event.is_transactional else isinstance(key, r.OffsetCommitKey)
+        if (
+            not right
+            or not isinstance(key, r.OffsetCommitKey | r.PendingOffsetCommitKey)
+            or not isinstance(value, r.OffsetCommitValue | r.PendingOffsetCommitValue)
+            or value.commit_timestamp_ms != now_ms
+        ):
+            yield (
+                "commit-recorded",
+                f"{event.member_id} of {event.group_id} committed, and that wrote {record}",
+            )
+            continue
+        place = TopicPartition(key.topic, key.partition)
+        written[place] = (value.offset, value.leader_epoch, value.metadata, value.topic_id)
+    if written != accepted:
+        yield (
+            "commit-recorded",
+            f"{event.member_id} of {event.group_id} was accepted with {accepted}; written is {written}",
+        )
+
+
 class CommittedOffsets:
     """Checks one group's offsets against what was committed last."""
 

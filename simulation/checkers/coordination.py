@@ -28,7 +28,7 @@ from fencepost.coordinator.protocol.records import (
     Record,
 )
 from fencepost.simulation.checkers.base import Checker, Finding, shown
-from fencepost.simulation.checkers.commits import CommittedOffsets
+from fencepost.simulation.checkers.commits import CommittedOffsets, check_recorded
 from fencepost.simulation.checkers.groups import GroupInvariants, SoftStateInvariants, check_epochs
 from fencepost.simulation.checkers.heartbeats import NONE, check_answer, check_reply
 from fencepost.simulation.checkers.journal import JournalVersion, Shadow, check_replays
@@ -126,6 +126,7 @@ class Coordination(Checker):
         self, live: GroupCoordinator, event: StepEvent, outcome: Outcome, now_ms: int
     ) -> Iterator[Finding]:
         yield from self._before(live, event, outcome)
+        yield from check_recorded(event, outcome, live.image, now_ms)
         if not outcome.records:
             yield from self._reply(live, event, outcome)
             return

@@ -26,8 +26,8 @@ _DECIDED: Final = {_S.PREPARE_COMMIT.code: True, _S.PREPARE_ABORT.code: False}
 """By status, whether the transaction commits."""
 _OVER: Final = {_S.COMPLETE_COMMIT.code: True, _S.COMPLETE_ABORT.code: False}
 _ONGOING: Final = _S.ONGOING.code
-_LATE_MS: Final = 30_000
-"""How much longer than its timeout a transaction may be open when the run ends."""
+_LATE_MS: Final = 15_000
+"""How much longer than its timeout a transaction may be open: the coordinator looks every ten seconds."""
 _LAST_EPOCHS: Final = 32_760
 """From here on epochs run out, and rules change: nothing is said of these."""
 
@@ -40,6 +40,8 @@ class Producers:
         self._ids: dict[int, str] = {}
         self._given: set[tuple[int, int]] = set()
         """Ids with epochs that producers got."""
+        self._since_ms = 0
+        """Since when the coordinator could end what takes too long."""
         self._told: dict[int, bool] = {}
         """By producer, how the group was told that the decided transaction ended."""
 
@@ -86,7 +88,8 @@ class Producers:
                 self.known[transactional_id] = value
                 self._ids[value.producer_id] = transactional_id
         if code is _NONE and not may_fail:
-            yield from self._done(event)
+            yield from self._done(event, outcome.reply)
+        yield from self._overdue(now_ms)
         for effect in outcome.effects:
             value = self.known.get(effect.transactional_id)
             if value is None or (effect.commit, effect.groups, effect.partitions) != (
@@ -141,6 +144,8 @@ class Producers:
         same = before.producer_id == after.producer_id
         if same and after.producer_epoch < before.producer_epoch:
             yield "transaction-epochs", f"{who}: its epoch fell"
+        if same and after.producer_epoch > before.producer_epoch + 1:
+            yield "transaction-epochs", f"{who}: epochs were left out"
         if not same and before.producer_epoch < _LAST_EPOCHS:
             yield "transaction-epochs", f"{who}: another id, though its epochs had not run out"
 
@@ -179,7 +184,19 @@ class Producers:
         if before is not None and (before.groups, before.partitions) != (after.groups, after.partitions):
             yield "transaction-decided", f"{who} without some of its groups or partitions"
 
-    def _done(self, event: Any) -> Iterator[Finding]:
+    def disturbed(self, now_ms: int) -> None:
+        """Nobody could end transactions until now."""
+        self._since_ms = now_ms
+
+    def _overdue(self, now_ms: int) -> Iterator[Finding]:
+        """Transactions that their coordinator has left open, though it could have ended them."""
+        for transactional_id, value in self.known.items():
+            if value.status == _ONGOING:
+                due_ms = max(value.start_ms + value.timeout_ms, self._since_ms)
+                if now_ms > due_ms + _LATE_MS:
+                    yield "transaction-ends", f"{transactional_id} is still {_status(value)} at {now_ms} ms"
+
+    def _done(self, event: Any, reply: Any) -> Iterator[Finding]:
         """What was answered as done is on record."""
         value = self.known.get(event.transactional_id)
         if value is None:
@@ -192,6 +209,11 @@ class Producers:
             missing = not {*event.partitions} <= {*value.partitions} or value.status != _ONGOING
         elif isinstance(event, EndTxnRequest):
             missing = {**_DECIDED, **_OVER}.get(value.status) is not event.committed
+            given = (reply.producer_id, reply.producer_epoch)
+            own_epochs = event.client_version >= EPOCH_PER_TRANSACTION
+            expected = (value.producer_id, value.producer_epoch) if own_epochs else (-1, -1)
+            if given != expected and value.producer_epoch < _LAST_EPOCHS:
+                yield "transaction-epochs", f"{event} was answered with {given} instead of {expected}"
         if missing:
             yield "transaction-decided", f"{event} was accepted, and the record is {_status(value)}"
 

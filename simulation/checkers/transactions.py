@@ -296,8 +296,14 @@ class Transactions(Checker):
 
     def on_transactions_loaded(self, host: str, now_us: int) -> None:
         """A coordinator that has loaded knows what the one before knew."""
+        self._producers.disturbed(now_us // 1_000)
         if (live := self.world.transactions) is not None:
             self.report_all(self._producers.compare(live.transactions))
+
+    def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
+        """Logs that fail and brokers that stand still keep transactions open."""
+        if fault in ("append-failure", "broker-pause"):
+            self._producers.disturbed(now_us // 1_000)
 
     # -- applications -------------------------------------------------------------------------------------
 

@@ -36,8 +36,8 @@ def playable(scenario: AnyScenario, client: ClientName = "fencepost") -> Scenari
         )
     if scenario.application.commit == "transaction":
         raise FencepostError(
-            f"{scenario.name} commits in transactions: `simulate` and `campaign` run it, members of `chaos` have"
-            " no transactional producers"
+            f"{scenario.name} commits in transactions: `simulate` and `campaign` run it, and members of"
+            " `chaos` have no transactional producers"
         )
     if client == "confluent":
         _require_confluent(scenario)
