@@ -55,6 +55,8 @@ _BY_NAME: Final[Mapping[str, RealJudgement]] = {
     "heartbeat-answers": _REQUEST,
     "commit-fenced": _REQUEST,
     "commit-recorded": _REQUEST,
+    "told-equals-state": _REQUEST,
+    "admin-changes": _REQUEST,
     "offsets-kept": _yes("Except while topics change."),
     "fetch-equals-commit": _REQUEST,
     "streams-shutdown-reaches": _yes("From the first client on that the group told."),
@@ -239,6 +241,16 @@ _ALL: Final = (
     Invariant("offsets-kept", "No committed offset of a subscribed topic disappears.", "KIP-848, Offsets"),
     Invariant(
         "fetch-equals-commit", "An offset fetch answers what was committed last.", "KIP-848, OffsetFetch"
+    ),
+    Invariant(
+        "told-equals-state",
+        "Lists and descriptions tell each group, its epochs, members and partitions as they are.",
+        "KIP-848, ConsumerGroupDescribe, ListGroups; KAFKA-20431",
+    ),
+    Invariant(
+        "admin-changes",
+        "Requests of administrators remove exactly what they name, or are refused with the right error.",
+        "KIP-848, DeleteGroups, OffsetDelete; KIP-345",
     ),
     # Transactions.
     Invariant(

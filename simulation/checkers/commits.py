@@ -116,13 +116,22 @@ def _exists(request: OffsetCommitRequest, partition: TopicPartition, image: Topi
     return request.topic_ids.get(partition.topic, topic.topic_id) == topic.topic_id
 
 
-def check_recorded(event: StepEvent, outcome: Outcome, image: TopicsImage, now_ms: int) -> Iterator[Finding]:
-    """What a commit wrote is what was accepted of it: within a transaction staged, else committed."""
+def check_recorded(
+    event: StepEvent, outcome: Outcome, image: TopicsImage, now_ms: int, *, metadata_max: int
+) -> Iterator[Finding]:
+    """What a commit wrote is what was accepted of it: within a transaction staged, else committed.
+
+    Metadata may have `metadata_max` UTF-16 units; a partition with more is refused alone.
+    """
     reply = outcome.reply
     if not isinstance(event, OffsetCommitRequest) or not isinstance(reply, OffsetCommitResponse):
         return
     by_name, accepted = image.by_name, {}
     for partition, code in reply.errors.items():
+        units = len(event.offsets[partition].metadata.encode("utf-16-le", "surrogatepass")) // 2
+        too_large = units > metadata_max
+        if (too_large and code is NONE) or (not too_large and code is ErrorCode.OFFSET_METADATA_TOO_LARGE):
+            yield "commit-recorded", f"metadata of {units} units for {partition} was answered {code.name}"
         if code is NONE:
             position, topic = event.offsets[partition], by_name.get(partition.topic)
             topic_id = None if topic is None else topic.topic_id

@@ -27,6 +27,7 @@ from fencepost.coordinator.protocol.records import (
     PendingOffsetCommitKey,
     Record,
 )
+from fencepost.simulation.checkers.administration import AdministrationChecks
 from fencepost.simulation.checkers.base import Checker, Finding, shown
 from fencepost.simulation.checkers.commits import CommittedOffsets, check_recorded
 from fencepost.simulation.checkers.groups import GroupInvariants, SoftStateInvariants, check_epochs
@@ -103,6 +104,7 @@ class Coordination(Checker):
         self._checks: dict[str, GroupChecks] = {}
         self._commits: defaultdict[str, CommittedOffsets] = defaultdict(CommittedOffsets)
         self._shadow = Shadow()
+        self._administration = AdministrationChecks(world.config.group_consumer_assignors[0])
         self._soft = SoftStateInvariants()
         self._verified: dict[MemberId, Outcome] = {}
         self._loads = 0
@@ -126,7 +128,9 @@ class Coordination(Checker):
         self, live: GroupCoordinator, event: StepEvent, outcome: Outcome, now_ms: int
     ) -> Iterator[Finding]:
         yield from self._before(live, event, outcome)
-        yield from check_recorded(event, outcome, live.image, now_ms)
+        metadata_max = self.world.config.offset_metadata_max_bytes
+        yield from check_recorded(event, outcome, live.image, now_ms, metadata_max=metadata_max)
+        yield from self._administration.check(live, self._shadow, event, outcome)
         if not outcome.records:
             yield from self._reply(live, event, outcome)
             return

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from fencepost.simulation.kafka.member import MemberStatus
@@ -188,3 +188,6 @@ class Stage(AnyStage, Protocol):
     @property
     def members(self) -> Mapping[str, DisturbedMember]:
         """All members' hosts by name."""
+
+    def operate(self, request: str, topics: Sequence[str], share: float) -> None:
+        """Let people send a request about the group to its coordinator."""

@@ -44,6 +44,7 @@ class GroupNemesis(Nemesis[Stage]):
             FaultKind.CREATE_TOPIC: self._create_topic,
             FaultKind.GROW_TOPIC: self._grow_topic,
             FaultKind.DELETE_TOPIC: self._delete_topic,
+            FaultKind.OPERATE: self._operate,
             FaultKind.MEMBER_CRASH: self._member_crash,
             FaultKind.MEMBER_FREEZE: self._member_freeze,
             FaultKind.SLOW_CALLBACK: self._slow_callback,
@@ -110,6 +111,10 @@ class GroupNemesis(Nemesis[Stage]):
     def _delete_topic(self, entry: DrawnEvent) -> None:
         if self._world.cluster.has_topic(entry.name):
             self._world.cluster.delete_topic(entry.name)
+
+    def _operate(self, entry: DrawnEvent) -> None:
+        self._tell(entry.kind, "begin", entry.name)
+        self._world.operate(entry.name, entry.topics, entry.share)
 
     # -- members ------------------------------------------------------------------------------------------
 

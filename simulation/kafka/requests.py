@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from fencepost.coordinator.protocol.classic import (
+    DescribeGroupsRequest,
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,
@@ -15,15 +16,20 @@ from fencepost.coordinator.protocol.classic import (
     SyncGroupResponse,
 )
 from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    DeleteGroupsRequest,
+    LeaveGroupBatchRequest,
     LeaveGroupRequest,
+    ListGroupsRequest,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
 from fencepost.coordinator.protocol.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetDeleteRequest,
     OffsetFetchRequest,
 )
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatRequest
@@ -93,6 +99,12 @@ GROUP_REQUESTS: tuple[type, ...] = (
     SyncGroupRequest,
     HeartbeatRequest,
     LeaveGroupRequest,
+    LeaveGroupBatchRequest,
+    ConsumerGroupDescribeRequest,
+    DescribeGroupsRequest,
+    ListGroupsRequest,
+    DeleteGroupsRequest,
+    OffsetDeleteRequest,
 )
 """What only the group's coordinator answers."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
@@ -19,12 +19,13 @@ from fencepost.simulation.kafka.broker import BrokerHost
 from fencepost.simulation.kafka.cluster import SimulatedCluster
 from fencepost.simulation.kafka.member import ALIVE, MemberHost
 from fencepost.simulation.kafka.nemesis import GroupNemesis
+from fencepost.simulation.kafka.operator import Operator
 from fencepost.simulation.kafka.transactions import SimulatedTransactions
 from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.kernel.observers import Observer
 from fencepost.simulation.kernel.supervisor import Supervisor
 from fencepost.simulation.kernel.world import PreparedRun, RunCounts, World, host_names
-from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.scenarios.scenario import Operate, Scenario
 from fencepost.simulation.scenarios.timing import is_answered
 from fencepost.simulation.trace.groups import GroupTraceWriter
 from fencepost.simulation.trace.rows import TraceRows
@@ -74,6 +75,7 @@ class KafkaWorld(World):
             start=scenario.group.start.quantiles,
             restart=scenario.application.restart.quantiles,
         )
+        self._operator = Operator(self) if any(isinstance(each, Operate) for each in scenario.steps) else None
         self.members: dict[str, MemberHost] = {
             name: MemberHost(name, self, name if scenario.group.static else None)
             for name in host_names("member", members)
@@ -100,6 +102,14 @@ class KafkaWorld(World):
         """End all processes without a word; what they leave to the loop ends at this moment."""
         for host in self.members.values():
             host.vanish()
+        if self._operator is not None:
+            self._operator.vanish()
+
+    def operate(self, request: str, topics: Sequence[str], share: float) -> None:
+        """Let people send a request about the group to its coordinator."""
+        if self._operator is None:
+            self._operator = Operator(self)  # the entry is of a plan that was edited
+        self._operator.operate(request, topics, share)
 
     @property
     def settled(self) -> bool:

@@ -254,6 +254,9 @@ class Observer(WorldObserver, declares_hooks=True):
     ) -> None:
         """The application finished with these records."""
 
+    def on_operation(self, request: Request, response: Response | Exception | None, now_us: int) -> None:
+        """A request of people was answered, or not."""
+
     def on_records_rewound(self, host: str, partition: TopicPartition, offset: int, now_us: int) -> None:
         """The application goes back to a committed position, as a transaction of its was aborted.
 

@@ -203,7 +203,7 @@ def _classic(
 def _steps(scenario: AnyScenario) -> Iterator[Mistake]:
     for index, step in enumerate(scenario.steps):
         yield from _inside(scenario, ("steps", index, "at"), step.at)
-        if isinstance(step, s.RollingRestart | s.Scale | s.Subscribe):
+        if isinstance(step, s.RollingRestart | s.Scale | s.Subscribe | s.Operate):
             end = step.at.within(scenario.duration.us) + step.over.within(scenario.duration.us)
             if end > scenario.duration.us:
                 yield ("steps", index, "over"), f"the step ends after the run's {scenario.duration}"
@@ -223,6 +223,10 @@ def _steps(scenario: AnyScenario) -> Iterator[Mistake]:
             if step.pattern is not None and (wrong := pattern_mistake(step.pattern)):
                 yield ("steps", index, "pattern"), wrong
             yield from _unknown_topics(scenario, ("steps", index, "topics"), step.topics)
+        if isinstance(step, s.Operate):
+            yield from _unknown_topics(scenario, ("steps", index, "topics"), step.topics)
+        if isinstance(step, s.Scale) and step.members == 0 and scenario.protocol == "sac":
+            yield ("steps", index, "members"), "expected at least 1, got 0"
 
 
 def _transactions(scenario: s.Scenario) -> Iterator[Mistake]:

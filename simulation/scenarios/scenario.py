@@ -156,7 +156,7 @@ class RollingRestart(_Step, frozen=True, tag="rolling-restart"):
 class Scale(_Step, frozen=True, tag="scale"):
     """Start or stop members until there are so many, evenly over a time."""
 
-    members: Count | None = None
+    members: Annotated[int, Meta(ge=0, le=100_000)] | None = None
     factor: Annotated[float, Meta(gt=0, le=100)] | None = None
     """Instead of `members`: so many times those at the start."""
     over: Moment = Moment(10 * SECOND)
@@ -197,7 +197,26 @@ class DeleteTopic(_Step, frozen=True, tag="delete-topic"):
     name: Name
 
 
-Step: TypeAlias = RollingRestart | Scale | Subscribe | CreateTopic | GrowTopic | DeleteTopic
+Operation: TypeAlias = Literal[
+    "list", "describe", "delete-offsets", "reset-offsets", "remove-members", "delete-group"
+]
+
+
+class Operate(_Step, frozen=True, tag="operate"):
+    """People ask the coordinator about the group, or change it, as with Kafka's command line tools."""
+
+    request: Operation
+    """What they ask for; offsets are reset to 0, which only a group without members lets them do."""
+    topics: tuple[Name, ...] = ()
+    """Whose offsets are deleted or reset; those of all topics if not given."""
+    share: Share = 0.5
+    """Which part of the members is removed, at least one."""
+    times: Count = 1
+    """How often they ask."""
+    over: Moment = Moment(10 * SECOND)
+
+
+Step: TypeAlias = RollingRestart | Scale | Subscribe | CreateTopic | GrowTopic | DeleteTopic | Operate
 
 
 # -- what befalls them ------------------------------------------------------------------------------------

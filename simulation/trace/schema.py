@@ -221,6 +221,15 @@ class RowKind(enum.StrEnum):
             "detail": "the offsets",
         },
     )
+    OPERATION = (
+        "operation",
+        "People have the response to a request about the group, or give it up.",
+        "`operator`",
+        {
+            "error": "the error in the response, or why there is none",
+            "detail": "the request, and what it brought",
+        },
+    )
     TRANSACTION = (
         "transaction",
         "The coordinator of transactions wrote something, or refused a request; or the end of a transaction"

@@ -32,6 +32,7 @@ from fencepost.coordinator.protocol.outcome import (
     RebalanceRequested,
     RegularExpressionsResolved,
     Request,
+    Response,
     SessionEnded,
     TopicsChanged,
 )
@@ -284,6 +285,14 @@ class TraceWriter(Observer):
         """A member's host changed."""
         self._add(now_us, host, RowKind.HOST, detail=what)
 
+    def on_operation(self, request: Request, response: Response | Exception | None, now_us: int) -> None:
+        """People asked something of the coordinator."""
+        error = type(response).__name__ if isinstance(response, Exception) else error_name(response)
+        told = "" if isinstance(response, Exception) else f" {_brought(response)}"
+        self._add(
+            now_us, "operator", RowKind.OPERATION, error=error, detail=f"{type(request).__name__}{told}"
+        )
+
     # -- the world around -------------------------------------------------------------------------------
 
     def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
@@ -343,6 +352,19 @@ class TraceWriter(Observer):
         known = self.world.topics.by_id
         by_name = [(known[i].name if i in known else i, numbers) for i, numbers in partitions.items()]
         return tuple(chain.from_iterable(starmap(topic_partitions, sorted(by_name))))
+
+
+def _brought(response: Any) -> str:
+    """Return what a response to people says: of each group its state and members, of each part its error."""
+    if (groups := getattr(response, "groups", None)) is not None:
+        return ", ".join(
+            f"{each.group_id or '(no name)'} {each.group_state} {len(getattr(each, 'members', ()))}"
+            for each in groups
+        )
+    if (members := getattr(response, "members", None)) is not None:
+        return ", ".join(each.error_code.name for each in members)
+    errors = getattr(response, "errors", {})
+    return ", ".join(f"{each.topic}-{each.partition} {code.name}" for each, code in errors.items())
 
 
 def error_name(response: Any) -> str:

@@ -8,7 +8,7 @@ from typing import get_args
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.lab.chaos.messages import ClientName
 from fencepost.simulation.scenarios.kinds import AnyScenario
-from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.scenarios.scenario import Operate, Scenario
 from fencepost.simulation.scenarios.streams import StreamsScenario
 
 
@@ -38,6 +38,11 @@ def playable(scenario: AnyScenario, client: ClientName = "fencepost") -> Scenari
         raise FencepostError(
             f"{scenario.name} commits in transactions: `simulate` and `campaign` run it, and members of"
             " `chaos` have no transactional producers"
+        )
+    if any(isinstance(step, Operate) for step in scenario.steps):
+        raise FencepostError(
+            f"{scenario.name} has steps of kind operate: `simulate` and `campaign` run it, and nobody of `chaos`"
+            " administers its group"
         )
     if client == "confluent":
         _require_confluent(scenario)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.kernel.world import host_names
 from fencepost.simulation.lab.chaos import messages as m
@@ -81,3 +83,6 @@ class RealWorld(ProcessWorld[RealHost]):
             processing=(processing.kind, processing.low, processing.high),
             flaw=self._flaw,
         )
+
+    def operate(self, request: str, topics: Sequence[str], share: float) -> None:
+        """Do nothing: scenarios in which people administer the group are refused before anything starts."""
