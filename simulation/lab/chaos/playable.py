@@ -41,8 +41,8 @@ def playable(scenario: AnyScenario, client: ClientName = "fencepost") -> Scenari
         )
     if any(isinstance(step, Operate) for step in scenario.steps):
         raise FencepostError(
-            f"{scenario.name} has steps of kind operate: `simulate` and `campaign` run it, and nobody of `chaos`"
-            " administers its group"
+            f"{scenario.name} has steps of kind operate: `simulate` and `campaign` run it, and in `chaos`"
+            " nobody administers the group"
         )
     if client == "confluent":
         _require_confluent(scenario)
