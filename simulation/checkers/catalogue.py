@@ -119,6 +119,11 @@ _ALL: Final = (
         "KIP-848, Group Epoch, Member Epoch",
     ),
     Invariant(
+        "subscription-raises-epoch",
+        "A member that gives other names, or gives up its pattern, raises the group epoch.",
+        "KIP-848, Group Epoch; KAFKA-19899",
+    ),
+    Invariant(
         "epochs-ordered",
         "Member epoch <= target epoch <= group epoch; the previous epoch <= the member's.",
         "KIP-848, Assignment Epoch",

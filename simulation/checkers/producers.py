@@ -104,7 +104,8 @@ class Producers:
     ) -> Iterator[Finding]:
         given = reply.producer_id, reply.producer_epoch
         again = before is not None and given == (before.producer_id, before.producer_epoch)
-        retried = again and event.producer_epoch == getattr(before, "last_producer_epoch", None)
+        last = -1 if before is None else before.last_producer_epoch
+        retried = again and event.producer_epoch >= 0 and event.producer_epoch == last
         if (given in self._given and not retried) or given[0] < 0 or given[1] < 0:
             yield "transaction-epochs", f"{event.transactional_id} got {given}, which is another producer's"
         if before is not None and before.producer_epoch < _LAST_EPOCHS and given[0] != before.producer_id:

@@ -90,9 +90,17 @@ class TransactionalWork:
             return
         self._unstaged = {}
         if not self._open:
-            self._ends_us = self._host.loop.now_us + self._rng.choice(self._spec.interval.quantiles)
+            lasts_us = self._rng.choice(self._spec.interval.quantiles)
+            self._ends_us = self._host.loop.now_us + lasts_us
+            self._host.spawn(self._end_in_time(self._ends_us))
         self._open.update(staged)
         await self._producer.stage({each: OffsetAndMetadata(offset=end) for each, end in staged.items()})
+
+    async def _end_in_time(self, ends_us: int) -> None:
+        """End the transaction when it is time, if there is no batch then."""
+        await self._host.pause_us(ends_us - self._host.loop.now_us)
+        if self._open and self._ends_us == ends_us:
+            await self.processed({})
 
     async def _commit_without(self) -> None:
         """Commit a batch outside of the transaction that is open, as an application should not."""
