@@ -46,7 +46,8 @@ class SimulatedApplication:
         self._record_times = world.processing_times
         self._delivered = world.hooks["on_records_delivered"]
         self._processed = world.hooks["on_records_processed"]
-        self._transactional = TransactionalWork(host, driver) if self._commit == "transaction" else None
+        transactional = self._commit == "transaction"
+        self._transactional = TransactionalWork(host, driver, self._drop) if transactional else None
         self._stopping = False
         self._stall_until_us = 0
         self._batch: Taken = {}

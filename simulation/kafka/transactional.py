@@ -7,7 +7,7 @@ enough, and before partitions are let go. After an abort the application goes ba
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from fencepost.coordinator.protocol.ids import TopicPartition
@@ -21,12 +21,18 @@ if TYPE_CHECKING:
 
 
 class TransactionalWork:
-    """What one process has processed, and in which transaction it counts."""
+    """What one process has processed, and in which transaction it counts.
 
-    def __init__(self, host: MemberHost, driver: MemberDriver) -> None:
+    `drop` takes partitions out of the batch that is being processed: they will be delivered again.
+    """
+
+    def __init__(
+        self, host: MemberHost, driver: MemberDriver, drop: Callable[[Iterable[TopicPartition]], None]
+    ) -> None:
         world = host.world
         self._host = host
         self._driver = driver
+        self._drop = drop
         self._producer = SimulatedProducer(host, driver)
         self._spec = world.scenario.transactions
         self._rng = world.streams.random(f"transactions/{host.name}/{host.generation}")
@@ -137,6 +143,7 @@ class TransactionalWork:
         for partition in sorted(again.intersection(self._driver.fetchable())):
             offset = max(0, positions.get(partition, 0))
             self._driver.seek(partition, offset)
+            self._drop((partition,))
             self._tell_rewound(partition, offset)
 
     def _give_up(self, error: ProducerReplaced | TransactionFailed) -> None:
