@@ -159,8 +159,8 @@ def check_epochs(step: GroupStep) -> Iterator[Finding]:
         if group.group_epoch == known.group_epoch and _subscribes_to_others(change):
             yield (
                 "subscription-raises-epoch",
-                f"{change.member_id} of {step.group_id} subscribes to other topics, and the group epoch is still"
-                f" {group.group_epoch}",
+                f"{change.member_id} of {step.group_id} subscribes to other topics, and the group epoch is"
+                f" still {group.group_epoch}",
             )
 
 

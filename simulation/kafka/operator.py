@@ -16,7 +16,12 @@ from fencepost.coordinator.protocol.consumer import (
 )
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.coordinator.protocol.offsets import OffsetAndMetadata, OffsetCommitRequest, OffsetDeleteRequest
+from fencepost.coordinator.protocol.offsets import (
+    OffsetAndMetadata,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+)
 from fencepost.member.base.transport import TransportError
 from fencepost.simulation.kafka.requests import error_of
 from fencepost.simulation.kafka.transport import SimulatedTransport
@@ -82,6 +87,8 @@ class Operator(Host):
                     ConsumerGroupDescribeRequest(group_ids=groups),
                     DescribeGroupsRequest(group_ids=groups),
                 ]
+            case "offsets":
+                return [OffsetFetchRequest(group_id=group_id, partitions=None, require_stable=True)]
             case "delete-offsets":
                 return [OffsetDeleteRequest(group_id=group_id, partitions=self._partitions(topics))]
             case "reset-offsets":
@@ -113,8 +120,10 @@ class Operator(Host):
         group_id = self._world.group_id
         found = []
         for host in sorted(chosen, key=lambda each: each.name):
-            both = host.instance_id is None or self._rng.random() < 0.3
-            member_id = host.member_id if both else ""
+            draw = self._rng.random()
+            member_id = host.member_id if host.instance_id is None or draw < 0.3 else ""
+            if host.instance_id is not None and draw > 0.85:
+                member_id = "another"
             found.append(
                 LeaveGroupRequest(group_id=group_id, member_id=member_id, instance_id=host.instance_id)
             )

@@ -198,7 +198,7 @@ class DeleteTopic(_Step, frozen=True, tag="delete-topic"):
 
 
 Operation: TypeAlias = Literal[
-    "list", "describe", "delete-offsets", "reset-offsets", "remove-members", "delete-group"
+    "list", "describe", "offsets", "delete-offsets", "reset-offsets", "remove-members", "delete-group"
 ]
 
 
