@@ -117,11 +117,11 @@ def _exists(request: OffsetCommitRequest, partition: TopicPartition, image: Topi
 
 
 def check_recorded(
-    event: StepEvent, outcome: Outcome, image: TopicsImage, now_ms: int, *, metadata_max: int
+    event: StepEvent, outcome: Outcome, image: TopicsImage, now_ms: int | None, *, metadata_max: int
 ) -> Iterator[Finding]:
     """What a commit wrote is what was accepted of it: within a transaction staged, else committed.
 
-    Metadata may have `metadata_max` UTF-16 units; a partition with more is refused alone.
+    `now_ms` is the coordinator's own time, if that is known. Metadata may have `metadata_max` UTF-16 units; a partition with more is refused alone.
     """
     reply = outcome.reply
     if not isinstance(event, OffsetCommitRequest) or not isinstance(reply, OffsetCommitResponse):
@@ -145,7 +145,7 @@ def check_recorded(
             not right
             or not isinstance(key, r.OffsetCommitKey | r.PendingOffsetCommitKey)
             or not isinstance(value, r.OffsetCommitValue | r.PendingOffsetCommitValue)
-            or value.commit_timestamp_ms != now_ms
+            or (now_ms is not None and value.commit_timestamp_ms != now_ms)
         ):
             yield (
                 "commit-recorded",

@@ -97,6 +97,9 @@ class GroupChecks:
 class Coordination(Checker):
     """Watches the coordinators of a world: their state, their replies, and their journal."""
 
+    has_the_time = True
+    """Whether coordinators go by the time that observers are told."""
+
     def attach(self, world: WorldView, report: Report) -> None:
         """Nothing has happened yet."""
         super().attach(world, report)
@@ -129,7 +132,8 @@ class Coordination(Checker):
     ) -> Iterator[Finding]:
         yield from self._before(live, event, outcome)
         metadata_max = self.world.config.offset_metadata_max_bytes
-        yield from check_recorded(event, outcome, live.image, now_ms, metadata_max=metadata_max)
+        own_ms = now_ms if self.has_the_time else None
+        yield from check_recorded(event, outcome, live.image, own_ms, metadata_max=metadata_max)
         yield from self._administration.check(live, self._shadow, event, outcome)
         if not outcome.records:
             yield from self._reply(live, event, outcome)

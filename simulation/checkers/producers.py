@@ -32,7 +32,7 @@ _LAST_EPOCHS: Final = 32_760
 """From here on epochs run out, and rules change: nothing is said of these."""
 
 
-class Producers:
+class KnownProducers:
     """Each transactional id as it was after the step before."""
 
     def __init__(self) -> None:

@@ -25,7 +25,7 @@ from fencepost.coordinator.protocol.offsets import (
 from fencepost.coordinator.protocol.outcome import DeadlineReached, Outcome, TopicsChanged
 from fencepost.coordinator.protocol.transactions import TransactionEnded
 from fencepost.simulation.checkers.base import Checker, Finding, shown_names
-from fencepost.simulation.checkers.producers import Producers
+from fencepost.simulation.checkers.producers import KnownProducers
 
 if TYPE_CHECKING:
     from fencepost.coordinator.coordinator import GroupCoordinator
@@ -235,7 +235,7 @@ class Transactions(Checker):
         super().attach(world, report)
         self._offsets = StagedOffsets()
         self._records = CountedRecords()
-        self._producers = Producers()
+        self._producers = KnownProducers()
 
     # -- the group's coordinator --------------------------------------------------------------------------
 
