@@ -1,9 +1,9 @@
 """Writes the parts of the docs that the code knows best: machines, scenario keys, commands, traces.
 
 `make docs` runs it. A part lies between the lines `<!-- generated: NAME -->` and `<!-- end -->`. With
-`--examples` the commands of console blocks are run as well, and the blocks show what they print now; mutants
-are hunted, and their table shows what they are reported as; the library's scenarios run, and a page shows what
-they reach.
+`--examples` the commands of console blocks are run as well, and the blocks show what they print now. Mutants
+are hunted, and their table shows what they are reported as. The library's scenarios run, and a page shows
+what they reach.
 """
 
 from __future__ import annotations

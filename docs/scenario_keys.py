@@ -202,6 +202,7 @@ def scenario_keys() -> Iterator[str]:
         "[cluster]": scenario.ScenarioCluster,
         "[network]": scenario.ScenarioNetwork,
         "[application]": scenario.ScenarioApplication,
+        "[transactions]": scenario.ScenarioTransactions,
     }
     yield from keys_by_table(scenario.Scenario, tables)
 

@@ -121,7 +121,8 @@ def check_recorded(
 ) -> Iterator[Finding]:
     """What a commit wrote is what was accepted of it: within a transaction staged, else committed.
 
-    `now_ms` is the coordinator's own time, if that is known. Metadata may have `metadata_max` UTF-16 units; a partition with more is refused alone.
+    `now_ms` is the coordinator's own time, if that is known. Metadata may have `metadata_max` UTF-16 units; a
+    partition with more is refused alone.
     """
     reply = outcome.reply
     if not isinstance(event, OffsetCommitRequest) or not isinstance(reply, OffsetCommitResponse):
