@@ -129,7 +129,8 @@ def check_recorded(
         return
     by_name, accepted = image.by_name, {}
     for partition, code in reply.errors.items():
-        units = len(event.offsets[partition].metadata.encode("utf-16-le", "surrogatepass")) // 2
+        metadata = event.offsets[partition].metadata
+        units = len(metadata.encode("utf-16-le", "surrogatepass")) // 2 if metadata else 0
         too_large = units > metadata_max
         if (too_large and code is NONE) or (not too_large and code is ErrorCode.OFFSET_METADATA_TOO_LARGE):
             yield "commit-recorded", f"metadata of {units} units for {partition} was answered {code.name}"
