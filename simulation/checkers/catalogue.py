@@ -34,6 +34,7 @@ _REQUEST: Final = _no("Requests to the broker are in no record.")
 _NO_STREAMS: Final = _no("A Kafka broker has no streams with single active consumers.")
 _NO_CLASSIC: Final = _no("The members of a real run speak the protocol of KIP-848.")
 _NO_POLLS: Final = _no("When applications poll is in no record.")
+_NO_TRANSACTIONS: Final = _no("The members of a real run have no transactional producers.")
 _OWN_MEMBERS: Final = _yes("Of members that are fencepost's own; others do not show it.")
 
 _BY_NAME: Final[Mapping[str, RealJudgement]] = {
@@ -60,6 +61,9 @@ _BY_NAME: Final[Mapping[str, RealJudgement]] = {
     "failed-changes-nothing": _REQUEST,
     "heartbeat-answers": _REQUEST,
     "commit-fenced": _REQUEST,
+    "commit-recorded": _REQUEST,
+    "told-equals-state": _REQUEST,
+    "admin-changes": _REQUEST,
     "offsets-kept": _yes("Except while topics change."),
     "fetch-equals-commit": _REQUEST,
     "offsets-advance": _no("Who committed is in no record."),
@@ -87,7 +91,12 @@ _BY_NAME: Final[Mapping[str, RealJudgement]] = {
     "heartbeats-go-on": _no("How late a busy machine lets a process send is no fault of the process."),
 }
 
-_BY_FAMILY: Final[Mapping[str, RealJudgement]] = {"classic-": _NO_CLASSIC, "sac-": _NO_STREAMS}
+_BY_FAMILY: Final[Mapping[str, RealJudgement]] = {
+    "classic-": _NO_CLASSIC,
+    "sac-": _NO_STREAMS,
+    "transaction-": _NO_TRANSACTIONS,
+    "exactly-once": _NO_TRANSACTIONS,
+}
 """By how the names begin."""
 
 
@@ -134,6 +143,11 @@ _ALL: Final = (
         "epoch-caused",
         "The group epoch is raised by one for a change of what targets depend on, and for nothing else.",
         "KIP-848, Group Epoch, Static Membership",
+    ),
+    Invariant(
+        "subscription-raises-epoch",
+        "A member that gives other names, or gives up its pattern, raises the group epoch.",
+        "KIP-848, Group Epoch; KAFKA-19899",
     ),
     Invariant(
         "epochs-ordered",
@@ -275,9 +289,65 @@ _ALL: Final = (
         "A member never commits an offset before one that it has committed already.",
         "KIP-848, Offset Commit",
     ),
+    Invariant(
+        "commit-recorded",
+        "What is accepted of a commit is on record as it was sent, at the time of the commit.",
+        "KIP-848, Offset Commit",
+    ),
     Invariant("offsets-kept", "No committed offset of a subscribed topic disappears.", "KIP-848, Offsets"),
     Invariant(
         "fetch-equals-commit", "An offset fetch answers what was committed last.", "KIP-848, OffsetFetch"
+    ),
+    Invariant(
+        "told-equals-state",
+        "Lists and descriptions tell each group, its epochs, members and partitions as they are.",
+        "KIP-848, ConsumerGroupDescribe, ListGroups; KAFKA-20431",
+    ),
+    Invariant(
+        "admin-changes",
+        "Requests of administrators remove exactly what they name, or are refused with the right error.",
+        "KIP-848, DeleteGroups, OffsetDelete; KIP-345",
+    ),
+    # Transactions.
+    Invariant(
+        "transaction-offsets",
+        "Exactly the staged offsets of a committed transaction count, once; of an aborted one none does.",
+        "KIP-98, KIP-447",
+    ),
+    Invariant(
+        "transaction-staged",
+        "Staged offsets stay until their transaction ends: nothing expires, and a failover loses none.",
+        "KIP-447, KIP-98",
+    ),
+    Invariant(
+        "transaction-stable-fetch",
+        "A fetch of stable offsets names exactly those that an open transaction may change.",
+        "KIP-447",
+    ),
+    Invariant(
+        "transaction-fenced",
+        "A producer that was replaced is refused, with the one right error; the newest one is not.",
+        "KIP-98, KIP-360, KIP-890",
+    ),
+    Invariant(
+        "transaction-epochs",
+        "No two producers get the same id and epoch, and epochs never fall.",
+        "KIP-360, KIP-890",
+    ),
+    Invariant(
+        "transaction-decided",
+        "A transaction commits only if its producer asks; what is decided reaches its group, and stays.",
+        "KIP-98, Transaction Coordinator",
+    ),
+    Invariant(
+        "transaction-ends",
+        "A transaction is aborted after its timeout, not before, and leaves nothing staged.",
+        "KIP-98, Transaction Timeout",
+    ),
+    Invariant(
+        "exactly-once",
+        "Over all committed transactions each record counts once: none twice, and none is skipped.",
+        "KIP-129, KIP-447",
     ),
     # The journal.
     Invariant(

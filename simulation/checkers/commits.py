@@ -64,6 +64,8 @@ def expected_commit_error(
     Without a consumer group, offsets make a group: one that has no members. Partitions that were refused
     `alone` have no say.
     """
+    if request.is_anonymous_transaction:
+        return NONE
     if known is None:
         if request.member_epoch < 0:
             return NONE
@@ -129,6 +131,53 @@ def _exists(request: OffsetCommitRequest, partition: TopicPartition, image: Topi
     if topic is None or not 0 <= partition.partition < topic.partitions:
         return False
     return request.topic_ids.get(partition.topic, topic.topic_id) == topic.topic_id
+
+
+def check_recorded(
+    event: StepEvent, outcome: Outcome, image: TopicsImage, now_ms: int | None, *, metadata_max: int
+) -> Iterator[Finding]:
+    """What a commit wrote is what was accepted of it: within a transaction staged, else committed.
+
+    `now_ms` is the coordinator's own time, if that is known. Metadata may have `metadata_max` UTF-16 units; a
+    partition with more is refused alone.
+    """
+    reply = outcome.reply
+    if not isinstance(event, OffsetCommitRequest) or not isinstance(reply, OffsetCommitResponse):
+        return
+    by_name, accepted = image.by_name, {}
+    for partition, code in reply.errors.items():
+        metadata = event.offsets[partition].metadata
+        units = len(metadata.encode("utf-16-le", "surrogatepass")) // 2 if metadata else 0
+        too_large = units > metadata_max
+        if (too_large and code is NONE) or (not too_large and code is ErrorCode.OFFSET_METADATA_TOO_LARGE):
+            yield "commit-recorded", f"metadata of {units} units for {partition} was answered {code.name}"
+        if code is NONE:
+            position, topic = event.offsets[partition], by_name.get(partition.topic)
+            topic_id = None if topic is None else topic.topic_id
+            accepted[partition] = (position.offset, position.leader_epoch, position.metadata, topic_id)
+    written = {}
+    for record in outcome.records:
+        key, value = record.key, record.value
+        transactional = isinstance(key, r.PendingOffsetCommitKey) and key.producer_id == event.producer_id
+        right = transactional if event.is_transactional else isinstance(key, r.OffsetCommitKey)
+        if (
+            not right
+            or not isinstance(key, r.OffsetCommitKey | r.PendingOffsetCommitKey)
+            or not isinstance(value, r.OffsetCommitValue | r.PendingOffsetCommitValue)
+            or (now_ms is not None and value.commit_timestamp_ms != now_ms)
+        ):
+            yield (
+                "commit-recorded",
+                f"{event.member_id} of {event.group_id} committed, and that wrote {record}",
+            )
+            continue
+        place = TopicPartition(key.topic, key.partition)
+        written[place] = (value.offset, value.leader_epoch, value.metadata, value.topic_id)
+    if written != accepted:
+        yield (
+            "commit-recorded",
+            f"{event.member_id} of {event.group_id} was accepted with {accepted}; written is {written}",
+        )
 
 
 class CommittedOffsets:
@@ -244,7 +293,7 @@ class CommittedOffsets:
         expected = expected_commit_error(
             request, known, image, has_offsets=has_offsets, alone=gone | too_large
         )
-        if expected is None or request.is_transactional:  # a transaction has rules of its own
+        if expected is None:
             return
         for partition, got in reply.errors.items():
             if partition in gone:

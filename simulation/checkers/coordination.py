@@ -28,9 +28,10 @@ from fencepost.coordinator.protocol.records import (
     PendingOffsetCommitKey,
     Record,
 )
+from fencepost.simulation.checkers.administration import AdministrationChecks
 from fencepost.simulation.checkers.base import Checker, Finding, shown
 from fencepost.simulation.checkers.causes import EpochCauses
-from fencepost.simulation.checkers.commits import CommittedOffsets
+from fencepost.simulation.checkers.commits import CommittedOffsets, check_recorded
 from fencepost.simulation.checkers.expressions import Expressions
 from fencepost.simulation.checkers.groups import GroupInvariants, SoftStateInvariants, check_epochs
 from fencepost.simulation.checkers.heartbeats import NONE, check_answer, check_reply
@@ -117,6 +118,9 @@ class GroupChecks:
 class Coordination(Checker):
     """Watches the coordinators of a world: their state, their replies, and their journal."""
 
+    has_the_time = True
+    """Whether coordinators go by the time that observers are told."""
+
     def attach(self, world: WorldView, report: Report) -> None:
         """Nothing has happened yet."""
         super().attach(world, report)
@@ -124,6 +128,7 @@ class Coordination(Checker):
         self._checks: dict[str, GroupChecks] = {}
         self._commits: defaultdict[str, CommittedOffsets] = defaultdict(CommittedOffsets)
         self._shadow = Shadow(world.config)
+        self._administration = AdministrationChecks(world.config.group_consumer_assignors[0])
         self._soft = SoftStateInvariants()
         self._verified: dict[MemberId, Outcome] = {}
         self._loads = 0
@@ -178,6 +183,10 @@ class Coordination(Checker):
         self, live: GroupCoordinator, event: StepEvent, outcome: Outcome, now_ms: int
     ) -> Iterator[Finding]:
         yield from self._before(live, event, outcome)
+        metadata_max = self.world.config.offset_metadata_max_bytes
+        own_ms = now_ms if self.has_the_time else None
+        yield from check_recorded(event, outcome, live.image, own_ms, metadata_max=metadata_max)
+        yield from self._administration.check(live, self._shadow.coordinator, event, outcome)
         if not outcome.records:
             yield from self._reply(live, event, outcome, now_ms)
             return

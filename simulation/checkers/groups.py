@@ -173,6 +173,21 @@ def check_epochs(step: GroupStep) -> Iterator[Finding]:
         )
     for change in step.members:
         yield from _member(step, group.assignment_epoch, change)
+        if group.group_epoch == known.group_epoch and _subscribes_to_others(change):
+            yield (
+                "subscription-raises-epoch",
+                f"{change.member_id} of {step.group_id} subscribes to other topics, and the group epoch is"
+                f" still {group.group_epoch}",
+            )
+
+
+def _subscribes_to_others(change: MemberChange) -> bool:
+    """Whether a member gave other names, or gave up its expression; the topics of a new one come later."""
+    before, after = change.before, change.after
+    if before is None or after is None:
+        return False
+    dropped = bool(before.subscribed_topic_regex) and not after.subscribed_topic_regex
+    return dropped or {*before.subscribed_topic_names} != {*after.subscribed_topic_names}
 
 
 def _member(step: GroupStep, assignment_epoch: int, change: MemberChange) -> Iterator[Finding]:

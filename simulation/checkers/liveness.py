@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fencepost.coordinator.classic.states import ClassicGroupState
 from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
@@ -134,6 +134,10 @@ def uncovered(group: ConsumerGroup, image: TopicsImage, default_assignor: str) -
             yield "progress", f"{group.group_id}: members own from {min(sizes)} to {max(sizes)} partitions"
 
 
+_OF_OFFSETS: Final = (r.OffsetCommitKey, r.PendingOffsetCommitKey)
+"""What members go on to write once their group has settled."""
+
+
 class Liveness(Checker):
     """Checks progress, quiet and gone-members. `converged` says afterwards whether the group had settled.
 
@@ -221,7 +225,7 @@ class Liveness(Checker):
         if not self._over_time(now_us):
             return
         for record in records:
-            if type(record.key) is not r.OffsetCommitKey:
+            if type(record.key) not in _OF_OFFSETS:
                 self.report(
                     "quiet", f"{record.key} was written at {now_us / 1e6:.3f} s, after the group's bound"
                 )

@@ -153,6 +153,11 @@ class ProcessedRecords:
         self.processed[partition] = last_exclusive
         return True
 
+    def rewound(self, partition: TopicPartition, offset: int) -> None:
+        """The application goes back to a committed position, and has processed up to there."""
+        if partition in self.positions:
+            self.positions[partition] = self.processed[partition] = self.attempted[partition] = offset
+
     def commits(
         self,
         offsets: Mapping[TopicPartition, int],
@@ -268,6 +273,10 @@ class Records(Checker):
                     f" {' or '.join(map(str, sorted(known)))}",
                 )
         self.report_all(self._applications[host].delivered(partition, first, last_exclusive))
+
+    def on_records_rewound(self, host: str, partition: TopicPartition, offset: int, now_us: int) -> None:
+        """Records of an aborted transaction are delivered again."""
+        self._applications[host].rewound(partition, offset)
 
     def on_records_processed(
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int

@@ -74,6 +74,8 @@ class Retries(Checker):
 
     def takes_request(self, host: str, request: Request, now_us: int) -> None:
         """A request goes to a broker that may be the coordinator."""
+        if type(request) is OffsetCommitRequest and request.producer_id >= 0:
+            return
         self._searching.discard(host)
         if host in self._misled:
             self._misled.remove(host)
@@ -101,7 +103,9 @@ class Retries(Checker):
     def on_commit(
         self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
     ) -> None:
-        """A commit was answered, or failed."""
+        """A commit was answered, or failed. Producers look for the coordinator themselves."""
+        if request.producer_id >= 0:
+            return
         fails = True
         if isinstance(response, OffsetCommitResponse):
             codes = response.errors.values()

@@ -227,11 +227,13 @@ class MemberHost(Host):
     async def on_partitions_revoked(self, partitions: Iterable[TopicPartition]) -> None:
         """The application's callback."""
         if (application := self.application) is not None:
-            await application.before_release()
+            await application.before_release(tuple(partitions))
         await self._callback()
 
     async def on_partitions_lost(self, partitions: Iterable[TopicPartition]) -> None:
         """The application's callback."""
+        if (application := self.application) is not None:
+            await application.lost(tuple(partitions))
         await self._callback()
 
     async def _callback(self) -> None:

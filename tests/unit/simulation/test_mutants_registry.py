@@ -29,16 +29,20 @@ SHOWN_BY = {
     "replaced-thread-leaks": 12,
     "sac-return-not-evaluated": 4,
     "shutdown-told-once": 4,
+    "staged-offsets-expire": 5,
     "subscribed-offsets-expire": 6,
+    "unstable-taken": 3,
     "unsubscribed-topic-assigned": 2,
     "waits-for-itself": 4,
 }
 """Of mutants of which the first seeds do not show all: one that shows the rest, to begin with."""
 SLOW = frozenset(
     {
+        "aborted-offsets-count",
         "any-generation",
         "connection-back-means-running",
         "delay-taken-for-shutdown",
+        "epoch-given-twice",
         "epoch-moves-in-revocation",
         "error-left-by-close",
         "expressions-kept",
@@ -55,9 +59,12 @@ SLOW = frozenset(
         "replaced-thread-leaks",
         "sac-return-not-evaluated",
         "shutdown-told-once",
+        "staged-offsets-expire",
         "steps-last-to-first",
         "subscribed-offsets-expire",
         "thread-replaced-twice",
+        "unstable-not-told",
+        "unstable-taken",
         "unsubscribed-topic-assigned",
         "upgraded-with-nothing",
     }
