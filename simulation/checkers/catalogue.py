@@ -363,6 +363,66 @@ _ALL: Final = (
         "Once faults end each group has one active consumer, the right one, and it knows.",
         "RabbitMQ's stream coordinator, Single Active Consumer",
     ),
+    Invariant(
+        "sac-cause",
+        "A consumer's state changes only by what can change it, and then it does.",
+        "RabbitMQ's stream coordinator, Single Active Consumer",
+    ),
+    Invariant(
+        "sac-choice",
+        "A group that can choose has an active consumer at once, and the right one.",
+        "RabbitMQ's stream coordinator, Single Active Consumer",
+    ),
+    Invariant(
+        "sac-told",
+        "Whoever becomes active, or is to step down, is told so once, and nobody else is told anything.",
+        "RabbitMQ's stream coordinator, Single Active Consumer",
+    ),
+    Invariant(
+        "sac-watched",
+        "Connections with consumers, and their nodes, are watched, and asked when their node is back.",
+        "RabbitMQ's stream coordinator, monitors",
+    ),
+    Invariant(
+        "sac-replies",
+        "A command is answered by what the group is; one that is refused has a reason, and changes nothing.",
+        "RabbitMQ's stream coordinator, commands",
+    ),
+    Invariant(
+        "sac-derived",
+        "What is kept of connections, nodes and timers is what the groups say of them.",
+        "RabbitMQ's stream coordinator, its index of connections",
+    ),
+    Invariant(
+        "sac-timeout",
+        "A lost connection is forgotten after the disconnected timeout, neither before nor later.",
+        "RabbitMQ's stream coordinator, noconnection management",
+    ),
+    Invariant(
+        "sac-unblocked",
+        "No group with a connected consumer is without an active one beyond the timeouts that there are.",
+        "RabbitMQ's stream coordinator, Single Active Consumer",
+    ),
+    Invariant(
+        "sac-callbacks",
+        "An application is told of each activation, step-down and loss, one at a time.",
+        "RabbitMQ's stream protocol, ConsumerUpdate",
+    ),
+    Invariant(
+        "sac-answers",
+        "Each update is answered once, in its order, and only when it is so.",
+        "RabbitMQ's stream protocol, ConsumerUpdate",
+    ),
+    Invariant(
+        "sac-records",
+        "An active consumer goes on behind the stored offset, and gets every message, in order and soon.",
+        "RabbitMQ's stream protocol, ConsumerUpdate, Credit",
+    ),
+    Invariant(
+        "sac-prompt",
+        "A consumer connects, calls back and closes in its time, and gives nothing up without a reason.",
+        "RabbitMQ's stream protocol; KIP-580",
+    ),
     # Streams applications.
     Invariant(
         "streams-transitions",
