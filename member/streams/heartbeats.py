@@ -22,6 +22,7 @@ from fencepost.coordinator.protocol.streams import (
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
     Subtopology,
+    TaskIds,
     TopicInfo,
     Topology,
 )
@@ -53,7 +54,17 @@ class StreamsHeartbeats:
     `changelogs` names the changelog of each topic's stores, where they have one.
     """
 
-    __slots__ = ("_endpoint_epoch", "_process_id", "_topology", "asks_for_shutdown", "names", "statuses")
+    __slots__ = (
+        "_confirms",
+        "_endpoint_epoch",
+        "_owned",
+        "_passive",
+        "_process_id",
+        "_topology",
+        "asks_for_shutdown",
+        "names",
+        "statuses",
+    )
 
     def __init__(
         self, topics: Sequence[str], process_id: str, changelogs: Mapping[str, str] | None = None
@@ -77,6 +88,12 @@ class StreamsHeartbeats:
             ),
         )
         self._endpoint_epoch = -1
+        self._owned: TaskIds | None = None
+        """The active tasks that the last request with any listed."""
+        self._passive: tuple[TaskIds, TaskIds] = NO_TASK_IDS, NO_TASK_IDS
+        """The standby and warm-up tasks that the group gave last: nothing is done about them."""
+        self._confirms = False
+        """Those changed, and no request since has said that the member owns none."""
 
     @property
     def group_is_ready(self) -> bool:
@@ -92,6 +109,10 @@ class StreamsHeartbeats:
         """What goes to the coordinator in place of this."""
         joins = request.member_epoch == JOIN_EPOCH
         owned = request.topic_partitions
+        if owned is not None:
+            self._owned = owned
+        elif self._confirms:
+            owned = self._owned
         return StreamsGroupHeartbeatRequest(
             group_id=request.group_id,
             member_id=request.member_id,
@@ -115,6 +136,12 @@ class StreamsHeartbeats:
             self._endpoint_epoch = response.endpoint_information_epoch
             if response.status is not None:
                 self.statuses = response.status
+            tasks = response.tasks
+            if tasks is None:
+                self._confirms = False
+            elif (tasks.standby, tasks.warmup) != self._passive:
+                self._passive = tasks.standby, tasks.warmup
+                self._confirms = True
         return ConsumerGroupHeartbeatResponse(
             error_code=response.error_code,
             error_message=response.error_message,

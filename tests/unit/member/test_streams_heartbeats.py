@@ -84,6 +84,22 @@ def test_later_heartbeats_say_only_what_is_owned_if_that() -> None:
     assert heartbeats.request(heartbeat(3, {"1": (0, 2)})).owned == Tasks(active={"1": (0, 2)})
 
 
+def test_standby_tasks_that_the_group_gives_or_takes_are_confirmed() -> None:
+    """The group waits for it: a heartbeat that lists no tasks confirms nothing, and the member is removed."""
+    heartbeats = StreamsHeartbeats(["a"], "process")
+    heartbeats.request(heartbeat(0, {}))
+    active = {"0": (0, 1)}
+    heartbeats.response(StreamsGroupHeartbeatResponse(tasks=Tasks(active)))
+    assert heartbeats.request(heartbeat(3, active)).owned == Tasks(active)
+    heartbeats.response(StreamsGroupHeartbeatResponse())
+    for standby in ({"0": (2,)}, {}):
+        heartbeats.response(StreamsGroupHeartbeatResponse(tasks=Tasks(active, standby)))
+        for _ in range(2):  # the answer to the first one is lost
+            assert heartbeats.request(heartbeat(4)).owned == Tasks(active)
+        heartbeats.response(StreamsGroupHeartbeatResponse())
+        assert heartbeats.request(heartbeat(4)).owned is None
+
+
 @pytest.mark.parametrize("epoch", [0, 3, -1])
 def test_a_request_for_shutdown_rides_on_every_heartbeat(epoch: int) -> None:
     heartbeats = StreamsHeartbeats(["a"], "process")
