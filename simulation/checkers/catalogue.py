@@ -33,6 +33,7 @@ def _yes(note: str) -> RealJudgement:
 _REQUEST: Final = _no("Requests to the broker are in no record.")
 _NO_STREAMS: Final = _no("A Kafka broker has no streams with single active consumers.")
 _NO_CLASSIC: Final = _no("The members of a real run speak the protocol of KIP-848.")
+_CLIENTS_ONLY: Final = _no("A streams group on real brokers is watched through its clients.")
 _OWN_MEMBERS: Final = _yes("Of members that are fencepost's own; others do not show it.")
 
 _BY_NAME: Final[Mapping[str, RealJudgement]] = {
@@ -56,6 +57,18 @@ _BY_NAME: Final[Mapping[str, RealJudgement]] = {
     "offsets-kept": _yes("Except while topics change."),
     "fetch-equals-commit": _REQUEST,
     "streams-shutdown-reaches": _yes("From the first client on that the group told."),
+    "streams-one-owner": _CLIENTS_ONLY,
+    "streams-reconciles": _CLIENTS_ONLY,
+    "streams-epochs": _CLIENTS_ONLY,
+    "streams-target": _CLIENTS_ONLY,
+    "streams-sticky": _CLIENTS_ONLY,
+    "streams-standby": _CLIENTS_ONLY,
+    "streams-topics": _CLIENTS_ONLY,
+    "streams-answers": _CLIENTS_ONLY,
+    "streams-replies": _CLIENTS_ONLY,
+    "streams-sessions": _CLIENTS_ONLY,
+    "streams-delays": _CLIENTS_ONLY,
+    "streams-bookkeeping": _CLIENTS_ONLY,
     "journal-replay": _yes("Each record can follow those before it."),
     "transitions": _yes("Of groups after each outcome, and of members that are fencepost's own."),
     "one-in-flight": _OWN_MEMBERS,
@@ -493,6 +506,66 @@ _ALL: Final = (
         "streams-settles",
         "Once faults end clients run, and the group has exactly their threads as members.",
         "KIP-1071, Reconciliation",
+    ),
+    Invariant(
+        "streams-one-owner",
+        "No active task is assigned to, or still to be given up by, two members.",
+        "KIP-1071, Reconciliation",
+    ),
+    Invariant(
+        "streams-reconciles",
+        "A member gets what is free of its target, and gives up the rest first.",
+        "KIP-1071, Reconciliation",
+    ),
+    Invariant(
+        "streams-epochs",
+        "The group epoch is raised once for each cause and for nothing else; a member's never falls.",
+        "KIP-1071, Group Epoch",
+    ),
+    Invariant(
+        "streams-target",
+        "A target has each task active once, and nobody with more than its share.",
+        "KIP-1071, Assignors",
+    ),
+    Invariant(
+        "streams-sticky",
+        "A member keeps its tasks up to its share; nothing moves where nothing changed.",
+        "KIP-1071, Assignors",
+    ),
+    Invariant(
+        "streams-standby",
+        "Each task with state stands by in as many other processes as configured, or as there are.",
+        "KIP-1071, Assignors; KAFKA-20899",
+    ),
+    Invariant(
+        "streams-topics",
+        "Internal topics that are missing are created, all of them and no others.",
+        "KIP-1071, Topology Configuration",
+    ),
+    Invariant(
+        "streams-answers",
+        "A heartbeat is accepted, or refused with the one right error, and then changes nothing.",
+        "KIP-1071, Heartbeat; KAFKA-19233",
+    ),
+    Invariant(
+        "streams-replies",
+        "A reply tells the stored epoch, the tasks when they changed, and what holds of the group.",
+        "KIP-1071, Heartbeat",
+    ),
+    Invariant(
+        "streams-sessions",
+        "A member is removed when it leaves or its time is over, neither before nor later.",
+        "KIP-1071, Member Session Management",
+    ),
+    Invariant(
+        "streams-delays",
+        "The first target waits for the initial delay, the next ones for the interval, and no longer.",
+        "KIP-1071, Initial Rebalance Delay; KIP-1263",
+    ),
+    Invariant(
+        "streams-bookkeeping",
+        "What is kept of members, their timers and their tasks' processes is what the group says.",
+        "KIP-1071; KAFKA-19862",
     ),
 )
 

@@ -12,6 +12,7 @@ from fencepost.simulation.mutants.mutant import Mutant
 from fencepost.simulation.mutants.sac import SAC_MUTANTS
 from fencepost.simulation.mutants.slips import SLIPS
 from fencepost.simulation.mutants.streams import STREAMS_MUTANTS
+from fencepost.simulation.mutants.streams_groups import STREAMS_GROUP_MUTANTS
 
 MUTANTS: Final[Mapping[str, Mutant]] = {
     mutant.name: mutant
@@ -22,5 +23,6 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         *CLASSIC_MUTANTS,
         *SAC_MUTANTS,
         *STREAMS_MUTANTS,
+        *STREAMS_GROUP_MUTANTS,
     )
 }
