@@ -17,6 +17,7 @@ from fencepost.coordinator.protocol.ids import JOIN_EPOCH, TopicId
 from fencepost.coordinator.protocol.machine import StateTable
 from fencepost.coordinator.protocol.streams import (
     NO_TASK_IDS,
+    Endpoint,
     Status,
     StatusCode,
     StreamsGroupHeartbeatRequest,
@@ -51,11 +52,13 @@ _NOT_READY = (
 class StreamsHeartbeats:
     """One member's translation: topics in the application's order, and what the group last said of itself.
 
-    `changelogs` names the changelog of each topic's stores, where they have one.
+    `changelogs` names the changelog of each topic's stores, where they have one; at `endpoint` the process
+    answers interactive queries.
     """
 
     __slots__ = (
         "_confirms",
+        "_endpoint",
         "_endpoint_epoch",
         "_owned",
         "_passive",
@@ -67,7 +70,11 @@ class StreamsHeartbeats:
     )
 
     def __init__(
-        self, topics: Sequence[str], process_id: str, changelogs: Mapping[str, str] | None = None
+        self,
+        topics: Sequence[str],
+        process_id: str,
+        changelogs: Mapping[str, str] | None = None,
+        endpoint: Endpoint | None = None,
     ) -> None:
         self.names: Mapping[TopicId, str] = {str(number): topic for number, topic in enumerate(topics)}
         """Topics by the ids of their subtopologies, which stand for topic ids in the member's machine."""
@@ -88,6 +95,7 @@ class StreamsHeartbeats:
             ),
         )
         self._endpoint_epoch = -1
+        self._endpoint = endpoint
         self._owned: TaskIds | None = None
         """The active tasks that the last request with any listed."""
         self._passive: tuple[TaskIds, TaskIds] = NO_TASK_IDS, NO_TASK_IDS
@@ -126,6 +134,7 @@ class StreamsHeartbeats:
             standby_tasks=None if owned is None else NO_TASK_IDS,
             warmup_tasks=None if owned is None else NO_TASK_IDS,
             process_id=self._process_id if joins else None,
+            user_endpoint=self._endpoint if joins else None,
             shutdown_application=self.asks_for_shutdown,
             client_id=request.client_id,
         )

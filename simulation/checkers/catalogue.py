@@ -69,6 +69,8 @@ _BY_NAME: Final[Mapping[str, RealJudgement]] = {
     "streams-sessions": _CLIENTS_ONLY,
     "streams-delays": _CLIENTS_ONLY,
     "streams-bookkeeping": _CLIENTS_ONLY,
+    "streams-commits": _CLIENTS_ONLY,
+    "streams-endpoints": _CLIENTS_ONLY,
     "journal-replay": _yes("Each record can follow those before it."),
     "transitions": _yes("Of groups after each outcome, and of members that are fencepost's own."),
     "one-in-flight": _OWN_MEMBERS,
@@ -566,6 +568,16 @@ _ALL: Final = (
         "streams-bookkeeping",
         "What is kept of members, their timers and their tasks' processes is what the group says.",
         "KIP-1071; KAFKA-19862",
+    ),
+    Invariant(
+        "streams-commits",
+        "A member commits at its epoch, or for tasks that it has had since; it fetches what was committed.",
+        "KIP-1071, Offset Commit; KIP-1251",
+    ),
+    Invariant(
+        "streams-endpoints",
+        "The map of endpoints tells what each process has, and comes to whoever has an older one.",
+        "KIP-1071, Interactive Queries",
     ),
 )
 

@@ -11,7 +11,7 @@ from fencepost.coordinator.assign.tasks import TaskMember, _Assignment
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH
 from fencepost.coordinator.protocol.streams import NO_TASKS, Tasks
-from fencepost.coordinator.streams import groups, heartbeat, target
+from fencepost.coordinator.streams import groups, heartbeat, offset_fencing, target
 from fencepost.coordinator.streams.owners import TaskOwners
 from fencepost.coordinator.streams.soft import StreamsSoftState
 from fencepost.simulation.mutants.mutant import Mutant, Patch
@@ -119,6 +119,24 @@ def _remembers_the_gone(original: _Method) -> _Method:
     return forget
 
 
+def _anybody_commits(_: _Method) -> _Method:
+    def check_commit(group: Any, image: Any, request: Any) -> None: ...
+
+    return check_commit
+
+
+def _map_is_told_once(original: _Method) -> _Method:
+    """The map of endpoints comes with a member's own tasks, and not when others' change."""
+
+    def reply(step: Any, request: Any, *others: Any, **named: Any) -> Any:
+        made = original(step, request, *others, **named)
+        if made.tasks is None:
+            made = msgspec.structs.replace(made, partitions_by_endpoint=None)
+        return made
+
+    return reply
+
+
 STREAMS_GROUP_MUTANTS: Final = (
     Mutant(
         "task-given-too-soon",
@@ -215,5 +233,21 @@ STREAMS_GROUP_MUTANTS: Final = (
         ("streams-bookkeeping",),
         FAILURES,
         (Patch(StreamsSoftState, "_forget", _remembers_the_gone),),
+    ),
+    Mutant(
+        "tasks-committed-by-anybody",
+        "KIP-1251",
+        "Members that were fenced, or whose tasks others have, commit all the same.",
+        ("streams-commits",),
+        ("streams-standby-tasks", "streams-frozen-clients"),
+        (Patch(offset_fencing, "check_commit", _anybody_commits),),
+    ),
+    Mutant(
+        "endpoints-told-once",
+        "KIP-1071, Interactive Queries",
+        "A member is not told what other processes have when their tasks change.",
+        ("streams-endpoints",),
+        STANDBY,
+        (Patch(heartbeat, "_reply", _map_is_told_once),),
     ),
 )

@@ -10,6 +10,7 @@ from fencepost.coordinator.protocol.errors import ErrorCode, InconsistentRecord
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, MemberId
 from fencepost.coordinator.protocol.outcome import CreateInternalTopics, MemberFenced, Outcome
 from fencepost.coordinator.protocol.streams import (
+    EndpointPartitions,
     StatusCode,
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
@@ -20,7 +21,9 @@ from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.coordinator.streams.records import APPLY as STREAMS_RECORDS
+from fencepost.coordinator.streams.states import StreamsGroupMemberState, StreamsGroupState
 from fencepost.simulation.checkers.base import Checker, Finding
+from fencepost.simulation.streams.commits import StreamsCommits
 from fencepost.simulation.streams.reconciliation import reconciliations
 from fencepost.simulation.streams.targets import ExpectedTopics, TargetInput, expected_topics, targets
 
@@ -70,6 +73,9 @@ class StreamsCoordination(Checker):
         """When the first member of an empty group joined, while no target was computed for it."""
         self._asked_by: MemberId | None = None
         """The member that wanted the application to be shut down."""
+        self._endpoint_epoch = 0
+        """Changes of the tasks of members with an endpoint that this coordinator has seen."""
+        self._commits = StreamsCommits()
         self._topics: tuple[Topology, TopicsImage, ExpectedTopics] | None = None
         """What was last expected, and of which topology and image."""
         self._steps = 0
@@ -83,6 +89,7 @@ class StreamsCoordination(Checker):
             self._heard_ms = dict.fromkeys(self._heard_ms, now_ms)
             self._revoking_ms = dict.fromkeys(self._revoking_ms, now_ms)
             self._waiting_ms = self._asked_by = None
+            self._endpoint_epoch = 0
 
     def on_coordinator_step(self, host: str, event: Any, outcome: Outcome, now_us: int) -> None:
         """Judge one step."""
@@ -94,6 +101,8 @@ class StreamsCoordination(Checker):
         now_ms = now_us // 1_000
         if isinstance(event, StreamsGroupHeartbeatRequest):
             self._heartbeat(coordinator, group, event, outcome, now_ms)
+        elif group is not None and group.topology is not None and self._known is not None:
+            self.report_all(self._commits.judge(event, outcome.reply, group.members, group.topology))
         if any(type(record.key) in STREAMS_RECORDS for record in outcome.records):
             self.report_all(self._changes(coordinator, group, event, outcome, now_ms))
             self._steps += 1
@@ -212,6 +221,28 @@ class StreamsCoordination(Checker):
         elif not shown and reply.tasks is not None:
             yield "streams-replies", f"nothing changed, and {member.member_id} is told {reply.tasks}"
         yield from self._statuses(coordinator, group, reply, outcome, asked=asked)
+        if shown and member.user_endpoint is not None:
+            self._endpoint_epoch += 1
+        yield from self._endpoints(group, reply, had=request.endpoint_information_epoch)
+        if self._known is None:
+            self._endpoint_epoch = 0  # a group that this heartbeat makes does not keep it
+
+    def _endpoints(
+        self, group: StreamsGroup, reply: StreamsGroupHeartbeatResponse, *, had: int
+    ) -> Iterator[Finding]:
+        """Yield a map of endpoints that is missing, or wrong; `had` is the epoch of the member's own."""
+        kept = 0 if self._known is None else self._endpoint_epoch
+        if reply.endpoint_information_epoch != kept:
+            yield (
+                "streams-endpoints",
+                f"the map is told to be of {reply.endpoint_information_epoch}, it is of {kept}",
+            )
+        told = reply.partitions_by_endpoint
+        if (told is None) != (self._endpoint_epoch == had):
+            what = "is missing" if told is None else "is told"
+            yield "streams-endpoints", f"the map of {self._endpoint_epoch} {what} where {had} is known"
+        elif told is not None and sorted(map(_shown_endpoint, told)) != sorted(endpoints(group)):
+            yield "streams-endpoints", f"the map is told as {told}"
 
     def _expected_topics(self, topology: Topology, image: TopicsImage) -> ExpectedTopics:
         last = self._topics
@@ -264,6 +295,8 @@ class StreamsCoordination(Checker):
         if group is None:
             return
         yield from epochs(known, group)
+        if group.state is not (right := state_of(group)):
+            yield "streams-bookkeeping", f"the group says {group.state}, and is {right}"
         yield from self._delays(known, group, now_ms)
         if group.topology is not None and group.members:
             topics = self._expected_topics(group.topology, coordinator.streams.image)
@@ -399,6 +432,30 @@ class StreamsCoordination(Checker):
             self.report("streams-bookkeeping", "the map of processes is not what members hold")
 
 
+_Endpoint = tuple[str, int, list[tuple[str, int]], list[tuple[str, int]]]
+
+
+def _shown_endpoint(one: EndpointPartitions) -> _Endpoint:
+    active, standby = (
+        sorted((each.topic, number) for each in role for number in each.partitions)
+        for role in (one.active, one.standby)
+    )
+    return one.endpoint.host, one.endpoint.port, active, standby
+
+
+def endpoints(group: StreamsGroup) -> Iterator[_Endpoint]:
+    """Yield what each member with an endpoint has: the partitions of its active and of its standby tasks."""
+    assert group.topology is not None
+    sources = {one.subtopology_id: one.source_topics for one in group.topology.subtopologies}
+    for member in group.members.values():
+        if member.user_endpoint is not None:
+            active, standby = (
+                sorted((topic, n) for one, numbers in role.items() for topic in sources[one] for n in numbers)
+                for role in (member.assigned.active, member.assigned.standby)
+            )
+            yield member.user_endpoint.host, member.user_endpoint.port, active, standby
+
+
 def _is_heartbeat(event: Any) -> bool:
     return isinstance(event, StreamsGroupHeartbeatRequest)
 
@@ -417,6 +474,21 @@ def _is_late_word(member: StreamsGroupMember, request: StreamsGroupHeartbeatRequ
 
 def _roles(tasks: Tasks) -> tuple[Any, ...]:
     return tasks.active, tasks.standby, tasks.warmup
+
+
+def state_of(group: StreamsGroup) -> StreamsGroupState:
+    """Return what a group's state has to be."""
+    if not group.members:
+        return StreamsGroupState.EMPTY
+    if group.topology is None or group.topology.epoch != group.validated_topology_epoch:
+        return StreamsGroupState.NOT_READY
+    if group.group_epoch > group.assignment_epoch:
+        return StreamsGroupState.ASSIGNING
+    settled = all(
+        member.member_epoch == group.assignment_epoch and member.state is StreamsGroupMemberState.STABLE
+        for member in group.members.values()
+    )
+    return StreamsGroupState.STABLE if settled else StreamsGroupState.RECONCILING
 
 
 _SAID: Final = (

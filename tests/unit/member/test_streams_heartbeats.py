@@ -19,6 +19,7 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetFetchResponse,
 )
 from fencepost.coordinator.protocol.streams import (
+    Endpoint,
     Status,
     StatusCode,
     StreamsGroupHeartbeatRequest,
@@ -74,6 +75,9 @@ def test_a_join_has_the_topology_and_the_process() -> None:
     ]
     assert (request.process_id, request.rebalance_timeout_ms) == ("process", 300_000)
     assert request.owned == Tasks()
+    assert request.user_endpoint is None
+    endpoint = Endpoint("host", 80)
+    assert StreamsHeartbeats([], "p", endpoint=endpoint).request(heartbeat(0, {})).user_endpoint == endpoint
 
 
 def test_later_heartbeats_say_only_what_is_owned_if_that() -> None:

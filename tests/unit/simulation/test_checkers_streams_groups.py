@@ -13,10 +13,19 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.offsets import (
+    OffsetAndMetadata,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
 from fencepost.coordinator.protocol.outcome import DeadlineReached, Event, Outcome, TopicsChanged
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.streams import (
     NO_TASKS,
+    Endpoint,
     Status,
     StatusCode,
     StreamsGroupHeartbeatRequest,
@@ -373,6 +382,60 @@ def test_what_is_kept_of_gone_members_is_found(scene: Scene) -> None:
     scene.live.streams.soft.groups["g"].last_heard_ms["gone"] = 1
     scene.checker.on_end(scene.now_ms * 1_000)
     assert scene.found == ["streams-bookkeeping"]
+
+
+def commit(member: str, epoch: int, partition: int = 0) -> OffsetCommitRequest:
+    return OffsetCommitRequest(
+        group_id="g",
+        member_id=member,
+        member_epoch=epoch,
+        offsets={TopicPartition("orders", partition): OffsetAndMetadata(offset=7)},
+        topic_ids={"orders": "orders"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("member", "epoch", "code"),
+    [
+        (A, 3, ErrorCode.STALE_MEMBER_EPOCH),
+        (A, 9, ErrorCode.NONE),
+        (C, 3, ErrorCode.NONE),
+    ],
+)
+def test_a_commit_that_is_answered_wrongly_is_found(
+    scene: Scene, member: str, epoch: int, code: ErrorCode
+) -> None:
+    right = commit(member, epoch)
+    scene.step(right)
+    assert scene.found == []
+    errors = dict.fromkeys(right.offsets, code)
+    scene.step(right, lambda outcome: Outcome(reply=OffsetCommitResponse(errors=errors)))
+    assert scene.found == ["streams-commits"]
+
+
+def test_a_fetch_that_gives_something_else_is_found(scene: Scene) -> None:
+    scene.step(commit(A, 3))
+    partition = TopicPartition("orders", 0)
+    fetch = OffsetFetchRequest(group_id="g", member_id=A, member_epoch=3, partitions=(partition,))
+    scene.step(fetch)
+    scene.step(msgspec.structs.replace(fetch, member_epoch=2))
+    assert scene.found == []
+    other = OffsetFetchResponse(group_id="g", offsets={partition: OffsetAndMetadata(offset=8)})
+    scene.step(fetch, lambda outcome: Outcome(reply=other))
+    assert scene.found == ["streams-commits"]
+
+
+def test_the_map_of_endpoints_is_judged() -> None:
+    scene = Scene()
+    for member in (A, B):
+        scene.beat(member, user_endpoint=Endpoint(member, 80))
+    scene.wait(3)
+    for member in (A, B):
+        scene.beat(member, NO_TASKS)
+    assert scene.beat(A, scene.tasks(A)) == []
+    assert scene.beat(A, scene.tasks(A), replied(partitions_by_endpoint=None)) == ["streams-endpoints"]
+    assert scene.beat(A, scene.tasks(A), replied(partitions_by_endpoint=())) == ["streams-endpoints"]
+    assert scene.beat(A, scene.tasks(A), replied(endpoint_information_epoch=0)) == ["streams-endpoints"]
 
 
 def test_a_journal_that_can_not_be_read_is_found(scene: Scene) -> None:
