@@ -70,7 +70,7 @@ class StreamsApplication(_Table, frozen=True):
     changelogs: bool = False
     """Whether stores have changelogs, which the brokers create for a streams group (KIP-1071)."""
     endpoints: bool = False
-    """Whether clients answer interactive queries: a streams group tells each where partitions are (KIP-1071)."""
+    """Whether clients answer interactive queries: a streams group tells each where what is (KIP-1071)."""
 
 
 class StreamsCluster(ScenarioCluster, frozen=True):
