@@ -25,13 +25,22 @@ from fencepost.coordinator.streams.states import StreamsGroupMemberState, Stream
 from fencepost.simulation.checkers.base import Checker, Finding
 from fencepost.simulation.streams.commits import StreamsCommits
 from fencepost.simulation.streams.reconciliation import reconciliations
-from fencepost.simulation.streams.targets import ExpectedTopics, TargetInput, expected_topics, targets
+from fencepost.simulation.streams.targets import (
+    ExpectedTopics,
+    TargetInput,
+    expected_topics,
+    standbys_kept,
+    targets,
+)
 
 if TYPE_CHECKING:
     from fencepost.simulation.streams.world import StreamsWorld
 
 _LATE_MS: Final = 1_500
 """A session is looked at on whole seconds."""
+_PROMPT_MS: Final = 100
+_MANY: Final = 100
+"""Standby tasks of which two in three have to stay: a full process may well lose some."""
 _REPLAY_EVERY: Final = 60
 """Steps that wrote records between two comparisons with a replay."""
 _PASSING: Final = frozenset(
@@ -52,7 +61,6 @@ class KnownStreamsGroup:
         self.targets: Mapping[MemberId, Tasks] = dict(group.targets)
         self.group_epoch = group.group_epoch
         self.assignment_epoch = group.assignment_epoch
-        self.assignment_timestamp_ms = group.assignment_timestamp_ms
         self.metadata_hash = group.metadata_hash
         self.validated_topology_epoch = group.validated_topology_epoch
         self.configs = group.last_assignment_configs
@@ -73,6 +81,10 @@ class StreamsCoordination(Checker):
         """When the first member of an empty group joined, while no target was computed for it."""
         self._asked_by: MemberId | None = None
         """The member that wanted the application to be shut down."""
+        self._standbys = [0, 0]
+        """How many standby tasks stayed in their processes, and how many could have."""
+        self._assigned_ms: int | None = None
+        """When the last target was computed."""
         self._endpoint_epoch = 0
         """Changes of the tasks of members with an endpoint that this coordinator has seen."""
         self._commits = StreamsCommits()
@@ -118,6 +130,9 @@ class StreamsCoordination(Checker):
         if coordinator is not None and self.world.scenario.group.protocol == "streams":
             self._replay(coordinator)
             self._late(coordinator.streams.groups.get(self.world.scenario.group.id), now_us // 1_000)
+        kept, could = self._standbys
+        if could >= _MANY and 3 * kept < 2 * could:
+            self.report("streams-sticky", f"{kept} of {could} standby tasks stayed in their processes")
 
     def _follow(self, group: StreamsGroup | None, now_ms: int) -> None:
         members = {} if group is None else group.members
@@ -179,6 +194,7 @@ class StreamsCoordination(Checker):
         if group is not None:
             old = None if known is None else known.members.get(request.member_id)
             self.report_all(self._replies(coordinator, group, old, request, outcome, asked=asked))
+            self.report_all(self._put_off(group, now_ms))
 
     def _expected_error(self, request: StreamsGroupHeartbeatRequest) -> ErrorCode:
         known, epoch = self._known, request.member_epoch
@@ -306,16 +322,18 @@ class StreamsCoordination(Checker):
                 topics = topics._replace(problem=StatusCode.MISSING_INTERNAL_TOPICS)
             new = known is None or group.assignment_epoch != known.assignment_epoch
             if new and group.assignment_epoch > 1:
-                yield from targets(
-                    TargetInput(
-                        members=group.members,
-                        before={} if known is None else known.targets,
-                        old_members={} if known is None else known.members,
-                        after=group.targets,
-                        topics=topics,
-                        standbys=self.world.config.group_streams_num_standby_replicas,
-                    )
+                given = TargetInput(
+                    members=group.members,
+                    before={} if known is None else known.targets,
+                    old_members={} if known is None else known.members,
+                    after=group.targets,
+                    topics=topics,
+                    standbys=self.world.config.group_streams_num_standby_replicas,
                 )
+                yield from targets(given)
+                kept, could = standbys_kept(given)
+                self._standbys[0] += kept
+                self._standbys[1] += could
             elif known is not None and any(
                 known.targets.get(one) != tasks for one, tasks in group.targets.items()
             ):
@@ -369,10 +387,27 @@ class StreamsCoordination(Checker):
         waits = self._waiting_ms is not None and now_ms < self._waiting_ms + delay_ms
         if new and group.members and waits:
             yield "streams-delays", "a target is computed while the group waits for its first members"
-        since_ms = 0 if known is None else known.assignment_timestamp_ms
-        paused = since_ms > 0 and now_ms < since_ms + interval_ms
-        if new and paused:
-            yield "streams-delays", f"a target is computed {now_ms - since_ms} ms after the last one"
+        pause_ms = 0 if self._assigned_ms is None else self._assigned_ms + interval_ms - now_ms
+        if new and group.members and pause_ms > 0:
+            yield "streams-delays", f"a target is computed {pause_ms} ms before the interval is over"
+        due_ms = None if self._waiting_ms is None else self._waiting_ms + delay_ms
+        several = known is not None and len(known.members) > 1
+        paused = (
+            due_ms is not None and self._assigned_ms is not None and due_ms < self._assigned_ms + interval_ms
+        )
+        if new and several and not paused and due_ms is not None and now_ms > due_ms + _PROMPT_MS:
+            yield "streams-delays", f"the first target comes {now_ms - due_ms} ms after the initial delay"
+        if group.assignment_epoch > 1 and (known is None or new):
+            self._assigned_ms = now_ms
+
+    def _put_off(self, group: StreamsGroup, now_ms: int) -> Iterator[Finding]:
+        """Yield a target that a heartbeat could have computed, and has not."""
+        delay_ms = self.world.config.group_streams_initial_rebalance_delay_ms
+        interval_ms = self.world.config.group_streams_assignment_interval_ms
+        waits = self._waiting_ms is not None and now_ms <= self._waiting_ms + delay_ms
+        paused = self._assigned_ms is not None and now_ms < self._assigned_ms + interval_ms
+        if group.assignment_epoch < group.group_epoch and not waits and not paused:
+            yield "streams-delays", f"no target is computed for epoch {group.group_epoch}, and nothing waits"
 
     def _late(self, group: StreamsGroup | None, now_ms: int) -> None:
         """Report members that should have been removed, and a first target that should be there."""

@@ -173,6 +173,34 @@ def _standbys_spread(given: TargetInput, after: Mapping[MemberId, Tasks], wanted
                 )
 
 
+def standbys_kept(given: TargetInput) -> tuple[int, int]:
+    """Return how many standby tasks stayed in their processes, and how many could have.
+
+    Of targets before and after which at most one member differs: a single one may well move many.
+    """
+    if len(given.old_members.keys() ^ given.members.keys()) > 1:
+        return 0, 0
+    standby = {
+        (task, given.members[member_id].process_id)
+        for member_id in given.members
+        for task in each(given.after.get(member_id, NO_TASKS).standby)
+    }
+    active = {
+        (task, given.members[member_id].process_id)
+        for member_id in given.members
+        for task in each(given.after.get(member_id, NO_TASKS).active)
+    }
+    processes = {member.process_id for member in given.members.values()}
+    had = {
+        (task, member.process_id)
+        for member_id, member in given.old_members.items()
+        if member.process_id in processes
+        for task in each(given.before.get(member_id, NO_TASKS).standby)
+    }
+    could = had - active
+    return len(could & standby), len(could)
+
+
 def _standbys_sticky(
     given: TargetInput, after: Mapping[MemberId, Tasks], standby: Mapping[Task, list[str]]
 ) -> Iterator[Finding]:
