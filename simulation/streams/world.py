@@ -130,6 +130,8 @@ class StreamsWorld(World):
         had_time = self.loop.now_us >= self._calm_us + self.scenario.settling_us
         if unfinished is not None and had_time and is_answered(self.scenario) and not self._is_disturbed:
             self.application.report("streams-settles", unfinished)
+        for method in self.hooks["on_end"]:
+            method(self.loop.now_us)
         self.vanish()
         return unsettled is None
 
