@@ -44,7 +44,7 @@ class AdministrationChecks:
             ConsumerGroupDescribeRequest: self._described,
             DescribeGroupsRequest: self._described_classic,
         }
-        self._changed: Mapping[type, Callable[[GroupCoordinator, GroupCoordinator, Any, Any], Iterator[Finding]]] = {
+        self._changed: Mapping[type, Callable[..., Iterator[Finding]]] = {
             OffsetDeleteRequest: self._offsets_deleted,
             DeleteGroupsRequest: self._deleted,
             LeaveGroupBatchRequest: self._removed,

@@ -35,6 +35,7 @@ _NO_STREAMS: Final = _no("A Kafka broker has no streams with single active consu
 _NO_CLASSIC: Final = _no("The members of a real run speak the protocol of KIP-848.")
 _NO_POLLS: Final = _no("When applications poll is in no record.")
 _NO_TRANSACTIONS: Final = _no("The members of a real run have no transactional producers.")
+_CLIENTS_ONLY: Final = _no("A streams group on real brokers is watched through its clients.")
 _OWN_MEMBERS: Final = _yes("Of members that are fencepost's own; others do not show it.")
 
 _BY_NAME: Final[Mapping[str, RealJudgement]] = {
@@ -68,6 +69,20 @@ _BY_NAME: Final[Mapping[str, RealJudgement]] = {
     "fetch-equals-commit": _REQUEST,
     "offsets-advance": _no("Who committed is in no record."),
     "streams-shutdown-reaches": _yes("From the first client on that the group told."),
+    "streams-one-owner": _CLIENTS_ONLY,
+    "streams-reconciles": _CLIENTS_ONLY,
+    "streams-epochs": _CLIENTS_ONLY,
+    "streams-target": _CLIENTS_ONLY,
+    "streams-sticky": _CLIENTS_ONLY,
+    "streams-standby": _CLIENTS_ONLY,
+    "streams-topics": _CLIENTS_ONLY,
+    "streams-answers": _CLIENTS_ONLY,
+    "streams-replies": _CLIENTS_ONLY,
+    "streams-sessions": _CLIENTS_ONLY,
+    "streams-delays": _CLIENTS_ONLY,
+    "streams-bookkeeping": _CLIENTS_ONLY,
+    "streams-commits": _CLIENTS_ONLY,
+    "streams-endpoints": _CLIENTS_ONLY,
     "journal-replay": _yes("Each record can follow those before it."),
     "transitions": _yes("Of groups after each outcome, and of members that are fencepost's own."),
     "one-in-flight": _OWN_MEMBERS,
@@ -549,6 +564,66 @@ _ALL: Final = (
         "Once faults end each group has one active consumer, the right one, and it knows.",
         "RabbitMQ's stream coordinator, Single Active Consumer",
     ),
+    Invariant(
+        "sac-cause",
+        "A consumer's state changes only by what can change it, and then it does.",
+        "RabbitMQ's stream coordinator, Single Active Consumer",
+    ),
+    Invariant(
+        "sac-choice",
+        "A group that can choose has an active consumer at once, and the right one.",
+        "RabbitMQ's stream coordinator, Single Active Consumer",
+    ),
+    Invariant(
+        "sac-told",
+        "Whoever becomes active, or is to step down, is told so once, and nobody else is told anything.",
+        "RabbitMQ's stream coordinator, Single Active Consumer",
+    ),
+    Invariant(
+        "sac-watched",
+        "Connections with consumers, and their nodes, are watched, and asked when their node is back.",
+        "RabbitMQ's stream coordinator, monitors",
+    ),
+    Invariant(
+        "sac-replies",
+        "A command is answered by what the group is; one that is refused has a reason, and changes nothing.",
+        "RabbitMQ's stream coordinator, commands",
+    ),
+    Invariant(
+        "sac-derived",
+        "What is kept of connections, nodes and timers is what the groups say of them.",
+        "RabbitMQ's stream coordinator, its index of connections",
+    ),
+    Invariant(
+        "sac-timeout",
+        "A lost connection is forgotten after the disconnected timeout, neither before nor later.",
+        "RabbitMQ's stream coordinator, noconnection management",
+    ),
+    Invariant(
+        "sac-unblocked",
+        "No group with a connected consumer is without an active one beyond the timeouts that there are.",
+        "RabbitMQ's stream coordinator, Single Active Consumer",
+    ),
+    Invariant(
+        "sac-callbacks",
+        "An application is told of each activation, step-down and loss, one at a time.",
+        "RabbitMQ's stream protocol, ConsumerUpdate",
+    ),
+    Invariant(
+        "sac-answers",
+        "Each update is answered once, in its order, and only when it is so.",
+        "RabbitMQ's stream protocol, ConsumerUpdate",
+    ),
+    Invariant(
+        "sac-records",
+        "An active consumer goes on behind the stored offset, and gets every message, in order and soon.",
+        "RabbitMQ's stream protocol, ConsumerUpdate, Credit",
+    ),
+    Invariant(
+        "sac-prompt",
+        "A consumer connects, calls back and closes in its time, and gives nothing up without a reason.",
+        "RabbitMQ's stream protocol; KIP-580",
+    ),
     # Streams applications.
     Invariant(
         "streams-transitions",
@@ -619,6 +694,76 @@ _ALL: Final = (
         "streams-settles",
         "Once faults end clients run, and the group has exactly their threads as members.",
         "KIP-1071, Reconciliation",
+    ),
+    Invariant(
+        "streams-one-owner",
+        "No active task is assigned to, or still to be given up by, two members.",
+        "KIP-1071, Reconciliation",
+    ),
+    Invariant(
+        "streams-reconciles",
+        "A member gets what is free of its target, and gives up the rest first.",
+        "KIP-1071, Reconciliation",
+    ),
+    Invariant(
+        "streams-epochs",
+        "The group epoch is raised once for each cause and for nothing else; a member's never falls.",
+        "KIP-1071, Group Epoch",
+    ),
+    Invariant(
+        "streams-target",
+        "A target has each task active once, and nobody with more than its share.",
+        "KIP-1071, Assignors",
+    ),
+    Invariant(
+        "streams-sticky",
+        "A member keeps its tasks up to its share; nothing moves where nothing changed.",
+        "KIP-1071, Assignors",
+    ),
+    Invariant(
+        "streams-standby",
+        "Each task with state stands by in as many other processes as configured, or as there are.",
+        "KIP-1071, Assignors; KAFKA-20899",
+    ),
+    Invariant(
+        "streams-topics",
+        "Internal topics that are missing are created, all of them and no others.",
+        "KIP-1071, Topology Configuration",
+    ),
+    Invariant(
+        "streams-answers",
+        "A heartbeat is accepted, or refused with the one right error, and then changes nothing.",
+        "KIP-1071, Heartbeat; KAFKA-19233",
+    ),
+    Invariant(
+        "streams-replies",
+        "A reply tells the stored epoch, the tasks when they changed, and what holds of the group.",
+        "KIP-1071, Heartbeat",
+    ),
+    Invariant(
+        "streams-sessions",
+        "A member is removed when it leaves or its time is over, neither before nor later.",
+        "KIP-1071, Member Session Management",
+    ),
+    Invariant(
+        "streams-delays",
+        "The first target waits for the initial delay, the next ones for the interval, and no longer.",
+        "KIP-1071, Initial Rebalance Delay; KIP-1263",
+    ),
+    Invariant(
+        "streams-bookkeeping",
+        "What is kept of members, their timers and their tasks' processes is what the group says.",
+        "KIP-1071; KAFKA-19862",
+    ),
+    Invariant(
+        "streams-commits",
+        "A member commits at its epoch, or for tasks that it has had since; it fetches what was committed.",
+        "KIP-1071, Offset Commit; KIP-1251",
+    ),
+    Invariant(
+        "streams-endpoints",
+        "The map of endpoints tells what each process has, and comes to whoever has an older one.",
+        "KIP-1071, Interactive Queries",
     ),
 )
 

@@ -11,6 +11,7 @@ from collections.abc import Iterable
 from functools import partial
 from typing import Final
 
+from fencepost.coordinator.protocol.consumer import LeaveGroupRequest
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.offsets import (
     OffsetCommitRequest,
@@ -76,6 +77,8 @@ class Retries(Checker):
         """A request goes to a broker that may be the coordinator."""
         if type(request) is OffsetCommitRequest and request.producer_id >= 0:
             return
+        if type(request) is LeaveGroupRequest:
+            return  # the last word of a member that does not wait for a coordinator
         self._searching.discard(host)
         if host in self._misled:
             self._misled.remove(host)

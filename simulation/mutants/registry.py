@@ -17,6 +17,7 @@ from fencepost.simulation.mutants.rebalances import REBALANCE_MUTANTS
 from fencepost.simulation.mutants.sac import SAC_MUTANTS
 from fencepost.simulation.mutants.slips import SLIPS
 from fencepost.simulation.mutants.streams import STREAMS_MUTANTS
+from fencepost.simulation.mutants.streams_groups import STREAMS_GROUP_MUTANTS
 from fencepost.simulation.mutants.transactions import TRANSACTION_MUTANTS
 
 MUTANTS: Final[Mapping[str, Mutant]] = {
@@ -30,6 +31,7 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         *SAC_MUTANTS,
         *STREAMS_MUTANTS,
         *TRANSACTION_MUTANTS,
+        *STREAMS_GROUP_MUTANTS,
     )
 }
 
