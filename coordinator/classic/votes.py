@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
+from fencepost.coordinator.assign.java_order import hash_map_order
 from fencepost.coordinator.classic.member import ClassicGroupMember
 from fencepost.coordinator.protocol.classic import JoinGroupProtocol
 
@@ -29,16 +30,4 @@ def select_protocol(members: Collection[ClassicGroupMember], offers: Offers) -> 
         name = member.vote(common)
         votes[name] = votes.get(name, 0) + 1
     most = max(votes.values())
-    return min((name for name, count in votes.items() if count == most), key=lambda n: _bucket(n, len(votes)))
-
-
-def _bucket(name: str, names: int) -> int:
-    """The place of a text in a java.util.HashMap with so many keys, which decides its order."""
-    size = 16
-    while names > size * 3 // 4:
-        size *= 2
-    units = memoryview(name.encode("utf-16-le", "surrogatepass")).cast("H")
-    value = 0
-    for unit in units:
-        value = (value * 31 + unit) & 0xFFFFFFFF
-    return (value ^ value >> 16) & (size - 1)
+    return next(name for name in hash_map_order(votes) if votes[name] == most)

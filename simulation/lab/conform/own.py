@@ -8,12 +8,13 @@ they are computed; which of several equal ones `uniform` chooses is up to the br
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
 import msgspec
 
+from fencepost.coordinator.assign.java_order import hash_map_order
 from fencepost.coordinator.assign.spec import Assignor, GroupSpec
 from fencepost.coordinator.codec.client import read_response, request_frame
 from fencepost.coordinator.codec.context import RequestContext
@@ -23,6 +24,7 @@ from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import CoordinatorHost, HostHooks, ManualClock
 from fencepost.coordinator.journal.memory import MemoryJournal
+from fencepost.coordinator.protocol.classic import JoinGroupRequest
 from fencepost.coordinator.protocol.cluster import Node
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
@@ -61,6 +63,8 @@ class _Following(GroupCoordinator):
         super().__init__(config)
         self.wanted = False
         self.offered: Target | None = None
+        self.alone = False
+        """Whether the broker has computed no target, so that ours is as good as any."""
         self.checked: list[str] = []
         """The rules about targets that the last request put to the test."""
         self.broken: list[str] = []
@@ -69,6 +73,8 @@ class _Following(GroupCoordinator):
         self.consumer.assignors = {name: partial(self._follow, name, assignor) for name, assignor in own}
 
     def _follow(self, name: str, assignor: Assignor, spec: GroupSpec) -> Mapping[MemberId, Partitions]:
+        if self.alone:
+            return assignor(spec)
         if self.offered is None:
             self.wanted = True
             raise TargetWanted
@@ -83,12 +89,27 @@ class _Groups:
     def __init__(self, own: Own) -> None:
         self._own = own
 
-    def ask(self, request: Request, node_id: int) -> Response | None:
-        return self._own.process(request)
+    def ask(self, request: Request, node_id: int) -> Response | OwnWaiting:
+        reply = self._own.process(request)
+        return self._own.park(request) if reply is None else reply
 
     def explained(self, group_id: str, reply: Response) -> Response:
         """Topics are created where they are compared, and nothing fails."""
         return reply
+
+
+class OwnWaiting:
+    """A request of the classic protocol that waits at our side."""
+
+    def __init__(self) -> None:
+        self.reply: Response | None = None
+        """What it is answered, once it is."""
+        self.over_the_wire: Callable[[Response], Any] = lambda reply: reply
+
+    @property
+    def answer(self) -> Any:
+        """The answer as the client reads it; None while it waits."""
+        return None if self.reply is None else self.over_the_wire(self.reply)
 
 
 class _Connection:
@@ -111,6 +132,10 @@ class _OwnHooks(HostHooks):
 
     def later(self, work: Sliced[None]) -> None:
         self._own.later(work)
+
+    def deliver(self, responses: Sequence[tuple[OwnWaiting, Response]], outcome: Outcome) -> None:
+        for waiting, response in responses:
+            waiting.reply = response
 
 
 class Own:
@@ -158,15 +183,44 @@ class Own:
         context = RequestContext(version, header.client_id, client_host)
         request = codec.decode(frame, codec.body_of(frame, header), context)
         reply = self._handlers[api_key](self._services, request, Asked(context, "127.0.0.1", _Connection()))
-        _, answer = read_response(api_key, version, b"".join(codec.encode(1, reply))[4:])
-        return answer
+
+        def over_the_wire(reply: Response) -> Any:
+            return read_response(api_key, version, b"".join(codec.encode(1, reply))[4:])[1]
+
+        if isinstance(reply, OwnWaiting):
+            reply.over_the_wire = over_the_wire
+            return reply
+        return over_the_wire(reply)
 
     def process(self, event: Event) -> Response | None:
         """One step of the coordinator."""
         if isinstance(event, ConsumerGroupHeartbeatRequest) and event.generated_member_id:
             event = msgspec.structs.replace(event, generated_member_id=self.generated_member_id)
+        if isinstance(event, JoinGroupRequest):
+            prefix = event.client_id if event.instance_id is None else event.instance_id
+            suffix = self.generated_member_id.removeprefix(f"{prefix}-")
+            event = msgspec.structs.replace(event, new_member_suffix=suffix)
+        self._order_members()
         reply: Response | None = self._host.process(event).reply
         return reply
+
+    def park(self, request: Any) -> OwnWaiting:
+        """A request has no reply yet."""
+        waiting = OwnWaiting()
+        self._host.park(request.token, waiting)
+        return waiting
+
+    def _order_members(self) -> None:
+        """Have the members of classic groups in the order of Kafka's hash map, whose first one leads next."""
+        for group in self.coordinator.classic.groups.values():
+            members = group.members
+            group.members = {member_id: members[member_id] for member_id in hash_map_order(members)}
+
+    def lead(self, group_id: str, leader: MemberId) -> None:
+        """Let the broker's choice lead a classic group whose leader it is free to choose."""
+        group = self.coordinator.classic.groups.get(group_id)
+        if group is not None and leader in group.members:
+            group.leader = leader
 
     @property
     def now_ms(self) -> int:
@@ -177,6 +231,7 @@ class Own:
         """It is that late now, in milliseconds since the schedule began; what was due happened."""
         while (deadline := self.coordinator.next_deadline()) is not None and deadline <= now_ms:
             self._clock.time_ms = max(self._clock.time_ms, deadline)
+            self._order_members()
             self._host.run_due()
         self._clock.time_ms = max(self._clock.time_ms, now_ms)
 
