@@ -13,12 +13,14 @@ from typing import NamedTuple
 
 from fencepost.coordinator.config import ReleaseVersion
 from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.streams import TaskIds
 from fencepost.simulation.lab.conform.exchange import ConformExchange
 from fencepost.simulation.lab.conform.schedule import (
     Beat,
     ClassicJoinStep,
     ClassicSyncStep,
     DescribeStreams,
+    StreamsBeat,
 )
 
 _DECLARED = re.compile(
@@ -89,6 +91,31 @@ def _tied(x: ConformExchange, fields: Sequence[str]) -> bool:
 
 def _task_offsets_wanted(x: ConformExchange, fields: Sequence[str]) -> bool:
     return all(field.startswith("task_offset_interval_ms: ") for field in fields)
+
+
+def _changes_roles(x: ConformExchange, fields: Sequence[str]) -> bool:
+    """Whether a member of a streams group is to have a task in another role than it has it in now."""
+    if x.config.release_version is ReleaseVersion.V4_3 or x.before.streams is None or x.after.streams is None:
+        return False
+    old = x.before.streams.members.get(getattr(x.request, "member_id", ""))
+    new = None if old is None else x.after.streams.targets.get(old.member_id)
+    if old is None or new is None:
+        return False
+    had = (old.assigned.active, old.assigned.standby)
+    return _overlaps(had[0], new.standby) or _overlaps(had[1], new.active)
+
+
+def _static_streams_member(x: ConformExchange, fields: Sequence[str]) -> bool:
+    return (
+        isinstance(x.step, StreamsBeat)
+        and x.config.release_version is not ReleaseVersion.V4_3
+        and x.request.instance_id is not None
+        and x.code is ErrorCode.INVALID_REQUEST
+    )
+
+
+def _overlaps(first: TaskIds, second: TaskIds) -> bool:
+    return any(not set(numbers).isdisjoint(second.get(one, ())) for one, numbers in first.items())
 
 
 def _waits_twice(x: ConformExchange, fields: Sequence[str]) -> bool:
@@ -170,6 +197,15 @@ TAKES_INSTANCE_ID = Deviation(
 )
 """Told by requests, and by the group's epoch once expressions are matched."""
 
+WARMS_TASKS_UP = Deviation(
+    name="streams-warm-up",
+    kafka="4.4 has tasks with state warmed up by the member that they are to move to, if it is far behind.",
+    fencepost="Tasks move at once, as in 4.3; of the other choices of 4.4 each is taken over.",
+    why="Streams groups have the task assignor of 4.3.",
+    explains=_never,
+)
+"""Told by the broker's target."""
+
 DEVIATIONS: tuple[Deviation, ...] = (
     NOTHING_MATCHES,
     Deviation(
@@ -229,10 +265,26 @@ DEVIATIONS: tuple[Deviation, ...] = (
         name="streams-task-offsets",
         kafka="4.4 asks members of streams groups how far their tasks have got, to warm tasks up before "
         "they move.",
-        fencepost="Nobody is asked, and tasks move at once, as in 4.3.",
-        why="Streams groups follow the rules of 4.3.",
+        fencepost="Nobody is asked.",
+        why="Nothing is warmed up.",
         explains=_task_offsets_wanted,
         ends_schedule=False,
+    ),
+    WARMS_TASKS_UP,
+    Deviation(
+        name="streams-static-members",
+        kafka="4.4 has static members of streams groups.",
+        fencepost="A heartbeat with an instance id is refused with INVALID_REQUEST, as in 4.3.",
+        why="Streams groups follow the rules of 4.3.",
+        explains=_static_streams_member,
+    ),
+    Deviation(
+        name="streams-task-changes-role",
+        kafka="4.4: a member that has a task as a standby and is to have it as an active one, or the other "
+        "way round, is given the new role in the response that takes the old one away.",
+        fencepost="As in 4.3: the old role is revoked first, and the new one given when that is confirmed.",
+        why="Streams groups follow the rules of 4.3.",
+        explains=_changes_roles,
     ),
     Deviation(
         name="classic-request-repeated",

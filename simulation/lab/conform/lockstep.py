@@ -18,6 +18,7 @@ from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol import classic, consumer
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId, partitions_of
+from fencepost.coordinator.protocol.streams import StreamsGroupDescribeResponse
 from fencepost.simulation.brokers.connection import BrokerConnection, to_the_end
 from fencepost.simulation.brokers.requests import COORDINATOR_ABSENT, poll
 from fencepost.simulation.lab.conform.broker import READY_S, Judge, await_topics
@@ -25,6 +26,7 @@ from fencepost.simulation.lab.conform.classic_requests import MAY_WAIT
 from fencepost.simulation.lab.conform.deviations import (
     NOTHING_MATCHES,
     TAKES_INSTANCE_ID,
+    WARMS_TASKS_UP,
     Deviation,
     deviation_of,
 )
@@ -39,9 +41,11 @@ from fencepost.simulation.lab.conform.schedule import (
     CreateTopicStep,
     DeleteTopicStep,
     Describe,
+    DescribeStreams,
     Grow,
     Schedule,
     Step,
+    StreamsBeat,
     Wait,
 )
 
@@ -266,6 +270,8 @@ class Lockstep:
         else:
             answer = await to_the_end(connection.ask(call.api_key, call.version, call.message))
             self._own.generated_member_id = getattr(answer, "member_id", None) or "generated"
+            if isinstance(step, StreamsBeat) and self._own.coordinator.follows_tasks:
+                await self._offer_tasks()
             exchange = await self._ask_own(step, call, connection.host, self._now_ms())
             self._finish(msgspec.structs.replace(exchange, answer=answer))
         if (matches := self._own.resolve()) is not None:
@@ -305,6 +311,18 @@ class Lockstep:
             config=self._judge.config,
             history=self._history,
         )
+
+    async def _offer_tasks(self) -> None:
+        """Show our side what the broker wants each member of a streams group to have."""
+        admin = await self._connection(ADMIN)
+        call = self._situation.call(DescribeStreams())
+        described: StreamsGroupDescribeResponse = await admin.ask(call.api_key, call.version, call.message)
+        members = described.groups[0].members
+        if any(member.target_assignment.warmup for member in members):
+            raise _Deviates(WARMS_TASKS_UP)
+        self._own.coordinator.offered_tasks = {
+            member.member_id: member.target_assignment for member in members
+        }
 
     def _our_answer(self, call: WireRequest, host: str) -> Any:
         try:

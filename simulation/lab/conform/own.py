@@ -16,11 +16,12 @@ import msgspec
 
 from fencepost.coordinator.assign.java_order import hash_map_order
 from fencepost.coordinator.assign.spec import Assignor, GroupSpec
+from fencepost.coordinator.assign.tasks import TaskGroupSpec
 from fencepost.coordinator.codec.client import read_response, request_frame
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.framing import read_header
 from fencepost.coordinator.codec.registry import api_name, codec_of
-from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig
+from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig, ReleaseVersion
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import CoordinatorHost, HostHooks, ManualClock
 from fencepost.coordinator.journal.memory import MemoryJournal
@@ -41,7 +42,7 @@ from fencepost.coordinator.protocol.outcome import (
 )
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.slices import Sliced, at_once
-from fencepost.coordinator.protocol.streams import TopicInfo
+from fencepost.coordinator.protocol.streams import NO_TASKS, TopicInfo
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.server.cluster import KafkaCluster
 from fencepost.coordinator.server.dispatch import handlers
@@ -49,7 +50,14 @@ from fencepost.coordinator.server.groups import GroupCoordinators
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.transactions import TransactionCoordinators
 from fencepost.coordinator.server.turns import WorkQueue
-from fencepost.simulation.lab.conform.targets import TARGET_RULES, Target, broken_rules
+from fencepost.simulation.lab.conform.targets import (
+    TARGET_RULES,
+    TASKS_ARE_VALID,
+    Target,
+    TaskTarget,
+    broken_rules,
+    valid_tasks,
+)
 
 
 class TargetWanted(Exception):
@@ -71,6 +79,11 @@ class _Following(GroupCoordinator):
         """Those that do not hold."""
         own = self.consumer.assignors.items()
         self.consumer.assignors = {name: partial(self._follow, name, assignor) for name, assignor in own}
+        self.follows_tasks = config.release_version is not ReleaseVersion.V4_3
+        """Whether the broker's targets of streams groups are taken over: those of Kafka 4.4 are not ours."""
+        self.offered_tasks: TaskTarget = {}
+        if self.follows_tasks:
+            self.streams.assignor = self._follow_tasks
 
     def _follow(self, name: str, assignor: Assignor, spec: GroupSpec) -> Mapping[MemberId, Partitions]:
         if self.alone:
@@ -81,6 +94,13 @@ class _Following(GroupCoordinator):
         self.checked += TARGET_RULES.get(name, ())
         self.broken += broken_rules(name, spec, assignor(spec), self.offered)
         return {member: self.offered.get(member, {}) for member in spec.subscriptions}
+
+    def _follow_tasks(self, spec: TaskGroupSpec) -> TaskTarget:
+        target = {member_id: self.offered_tasks.get(member_id, NO_TASKS) for member_id in spec.members}
+        self.checked.append(TASKS_ARE_VALID)
+        if not valid_tasks(target, spec):
+            self.broken.append(TASKS_ARE_VALID)
+        return target
 
 
 class _Groups:

@@ -76,8 +76,8 @@ WITHOUT_REQUEST: Mapping[str, str] = {
     "timer.session": "a member that was silent for its session is removed",
     "timer.rebalance": "a member that does not revoke in time is removed",
     "topics.change": "topics are created, grown, deleted, or refused",
-    **classic.TIMED,
-    **streams.CREATED,
+    **classic.WITHOUT_REQUEST,
+    **streams.WITHOUT_REQUEST,
 }
 """Rules that no single request exercises."""
 

@@ -405,7 +405,7 @@ MIGRATED_COMMITS: tuple[ConformRule, ...] = (
 )
 """Before those of consumer groups."""
 
-TIMED = {
+WITHOUT_REQUEST = {
     "classic.waits": "JoinGroup and SyncGroup wait as long as they do at the broker",
     "timer.join": "a member that does not join again in time is removed",
     "timer.sync": "a member that does not ask for its assignment in time is removed",
