@@ -1,4 +1,4 @@
-"""Schedules by hand about the classic protocol, and about groups that go from one protocol to the other."""
+"""Schedules by hand about the classic protocol."""
 
 from __future__ import annotations
 
@@ -12,14 +12,12 @@ from fencepost.simulation.lab.conform.schedule import (
     ClassicJoinStep,
     ClassicSyncStep,
     CommitStep,
-    Configure,
     DeleteGroup,
     Describe,
     DescribeClassic,
     Epoch,
     Fetch,
     Forget,
-    Grow,
     List,
     Owned,
     Remove,
@@ -28,11 +26,11 @@ from fencepost.simulation.lab.conform.schedule import (
     Wait,
 )
 
-_ANSWERED = AwaitStep(ms=10_000)
+ANSWERED = AwaitStep(ms=10_000)
 """Longer than a group waits for its first members by default."""
-_SHORT_MS, _MARGIN_MS = 600, 300
-_EVERYTHING = {"x": (0, 1, 2, 3)}
-_HALVES: dict[str, dict[str, tuple[int, ...]]] = {"A": {"x": (0, 1)}, "B": {"x": (2, 3)}}
+SHORT_MS, MARGIN_MS = 600, 300
+EVERYTHING = {"x": (0, 1, 2, 3)}
+HALVES: dict[str, dict[str, tuple[int, ...]]] = {"A": {"x": (0, 1)}, "B": {"x": (2, 3)}}
 
 _Given = Mapping[str, Mapping[str, tuple[int, ...]]]
 
@@ -66,18 +64,18 @@ def pair(**fields: Any) -> list[Step]:
     """Two dynamic members in generation 2, of which the first one leads, before their assignment."""
     return [
         *enter("A", **fields),
-        _ANSWERED,
+        ANSWERED,
         *sync("A"),
         *enter("B", **fields),
         *alive("A"),
         *rejoin("A", **fields),
-        _ANSWERED,
+        ANSWERED,
     ]
 
 
 def stable(**fields: Any) -> list[Step]:
     """The same with an assignment: the first two partitions of x, and the others."""
-    return [*pair(**fields), *sync("A", "B", gives=_HALVES)]
+    return [*pair(**fields), *sync("A", "B", gives=HALVES)]
 
 
 def modern(member: str = "M", **fields: Any) -> Beat:
@@ -86,19 +84,10 @@ def modern(member: str = "M", **fields: Any) -> Beat:
     return Beat(member=member, epoch=0, owned=Owned.EMPTY, **fields)
 
 
-def follow(*members: str, **fields: Any) -> list[Step]:
-    """Classic members of a consumer group do what they are told: they ask, join, and take their share."""
-    return [
-        step
-        for member in members
-        for step in (*alive(member), *rejoin(member, **fields), *sync(member), *alive(member))
-    ]
-
-
 def _ties(first: tuple[str, ...], second: tuple[str, ...]) -> list[Step]:
     return [
         *enter("A", protocols=first),
-        _ANSWERED,
+        ANSWERED,
         *sync("A"),
         *enter("B", protocols=second),
         *alive("A"),
@@ -107,24 +96,26 @@ def _ties(first: tuple[str, ...], second: tuple[str, ...]) -> list[Step]:
     ]
 
 
-def _static(*members: str, instances: Mapping[str, str], **fields: Any) -> list[Step]:
+def static(*members: str, instances: Mapping[str, str], **fields: Any) -> list[Step]:
+    """Static members join, each with its instance id and without an id of its own at first."""
     return [ClassicJoinStep(member=member, instance=instances[member], **fields) for member in members]
 
 
-_I = {"A": "i1", "B": "i2", "C": "i1", "D": "i2", "E": "i1"}
+INSTANCES = {"A": "i1", "B": "i2", "C": "i1", "D": "i2", "E": "i1"}
 """Instance ids: C and E come back for A, and D for B."""
 
 
-def _static_pair() -> list[Step]:
+def static_pair() -> list[Step]:
+    """Two static members with an assignment, of which the first one leads."""
     return [
-        *_static("A", instances=_I),
-        _ANSWERED,
+        *static("A", instances=INSTANCES),
+        ANSWERED,
         *sync("A", instance="i1"),
-        *_static("B", instances=_I),
+        *static("B", instances=INSTANCES),
         *alive("A", instance="i1"),
-        *_static("A", instances=_I),
-        _ANSWERED,
-        *sync("A", instance="i1", gives=_HALVES),
+        *static("A", instances=INSTANCES),
+        ANSWERED,
+        *sync("A", instance="i1", gives=HALVES),
         *sync("B", instance="i2"),
     ]
 
@@ -143,7 +134,7 @@ SCRIPTS: dict[str, list[Step]] = {
         *alive("A"),
         leave("stranger"),
         *enter("A"),
-        _ANSWERED,
+        ANSWERED,
         *sync("A", member_id="stranger"),
         *rejoin("B", protocols=("sticky",)),
         *rejoin("B", protocol_type="connect"),
@@ -163,7 +154,7 @@ SCRIPTS: dict[str, list[Step]] = {
         CommitStep(member="A", topics={"x": (0,)}),
         *alive("A"),
         *sync("B"),
-        *sync("A", gives=_HALVES),
+        *sync("A", gives=HALVES),
         DescribeClassic(),
         *alive("A", generation=Epoch.PREVIOUS),
         *alive("A", generation=Epoch.AHEAD),
@@ -205,26 +196,26 @@ SCRIPTS: dict[str, list[Step]] = {
         *rejoin("B"),
         DescribeClassic(),
         *sync("B"),
-        *sync("A", gives={"B": _EVERYTHING}),
+        *sync("A", gives={"B": EVERYTHING}),
         DescribeClassic(),
     ],
     "classic: an id that was given out": [
-        *_static("A", instances=_I),
-        _ANSWERED,
+        *static("A", instances=INSTANCES),
+        ANSWERED,
         *rejoin("B"),
         Remove(members=(Removed(member="A", instance="i1"),)),
-        Wait(ms=_SHORT_MS),
+        Wait(ms=SHORT_MS),
         DescribeClassic(),
         leave("B"),
         DescribeClassic(),
         *enter("C"),
-        _ANSWERED,
+        ANSWERED,
         *sync("C"),
         *rejoin("D"),
         *rejoin("C", topics=("y",)),
         DescribeClassic(),
         leave("D"),
-        _ANSWERED,
+        ANSWERED,
         DescribeClassic(),
     ],
     "classic: a tie of range and sticky": _ties(("range", "sticky"), ("sticky", "range")),
@@ -236,48 +227,48 @@ SCRIPTS: dict[str, list[Step]] = {
     ),
     "classic: a tie of three": _ties(("b", "a", "c"), ("c", "a", "b")),
     "classic: static members": [
-        *_static_pair(),
+        *static_pair(),
         DescribeClassic(),
-        *_static("D", instances=_I),
+        *static("D", instances=INSTANCES),
         *sync("D", instance="i2"),
         *alive("B", instance="i2"),
         *alive("B", instance="i1"),
         *sync("A", instance="i2"),
-        *_static("A", instances={"A": "i2"}),
+        *static("A", instances={"A": "i2"}),
         CommitStep(member="A", topics={"x": (0,)}, instance="i2"),
-        *_static("C", instances=_I),
-        *_static("E", instances=_I, version=8),
+        *static("C", instances=INSTANCES),
+        *static("E", instances=INSTANCES, version=8),
         DescribeClassic(),
         Remove(members=(Removed(instance="i2"), Removed(member="stranger", instance="i1"))),
         *alive("E", instance="i1"),
     ],
     "classic: a static member returns with something else": [
-        *_static_pair(),
-        *_static("D", instances=_I, protocols=("range", "sticky")),
+        *static_pair(),
+        *static("D", instances=INSTANCES, protocols=("range", "sticky")),
         *sync("D", instance="i2"),
-        *_static("E", instances=_I, topics=("y",)),
-        *_static("D", instances=_I, protocols=("sticky", "range")),
+        *static("E", instances=INSTANCES, topics=("y",)),
+        *static("D", instances=INSTANCES, protocols=("sticky", "range")),
         *sync("D", "E", instance="i2"),
-        *_static("F", instances={"F": "i1"}, protocols=("sticky",)),
-        *_static("G", instances={"G": "i2"}, protocols=("sticky",)),
+        *static("F", instances={"F": "i1"}, protocols=("sticky",)),
+        *static("G", instances={"G": "i2"}, protocols=("sticky",)),
         DescribeClassic(),
-        *_static("H", instances={"H": "i1"}, protocols=("sticky",)),
+        *static("H", instances={"H": "i1"}, protocols=("sticky",)),
         DescribeClassic(),
     ],
     "classic: old versions": [
         *rejoin("A", version=0),
-        _ANSWERED,
+        ANSWERED,
         *sync("A", version=0),
         *alive("A", version=0),
         *rejoin("B", version=3),
         *alive("A", version=2),
         *rejoin("A", version=1),
-        *sync("A", version=4, gives=_HALVES),
+        *sync("A", version=4, gives=HALVES),
         *sync("B", version=3),
         CommitStep(member="A", topics={"x": (0,)}, version=2),
         CommitStep(member="B", topics={"x": (1,)}, version=7),
         DescribeClassic(version=4),
-        *_static("C", instances={"C": "i1"}, version=5),
+        *static("C", instances={"C": "i1"}, version=5),
         *rejoin("A", "B", version=6),
         Remove(members=(Removed(member="B"),), version=2),
         *rejoin("A", "C", version=7),
@@ -285,8 +276,8 @@ SCRIPTS: dict[str, list[Step]] = {
     ],
     "classic: another protocol type": [
         *enter("A", protocol_type="connect", protocols=("default",), malformed=True),
-        _ANSWERED,
-        *sync("A", protocol_type="connect", gives={"A": _EVERYTHING}),
+        ANSWERED,
+        *sync("A", protocol_type="connect", gives={"A": EVERYTHING}),
         DescribeClassic(),
         List(),
         modern(),
@@ -298,14 +289,14 @@ SCRIPTS: dict[str, list[Step]] = {
     ],
     "classic: a member waits twice": [
         *enter("A"),
-        _ANSWERED,
+        ANSWERED,
         *sync("A"),
         *enter("B"),
         *rejoin("B", topics=("x", "y")),
         *rejoin("A"),
         *sync("B"),
         *sync("B"),
-        *sync("A", gives=_HALVES),
+        *sync("A", gives=HALVES),
     ],
     "classic: a member leaves while it waits": [
         *pair(),
@@ -324,280 +315,47 @@ SCRIPTS: dict[str, list[Step]] = {
         *sync("B", "C", "D"),
         leave("A"),
         *rejoin("B", "C", "D"),
-        *sync("B", "C", "D", gives={"C": _EVERYTHING}),
+        *sync("B", "C", "D", gives={"C": EVERYTHING}),
         DescribeClassic(),
     ],
     "classic: a static member takes over while it waits": [
-        *_static_pair(),
+        *static_pair(),
         *rejoin("A", instance="i1", topics=("y",)),
-        *_static("C", instances=_I),
+        *static("C", instances=INSTANCES),
         *rejoin("B", instance="i2"),
         *sync("B", instance="i2"),
-        *_static("D", instances=_I),
+        *static("D", instances=INSTANCES),
         *rejoin("C", instance="i1"),
         DescribeClassic(),
-    ],
-    "migration: there and back": [
-        *stable(),
-        modern(),
-        DescribeClassic(),
-        Describe(),
-        List(types=("consumer",)),
-        *alive("A", "B"),
-        CommitStep(member="A", topics={"x": (0,)}),
-        *alive("A", generation=Epoch.AHEAD),
-        *sync("A", protocol="sticky"),
-        *sync("A"),
-        *alive("A", member_id="M"),
-        *rejoin("C", protocols=("sticky",)),
-        *rejoin("C", member_id="M"),
-        *follow("A", "B"),
-        Beat(member="M", owned=Owned.ASSIGNED),
-        *follow("A", "B"),
-        Beat(member="M", owned=Owned.ASSIGNED),
-        Describe(),
-        *enter("C"),
-        *sync("C"),
-        *follow("A", "B", "C"),
-        Beat(member="M", owned=Owned.ASSIGNED),
-        *follow("A", "B", "C"),
-        CommitStep(member="C", topics={"x": (0,)}),
-        CommitStep(member="C", topics={"x": (0,)}, epoch=Epoch.AHEAD),
-        leave("C"),
-        *follow("A", "B"),
-        Beat(member="M", epoch=-1),
-        DescribeClassic(),
-        *alive("A", "B"),
-        *rejoin("A", "B"),
-        *sync("A", "B", gives=_HALVES),
-        DescribeClassic(),
-    ],
-    "migration: an administrator ends it": [
-        *enter("A"),
-        _ANSWERED,
-        *sync("A", gives={"A": _EVERYTHING}),
-        modern("M"),
-        modern("N"),
-        *follow("A"),
-        leave("M", "N"),
-        DescribeClassic(),
-        *alive("A"),
-        *rejoin("A"),
-        *sync("A"),
-    ],
-    "migration: cooperative members": [
-        *enter("A", protocols=("cooperative-sticky",), topics=("x", "y")),
-        _ANSWERED,
-        *sync("A", gives={"A": {"x": (0, 1, 2, 3), "y": (0, 1, 2)}}),
-        modern(names=("x", "y")),
-        *alive("A"),
-        *rejoin("A", protocols=("cooperative-sticky",), topics=("x", "y"), owned=Owned.ASSIGNED),
-        *sync("A"),
-        *alive("A"),
-        *rejoin("A", protocols=("cooperative-sticky",), topics=("x", "y"), owned=Owned.BEFORE),
-        *rejoin("A", protocols=("cooperative-sticky",), topics=("x", "y"), owned=Owned.ASSIGNED),
-        *sync("A"),
-        Beat(member="M", owned=Owned.ASSIGNED),
-        *alive("A"),
-        *rejoin("A", protocols=("cooperative-sticky",), topics=("y",), owned=Owned.ASSIGNED),
-        *sync("A"),
-        Describe(),
-    ],
-    "migration: what a cooperative member still has": [
-        *enter("A"),
-        _ANSWERED,
-        *sync("A", gives={"A": _EVERYTHING}),
-        *enter("B"),
-        *alive("A"),
-        *rejoin("A", owned=Owned.ASSIGNED),
-        *sync("A", gives={"A": {"x": (0, 1)}}),
-        *sync("B"),
-        *rejoin("A", owned=Owned.BEFORE),
-        *alive("B"),
-        modern(),
-        CommitStep(member="A", topics={"x": (2, 3)}),
-        *rejoin("A", owned=Owned.BEFORE),
-        *sync("A"),
-        Beat(member="M"),
-    ],
-    "migration: a round was broken off": [
-        *stable(),
-        *rejoin("B", owned=Owned.ASSIGNED),
-        *rejoin("A", owned=Owned.ASSIGNED),
-        *rejoin("B", owned=Owned.ASSIGNED, topics=("x", "other")),
-        *alive("A"),
-        modern(),
-        *alive("A"),
-        Describe(),
-    ],
-    "migration: members wait": [
-        *stable(),
-        *rejoin("B", topics=("x", "y")),
-        modern(),
-        *follow("A", "B"),
-        Beat(member="M", epoch=-1),
-        *rejoin("A", "B"),
-        *sync("B"),
-        modern("N"),
-        *alive("A", "B"),
-        Describe(),
-    ],
-    "migration: a static member goes to the newer protocol and back": [
-        *_static_pair(),
-        modern("M", instance="i1"),
-        DescribeClassic(),
-        Describe(),
-        *alive("B", instance="i2"),
-        *alive("A", instance="i1"),
-        Beat(member="M", owned=Owned.ASSIGNED),
-        modern("N", instance="i2"),
-        *alive("B", instance="i2"),
-        Beat(member="N", epoch=-2, instance="i2"),
-        *_static("D", instances=_I),
-        *sync("D", instance="i2"),
-        *alive("D", instance="i2"),
-        Beat(member="M", epoch=-2, instance="i1"),
-        *_static("C", instances=_I),
-        DescribeClassic(),
-        *sync("C", instance="i1"),
-        *alive("D", instance="i2"),
-    ],
-    "migration: a static member ends a round": [
-        *_static_pair(),
-        *rejoin("B", instance="i2", topics=("x", "y")),
-        *rejoin("A", instance="i1"),
-        modern("M", instance="i1"),
-        *alive("B", instance="i2"),
-    ],
-    "migration: a static member finds a grown topic": [
-        *_static("A", instances=_I),
-        _ANSWERED,
-        *sync("A", instance="i1", gives={"A": _EVERYTHING}),
-        Grow(topic="x", partitions=6),
-        modern("M", instance="i1"),
-        Beat(member="M", owned=Owned.ASSIGNED),
-    ],
-    "migration: a static member returns while members wait": [
-        modern("M", instance="i1"),
-        *_static("B", instances=_I),
-        *sync("B", instance="i2"),
-        modern("N"),
-        Beat(member="N", epoch=-1),
-        Beat(member="M", epoch=-2, instance="i1"),
-        *_static("C", instances=_I),
-        *alive("B", instance="i2"),
-    ],
-    "migration: data of an assignor": [
-        *enter("A"),
-        _ANSWERED,
-        *sync("A", gives={"A": _EVERYTHING}, user_data=True),
-        modern(),
-        *alive("A"),
-        DescribeClassic(),
-    ],
-    "migration: one partition for two members": [
-        *pair(),
-        *sync("B"),
-        *sync("A", gives={"A": _EVERYTHING, "B": _EVERYTHING}),
-        modern(),
-        *alive("A"),
-    ],
-    "migration: no protocol yet": [
-        *enter("A"),
-        _ANSWERED,
-        *enter("B"),
-        *sync("A"),
-        modern(),
-        Describe(),
-    ],
-    "migration: a subscription that can't be read": [
-        modern(),
-        *enter("A", malformed=True),
-    ],
-    "migration: empty groups give way": [
-        *enter("A"),
-        _ANSWERED,
-        CommitStep(topics={"x": (0,)}),
-        leave("A"),
-        modern(),
-        Describe(),
-        Fetch(),
-        Beat(member="M", epoch=-1),
-        Describe(),
-        *enter("B"),
-        _ANSWERED,
-        DescribeClassic(),
-        *sync("B"),
-        leave("B"),
-        DescribeClassic(),
-        Describe(),
-    ],
-    "migration: a consumer group takes in classic members": [
-        modern("M", names=("x", "y")),
-        *rejoin("A", protocol_type="connect"),
-        *rejoin("A", session_timeout_ms=1),
-        *rejoin("A", member_id="stranger", instance="i9"),
-        *rejoin("A", version=3, topics=("x", "y")),
-        *sync("A"),
-        Beat(member="M", owned=Owned.ASSIGNED),
-        *alive("A"),
-        *follow("A", topics=("x", "y")),
-        *_static("B", instances=_I, topics=("x",)),
-        *sync("B", instance="i2"),
-        *_static("D", instances=_I, topics=("x",)),
-        *alive("B", instance="i2"),
-        *alive("D", instance="i2"),
-        *alive("D", instance="i9"),
-        *sync("D", instance="i9"),
-        *sync("B", instance="i2"),
-        Remove(members=(Removed(instance="i2"),)),
-        Beat(member="M", owned=Owned.ASSIGNED),
-        Describe(),
-        CommitStep(member="A", topics={"x": (0,)}),
-        CommitStep(member="A", topics={"x": (0,)}, version=8),
     ],
 }
 """Those that take no time, unless the broker has a group wait for its first members."""
 
 TIMED: dict[str, list[Step]] = {
     "classic: time to join is over": [
-        *stable(rebalance_timeout_ms=_SHORT_MS),
-        *rejoin("A", rebalance_timeout_ms=_SHORT_MS),
-        Wait(ms=_SHORT_MS + _MARGIN_MS),
+        *stable(rebalance_timeout_ms=SHORT_MS),
+        *rejoin("A", rebalance_timeout_ms=SHORT_MS),
+        Wait(ms=SHORT_MS + MARGIN_MS),
         DescribeClassic(),
         *alive("A", "B"),
-        *sync("A", gives={"A": _EVERYTHING}),
+        *sync("A", gives={"A": EVERYTHING}),
     ],
     "classic: time to join is over for a leader": [
-        *stable(rebalance_timeout_ms=_SHORT_MS),
-        *enter("C", rebalance_timeout_ms=_SHORT_MS),
-        *rejoin("B", rebalance_timeout_ms=_SHORT_MS),
-        Wait(ms=_SHORT_MS + _MARGIN_MS),
+        *stable(rebalance_timeout_ms=SHORT_MS),
+        *enter("C", rebalance_timeout_ms=SHORT_MS),
+        *rejoin("B", rebalance_timeout_ms=SHORT_MS),
+        Wait(ms=SHORT_MS + MARGIN_MS),
         *alive("A", "B", "C"),
         DescribeClassic(),
     ],
     "classic: time to sync is over": [
-        *pair(rebalance_timeout_ms=_SHORT_MS),
+        *pair(rebalance_timeout_ms=SHORT_MS),
         *sync("B"),
-        Wait(ms=_SHORT_MS + _MARGIN_MS),
+        Wait(ms=SHORT_MS + MARGIN_MS),
         DescribeClassic(),
         *alive("A", "B"),
-        *rejoin("B", rebalance_timeout_ms=_SHORT_MS),
-        _ANSWERED,
-    ],
-    "migration: classic members keep nobody waiting": [
-        *enter("A", rebalance_timeout_ms=_SHORT_MS),
-        _ANSWERED,
-        *sync("A", gives={"A": _EVERYTHING}),
-        modern(),
-        *alive("A"),
-        Wait(ms=_SHORT_MS + _MARGIN_MS),
-        Describe(),
-        *alive("A"),
-        Beat(member="M", owned=Owned.ASSIGNED),
-        *enter("B", rebalance_timeout_ms=_SHORT_MS),
-        Wait(ms=_SHORT_MS + _MARGIN_MS),
-        Describe(),
+        *rejoin("B", rebalance_timeout_ms=SHORT_MS),
+        ANSWERED,
     ],
 }
 
@@ -614,25 +372,12 @@ SESSIONS: dict[str, list[Step]] = {
     ],
     "classic: a session of an id that was given out ends": [
         *enter("A"),
-        _ANSWERED,
+        ANSWERED,
         *sync("A"),
         *rejoin("B", session_timeout_ms=500),
         *rejoin("A", topics=("y",)),
         Wait(ms=800),
         DescribeClassic(),
-    ],
-    "migration: the last session of the newer protocol ends": [
-        Configure(values={"consumer.session.timeout.ms": "1000"}),
-        *enter("A"),
-        _ANSWERED,
-        *sync("A", gives={"A": _EVERYTHING}),
-        modern(),
-        *follow("A"),
-        Wait(ms=1_300),
-        DescribeClassic(),
-        *alive("A"),
-        *rejoin("A"),
-        *sync("A"),
     ],
 }
 """Those that need short sessions."""
@@ -644,14 +389,14 @@ def full(size: int) -> list[Step]:
     others = members[1:]
     return [
         *enter(members[0]),
-        _ANSWERED,
+        ANSWERED,
         *sync(members[0]),
         *(step for member in others for step in enter(member)),
         *rejoin(members[0]),
         *sync(*others),
         *sync(members[0]),
         *enter("Z"),
-        *_static("S", instances={"S": "i1"}),
+        *static("S", instances={"S": "i1"}),
         *rejoin(members[0]),
         *enter("Z"),
         DescribeClassic(),

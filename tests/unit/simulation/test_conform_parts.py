@@ -19,6 +19,7 @@ from fencepost.simulation.lab.conform.broker import Judge, neighbour
 from fencepost.simulation.lab.conform.deviations import DEVIATIONS
 from fencepost.simulation.lab.conform.equality import comparable, differing
 from fencepost.simulation.lab.conform.generate import generate
+from fencepost.simulation.lab.conform.generate_classic import generate_classic
 from fencepost.simulation.lab.conform.lockstep import Lockstep
 from fencepost.simulation.lab.conform.resolve import UNKNOWN_TOPIC_ID, ResolveContext
 from fencepost.simulation.lab.conform.rules import NAMES
@@ -47,12 +48,14 @@ DOCS = Path(__file__).parents[3] / "docs"
 class TestSchedules:
     def test_a_schedule_survives_json(self) -> None:
         for seed in range(20):
-            schedule = generate(f"t-{seed}", 1_000)
-            assert schedules_of(msgspec.json.encode(schedule), "it") == [schedule]
+            for schedule in (generate(f"t-{seed}", 1_000), generate_classic(f"t-{seed}", 0)):
+                assert schedules_of(msgspec.json.encode(schedule), "it") == [schedule]
 
     def test_a_seed_is_one_schedule(self) -> None:
         assert generate("7-1", 0) == generate("7-1", 0)
         assert generate("7-1", 0) != generate("7-2", 0)
+        assert generate_classic("7-1", 0) == generate_classic("7-1", 0)
+        assert generate_classic("7-1", 0) != generate_classic("7-2", 0)
 
     def test_defaults_are_left_out(self) -> None:
         assert msgspec.json.encode(Beat(member="A")) == b'{"type":"beat","member":"A"}'
@@ -69,7 +72,9 @@ class TestSchedules:
         ).changes_topics
 
     def test_short_sessions_are_waited_for_only_where_a_broker_allows_them(self) -> None:
-        quick = GroupCoordinatorConfig(group_consumer_min_session_timeout_ms=100)
+        quick = GroupCoordinatorConfig(
+            group_consumer_min_session_timeout_ms=100, group_min_session_timeout_ms=100
+        )
         names = {schedule.name for schedule in scripted(quick)}
         assert names - {s.name for s in scripted(GroupCoordinatorConfig())} == {
             "a session ends",
@@ -77,6 +82,9 @@ class TestSchedules:
             "a static member does not return",
             "a static member returns in time",
             "an expression matches nothing until sessions end",
+            "classic: a session ends",
+            "classic: a session of an id that was given out ends",
+            "migration: the last session of the newer protocol ends",
         }
 
     def test_a_group_is_filled_only_where_that_is_quick(self) -> None:
