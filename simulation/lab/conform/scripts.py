@@ -451,6 +451,13 @@ SCRIPTS: dict[str, list[Step]] = {
         Remove(members=(Removed(member="D"),), version=2),
         Describe(),
     ],
+    "a member prefers another assignor": [
+        join("A", "x"),
+        Beat(member="A", assignor="uniform"),
+        *confirm("A"),
+        join("B", "x", assignor="uniform"),
+        *confirm("A", "B"),
+    ],
     "the life of a group": [
         Describe(),
         DescribeClassic(),
