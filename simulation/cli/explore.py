@@ -43,6 +43,9 @@ def explore(
     static: Annotated[
         bool, Parameter(help="Members are static: their places wait for their next processes.")
     ] = False,
+    full: Annotated[
+        bool, Parameter(help="Take steps that commute in every order: more states, and the shortest ways.")
+    ] = False,
     max_states: Annotated[Count, Parameter(help="Stop after so many states.")] = 2_000_000,
     mutant: Annotated[str, Parameter(help="Put a known bug back: one that docs/invariants.md lists.")] = "",
     json: Json = False,
@@ -51,7 +54,7 @@ def explore(
 
     The cores of the coordinator and of the members are stepped as they are, without a loop or a network. Each
     state is judged by the invariants, and from each the group must be able to settle. What is wrong is shown
-    with the shortest way there.
+    with a way there. Steps that commute are taken in one order only.
     """
     from fencepost.simulation.lab.explorer.explore import explore as walk
     from fencepost.simulation.lab.explorer.roles import USUAL_FAULTS
@@ -68,6 +71,7 @@ def explore(
             faults=faults,
             kinds=[each.strip() for each in kinds.split(",")] if kinds else USUAL_FAULTS,
             static=static,
+            full=full,
             max_states=max_states,
             progress=advance,
         )
