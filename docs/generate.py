@@ -1,8 +1,9 @@
 """Writes the parts of the docs that the code knows best: machines, scenario keys, commands, traces.
 
 `make docs` runs it. A part lies between the lines `<!-- generated: NAME -->` and `<!-- end -->`. With
-`--examples` the commands of console blocks are run as well, and the blocks show what they print now; mutants
-are hunted, and their table shows what they are reported as.
+`--examples` the commands of console blocks are run as well, and the blocks show what they print now. Mutants
+are hunted, and their table shows what they are reported as. The library's scenarios run, and a page shows
+what they reach.
 """
 
 from __future__ import annotations
@@ -40,10 +41,11 @@ from fencepost.simulation.cli.commands import COMMANDS
 from fencepost.simulation.lab.clusters.compose import repository_services
 from fencepost.simulation.lab.conform.deviations import DEVIATIONS
 from fencepost.simulation.lab.conform.rules import NAMES
+from fencepost.simulation.lab.coverage import coverage_lines, library_coverage
 from fencepost.simulation.lab.hunt import hunt_all
 from fencepost.simulation.machines import markdown
+from fencepost.simulation.mutants.mutant import NOBODY
 from fencepost.simulation.mutants.registry import MUTANTS
-from fencepost.simulation.mutants.slips import NOBODY
 from fencepost.simulation.scenarios import sac, scenario, streams
 from fencepost.simulation.trace import schema
 
@@ -52,6 +54,8 @@ CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 NAMED_FILE = re.compile(r"^```toml\n(# ([\w-]+\.toml)\n.*?)^```$", re.DOTALL | re.MULTILINE)
 """A file that commands of its page read; its first line names it."""
 PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
+REACH = re.compile(r"(<!-- reached: library -->\n).*?(<!-- end -->)", re.DOTALL)
+"""What the library's scenarios reach: it takes a minute, and is renewed with the examples too."""
 HUNT = re.compile(r"(<!-- hunted: mutants -->\n).*?(<!-- end -->)", re.DOTALL)
 """What takes a while to find out: it is renewed with the examples."""
 COMPOSE_FILE = DOCS.parent / "docker-compose.yml"
@@ -240,14 +244,14 @@ PARTS: dict[str, Callable[[], str]] = {
 
 
 def mutants() -> Iterator[str]:
-    """The table of mutants, each hunted until it is caught."""
-    yield "| mutant | bug | what it does | seeds needed | reported as |"
+    """The table of mutants, each hunted with twenty seeds."""
+    yield "| mutant | bug | what it does | seeds that show it | reported as |"
     yield "|---|---|---|---|---|"
-    for name, result in hunt_all(20).items():
+    for name, result in hunt_all(range(20)).items():
         mutant = MUTANTS[name]
         bug = f"*{mutant.bug}*" if mutant.bug == NOBODY else mutant.bug
         by = ", ".join(f"`{invariant}`" for invariant in result.by if invariant in INVARIANTS)
-        yield f"| `{name}` | {bug} | {mutant.summary} | {result.seeds_needed} | {by} |"
+        yield f"| `{name}` | {bug} | {mutant.summary} | {result.hits} of {result.seeds} | {by} |"
 
 
 def renewed(text: str) -> str:
@@ -294,6 +298,9 @@ def main(arguments: Sequence[str]) -> int:
         if "--examples" in arguments:
             with TemporaryDirectory() as folder:
                 after = rerun(after, folder)
+            after = REACH.sub(
+                lambda match: "\n".join([match[1], *coverage_lines(library_coverage()), "", match[2]]), after
+            )
             after = HUNT.sub(lambda match: "\n".join([match[1], *mutants(), "", match[2]]), after)
         if after != before:
             page.write_text(after, encoding="utf-8")

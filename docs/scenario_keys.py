@@ -24,6 +24,7 @@ KEYS_WITHOUT_TEXT = {
     "Scenario.cluster": "A table, below.",
     "Scenario.network": "A table, below.",
     "Scenario.application": "A table, below.",
+    "Scenario.transactions": "A table, below.",
     "Scenario.steps": "Tables `[[steps]]`: what people do.",
     "Scenario.faults": "Tables `[[faults]]`: what goes wrong.",
     "SacScenario.protocol": "What tells such a file from others.",
@@ -201,6 +202,7 @@ def scenario_keys() -> Iterator[str]:
         "[cluster]": scenario.ScenarioCluster,
         "[network]": scenario.ScenarioNetwork,
         "[application]": scenario.ScenarioApplication,
+        "[transactions]": scenario.ScenarioTransactions,
     }
     yield from keys_by_table(scenario.Scenario, tables)
 

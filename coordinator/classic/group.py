@@ -7,9 +7,10 @@ Most of it is soft: a group changes through a whole round before anything is wri
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Mapping
 
-from fencepost.coordinator.classic import votes
+from fencepost.coordinator.assign.java_order import hash_map_order
 from fencepost.coordinator.classic.member import ClassicGroupMember
 from fencepost.coordinator.classic.states import CLASSIC_GROUP_TABLE, ClassicGroupEvent, ClassicGroupState
 from fencepost.coordinator.protocol.classic import (
@@ -142,8 +143,9 @@ class ClassicGroup:
         """Whether a member with these protocols can be in the group."""
         if self.state is _State.EMPTY:
             return bool(protocol_type) and bool(protocols)
-        return self.protocol_type == protocol_type and votes.offers_a_candidate(
-            protocols, self.offers, len(self.members)
+        # Every member must offer one of them.
+        return self.protocol_type == protocol_type and any(
+            self.offers.get(protocol.name, 0) == len(self.members) for protocol in protocols
         )
 
     def check_member(self, member_id: MemberId, instance_id: str | None) -> ClassicGroupMember:
@@ -245,8 +247,16 @@ class ClassicGroup:
         return True
 
     def protocol_of_next_generation(self) -> str:
-        """The protocol that the members would choose now."""
-        return votes.select_protocol(self.members.values(), self.offers)
+        """The protocol with the most votes: each member's is for the one it likes best of those all offer.
+
+        Of those with as many, the one that a Java hash map has first.
+
+        :raises ValueError: if the members have none in common.
+        """
+        common = {name for name, count in self.offers.items() if count == len(self.members)}
+        votes = Counter(member.vote(common) for member in self.members.values())
+        most = max(votes.values())
+        return next(name for name in hash_map_order(votes) if votes[name] == most)
 
     def next_generation(self, now_ms: int) -> None:
         """Begin a generation of those who are there; without members the group becomes empty."""

@@ -20,8 +20,6 @@ from fencepost.coordinator.protocol.transactions import (
     EPOCH_PER_TRANSACTION,
     AddOffsetsToTxnRequest,
     AddPartitionsToTxnRequest,
-    EndTxnRequest,
-    InitProducerIdRequest,
     MarkersWritten,
     TransactionEnded,
     WriteMarkers,
@@ -44,8 +42,6 @@ _RETRY_S = 0.02
 """How soon groups that are being loaded are told again of a transaction's end."""
 _ABORTABLE_FROM, _ADDED_BY_BROKER_FROM = 11, 12
 """Versions of Produce: the first that knows TRANSACTION_ABORTABLE, the first whose partitions are added."""
-_LAST_EPOCHS = 32_760
-"""From here on a producer id may run out of epochs with the next few transactions."""
 _RETRIABLE = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_COORDINATOR})
 
 
@@ -176,17 +172,10 @@ class TransactionCoordinators:
     def _process(self, request: Asks[_R]) -> _R:
         assert self._host is not None
         event: Any = request
-        if self._needs_id(event):
+        if self.coordinator.needs_producer_id(event):
             event = msgspec.structs.replace(event, next_producer_id=self._cluster.next_producer_id())
         reply: _R = self._host.process(event).reply
         return reply
-
-    def _needs_id(self, event: object) -> bool:
-        """Ids are drawn where one may be used: for a new transactional id, or when epochs run out."""
-        if not isinstance(event, InitProducerIdRequest | EndTxnRequest):
-            return False
-        known = self.coordinator.transactions.get(event.transactional_id or "")
-        return known is None or known.producer_epoch >= _LAST_EPOCHS
 
     def _end(self, effect: WriteMarkers) -> None:
         assert self._clock is not None

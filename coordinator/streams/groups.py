@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from fencepost.coordinator.assign.spec import may_assign_again
+from fencepost.coordinator.assign.tasks import sticky
 from fencepost.coordinator.config import GroupCoordinatorConfig, StreamsGroupSettings
 from fencepost.coordinator.epoch_groups import EpochGroups
 from fencepost.coordinator.kinds import GiveWay, GroupMember, ReportedMember, RequestHandler
@@ -27,7 +28,7 @@ from fencepost.coordinator.streams.heartbeat import StreamsHeartbeatContext, hea
 from fencepost.coordinator.streams.leaving import group_tombstones, removal_records
 from fencepost.coordinator.streams.soft import StreamsSoftState
 from fencepost.coordinator.streams.states import STREAMS_GROUP_TABLE, StreamsGroupMemberState
-from fencepost.coordinator.streams.target import compute_target
+from fencepost.coordinator.streams.target import TaskAssignor, compute_target
 from fencepost.coordinator.streams.topology import required_topics
 from fencepost.coordinator.streams.validation import check_request
 from fencepost.coordinator.timers import GroupTimerKind
@@ -39,7 +40,7 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
     `give_way` knows the groups of other kinds, by id: an empty classic group gives way to a streams group.
     """
 
-    __slots__ = ("_give_way", "soft")
+    __slots__ = ("_give_way", "assignor", "soft")
 
     soft: StreamsSoftState
 
@@ -52,6 +53,7 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
 
     def __init__(self, config: GroupCoordinatorConfig, give_way: GiveWay) -> None:
         self._give_way = give_way
+        self.assignor: TaskAssignor = sticky
         self.soft = StreamsSoftState(self._session_timeout_ms)
         super().__init__(config, lambda own: own.streams_settings(config))
 
@@ -97,7 +99,9 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
         around = StreamsHeartbeatContext(
             image=self.image,
             settings=self.settings(group_id),
+            assignor=self.assignor,
             max_size=self.config.group_streams_max_size,
+            release=self.config.release_version,
             now_ms=now_ms,
         )
         return heartbeat(group, self.soft, request, around, before)
@@ -124,7 +128,9 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
         reply = StreamsGroupHeartbeatResponse(
             member_id=request.member_id, member_epoch=request.member_epoch, status=()
         )
-        return Outcome(records=removal_records(group, (member.member_id,)), reply=reply)
+        return Outcome(
+            records=removal_records(group, (member.member_id,), self.config.release_version), reply=reply
+        )
 
     def describe(self, request: StreamsGroupDescribeRequest, now_ms: int) -> Outcome:
         """StreamsGroupDescribe: each group that was asked for, in that order."""
@@ -141,11 +147,11 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
         self, group: StreamsGroup, member_ids: Collection[MemberId], now_ms: int
     ) -> tuple[Record, ...]:
         """Return the records that remove members for good."""
-        return removal_records(group, member_ids)
+        return removal_records(group, member_ids, self.config.release_version)
 
     def raised(self, group: StreamsGroup) -> tuple[Record, ...]:
         """Return the record that raises the epoch of a group, and changes nothing else."""
-        return removal_records(group, ())
+        return removal_records(group, (), self.config.release_version)
 
     # What happens without a request
 
@@ -184,7 +190,13 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
             return NOTHING
         configs = group.last_assignment_configs
         target = compute_target(
-            group, None, configured, epoch=group.group_epoch, configs=configs, now_ms=now_ms
+            group,
+            None,
+            configured,
+            epoch=group.group_epoch,
+            configs=configs,
+            assignor=self.assignor,
+            now_ms=now_ms,
         )
         return Outcome(records=target.records)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import msgspec
 
 from fencepost.coordinator.assign.spec import may_assign_again
-from fencepost.coordinator.config import StreamsGroupSettings
+from fencepost.coordinator.config import ReleaseVersion, StreamsGroupSettings
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH
 from fencepost.coordinator.protocol.outcome import CreateInternalTopics, Effect, Outcome
 from fencepost.coordinator.protocol.records import Record
@@ -31,7 +31,12 @@ from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.coordinator.streams.partition_counts import broken
 from fencepost.coordinator.streams.reconcile import reconcile
 from fencepost.coordinator.streams.soft import StreamsGroupSoftState, StreamsSoftState
-from fencepost.coordinator.streams.target import NUM_STANDBY_REPLICAS, StreamsTarget, compute_target
+from fencepost.coordinator.streams.target import (
+    NUM_STANDBY_REPLICAS,
+    StreamsTarget,
+    TaskAssignor,
+    compute_target,
+)
 from fencepost.coordinator.streams.topology import (
     ConfiguredTopology,
     check_topology,
@@ -46,7 +51,9 @@ class StreamsHeartbeatContext(msgspec.Struct, frozen=True, kw_only=True):
 
     image: TopicsImage
     settings: StreamsGroupSettings
+    assignor: TaskAssignor
     max_size: int
+    release: ReleaseVersion
     now_ms: int
 
 
@@ -194,7 +201,15 @@ def _target(
         )
         return last
     configs = {NUM_STANDBY_REPLICAS: str(around.settings.num_standby_replicas)}
-    return compute_target(group, member, configured, epoch=epoch, configs=configs, now_ms=around.now_ms)
+    return compute_target(
+        group,
+        member,
+        configured,
+        epoch=epoch,
+        configs=configs,
+        assignor=around.assignor,
+        now_ms=around.now_ms,
+    )
 
 
 def _reply(
@@ -211,8 +226,14 @@ def _reply(
     :raises ProtocolError: UNKNOWN_SERVER_ERROR where Kafka can't tell what is at which endpoint.
     """
     soft = step.soft
-    shown = request.member_epoch == JOIN_EPOCH or old.assigned != new.assigned
-    if shown and new.user_endpoint is not None:
+    changed = old.assigned != new.assigned
+    shown = request.member_epoch == JOIN_EPOCH or changed
+    if step.around.release is ReleaseVersion.V4_3:
+        is_news = shown
+    else:
+        # A member that joins again with what it had is no news any more.
+        is_news = changed or old.user_endpoint != new.user_endpoint
+    if is_news and new.user_endpoint is not None:
         soft.endpoint_epoch += 1
     endpoints = None
     if soft.endpoint_epoch != request.endpoint_information_epoch:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from fencepost.coordinator.config import ReleaseVersion
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.streams_records import (
@@ -12,21 +13,32 @@ from fencepost.coordinator.protocol.streams_records import (
     StreamsGroupMetadataKey,
     StreamsGroupTargetAssignmentMemberKey,
     StreamsGroupTargetAssignmentMetadataKey,
+    StreamsGroupTargetAssignmentMetadataValue,
     StreamsGroupTopologyKey,
 )
 from fencepost.coordinator.streams.group import StreamsGroup
 
 
-def removal_records(group: StreamsGroup, member_ids: Collection[MemberId]) -> tuple[Record, ...]:
-    """The records that remove members, and raise the group epoch once for all of them."""
+def removal_records(
+    group: StreamsGroup, member_ids: Collection[MemberId], release: ReleaseVersion
+) -> tuple[Record, ...]:
+    """The records that remove members, and raise the group epoch once for all of them.
+
+    From Kafka 4.4 on a group that loses its last member has the target of its epoch: none is to be computed.
+    """
+    epoch = group.group_epoch + 1
     gone = [record for member_id in member_ids for record in member_tombstones(group.group_id, member_id)]
     raised = group.metadata_record(
-        group.group_epoch + 1,
+        epoch,
         group.metadata_hash,
         group.validated_topology_epoch,
         group.last_assignment_configs,
     )
-    return (*gone, raised)
+    if release is ReleaseVersion.V4_3 or not member_ids or len(member_ids) < len(group.members):
+        return (*gone, raised)
+    # As of time 0, as in a new group: the next target waits for nothing.
+    target = StreamsGroupTargetAssignmentMetadataValue(epoch, 0)
+    return (*gone, raised, Record(StreamsGroupTargetAssignmentMetadataKey(group.group_id), target))
 
 
 def member_tombstones(group_id: str, member_id: MemberId) -> tuple[Record, ...]:

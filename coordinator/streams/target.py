@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import TypeAlias
 
 import msgspec
 
 from fencepost.coordinator.assign.java_order import timeline_order
-from fencepost.coordinator.assign.tasks import TaskGroupSpec, TaskMember, sticky
+from fencepost.coordinator.assign.tasks import TaskGroupSpec, TaskMember
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.streams import NO_TASKS, Tasks
@@ -22,6 +23,7 @@ from fencepost.coordinator.streams.member import StreamsGroupMember
 from fencepost.coordinator.streams.topology import ConfiguredTopology
 
 NUM_STANDBY_REPLICAS = "num.standby.replicas"
+TaskAssignor: TypeAlias = Callable[[TaskGroupSpec], Mapping[MemberId, Tasks]]
 
 
 class StreamsTarget(msgspec.Struct, frozen=True):
@@ -39,6 +41,7 @@ def compute_target(
     *,
     epoch: int,
     configs: Mapping[str, str],
+    assignor: TaskAssignor,
     now_ms: int,
 ) -> StreamsTarget:
     """A new target for the group, in which `member`, if any, takes the place of what the group knows of it.
@@ -51,7 +54,7 @@ def compute_target(
     }
     if member is not None:
         members[member.member_id] = member
-    answer = _assigned(group, members, topology, configs)
+    answer = _assigned(group, members, topology, configs, assignor)
     records = []
     for member_id in sorted(answer):
         if group.targets.get(member_id) != answer[member_id]:
@@ -72,11 +75,12 @@ def _assigned(
     members: Mapping[MemberId, StreamsGroupMember],
     topology: ConfiguredTopology,
     configs: Mapping[str, str],
-) -> dict[MemberId, Tasks]:
+    assignor: TaskAssignor,
+) -> Mapping[MemberId, Tasks]:
     if not topology.is_ready or topology.subtopologies is None:
         return dict.fromkeys(members, NO_TASKS)
     subtopologies = topology.subtopologies
-    return sticky(
+    return assignor(
         TaskGroupSpec(
             members={
                 member_id: TaskMember(member.process_id, group.target(member_id))

@@ -49,6 +49,11 @@ class TransactionConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 _S, _E = TransactionState, TransactionEvent
 
+_LAST_EPOCHS = 32_760
+"""From here on a producer id may run out of epochs with the next few transactions."""
+_LOOK_AGAIN_MS = 10_000
+"""Kafka's default for transaction.abort.timed.out.transaction.cleanup.interval.ms."""
+
 TransactionRequest: TypeAlias = (
     InitProducerIdRequest | AddPartitionsToTxnRequest | AddOffsetsToTxnRequest | EndTxnRequest
 )
@@ -117,10 +122,30 @@ class TransactionCoordinator:
             self.apply(record)
 
     def not_written(
-        self, event: TransactionRequest, outcome: TransactionOutcome, code: ErrorCode, now_ms: int
+        self,
+        event: TransactionRequest | MarkersWritten | DeadlineReached,
+        outcome: TransactionOutcome,
+        code: ErrorCode,
+        now_ms: int,
     ) -> TransactionOutcome:
-        """Return the outcome in place of one that could not be written: nothing happened."""
+        """Return the outcome in place of one that could not be written: nothing happened.
+
+        A timer that ran is set again, as what it was to end is still there.
+        """
+        if isinstance(event, DeadlineReached):
+            for record in outcome.records:
+                self._timers.set(record.key.transactional_id, now_ms + _LOOK_AGAIN_MS)
         return TransactionOutcome(reply=refusal(event, ErrorCode.COORDINATOR_NOT_AVAILABLE))
+
+    def needs_producer_id(self, event: object) -> bool:
+        """Return whether the event may need an id that no producer has: its `next_producer_id`.
+
+        That is so for a new transactional id, and when epochs run out.
+        """
+        if not isinstance(event, InitProducerIdRequest | EndTxnRequest):
+            return False
+        known = self._transactions.get(event.transactional_id or "")
+        return known is None or known.producer_epoch >= _LAST_EPOCHS
 
     def replay(self, records: Iterable[TransactionRecord]) -> tuple[WriteMarkers, ...]:
         """Load a journal; the markers of transactions whose end was decided and perhaps not carried out."""

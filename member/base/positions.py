@@ -304,7 +304,8 @@ class Positions:
         if token != self.fetch_in_flight:
             return None
         self.fetch_in_flight = None
-        if response.error_code is not ErrorCode.NONE:
+        if response.error_code is not ErrorCode.NONE or response.unstable:
+            # All that was asked for is needed, and an open transaction may still move some of it (KIP-447).
             self.retry_at_ms = now_ms + self.backoff.next_ms()
             return []
         self.backoff.reset()

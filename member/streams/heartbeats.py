@@ -17,11 +17,13 @@ from fencepost.coordinator.protocol.ids import JOIN_EPOCH, TopicId
 from fencepost.coordinator.protocol.machine import StateTable
 from fencepost.coordinator.protocol.streams import (
     NO_TASK_IDS,
+    Endpoint,
     Status,
     StatusCode,
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
     Subtopology,
+    TaskIds,
     TopicInfo,
     Topology,
 )
@@ -50,13 +52,29 @@ _NOT_READY = (
 class StreamsHeartbeats:
     """One member's translation: topics in the application's order, and what the group last said of itself.
 
-    `changelogs` names the changelog of each topic's stores, where they have one.
+    `changelogs` names the changelog of each topic's stores, where they have one; at `endpoint` the process
+    answers interactive queries.
     """
 
-    __slots__ = ("_endpoint_epoch", "_process_id", "_topology", "asks_for_shutdown", "names", "statuses")
+    __slots__ = (
+        "_confirms",
+        "_endpoint",
+        "_endpoint_epoch",
+        "_owned",
+        "_passive",
+        "_process_id",
+        "_topology",
+        "asks_for_shutdown",
+        "names",
+        "statuses",
+    )
 
     def __init__(
-        self, topics: Sequence[str], process_id: str, changelogs: Mapping[str, str] | None = None
+        self,
+        topics: Sequence[str],
+        process_id: str,
+        changelogs: Mapping[str, str] | None = None,
+        endpoint: Endpoint | None = None,
     ) -> None:
         self.names: Mapping[TopicId, str] = {str(number): topic for number, topic in enumerate(topics)}
         """Topics by the ids of their subtopologies, which stand for topic ids in the member's machine."""
@@ -77,6 +95,13 @@ class StreamsHeartbeats:
             ),
         )
         self._endpoint_epoch = -1
+        self._endpoint = endpoint
+        self._owned: TaskIds | None = None
+        """The active tasks that the last request with any listed."""
+        self._passive: tuple[TaskIds, TaskIds] = NO_TASK_IDS, NO_TASK_IDS
+        """The standby and warm-up tasks that the group gave last: nothing is done about them."""
+        self._confirms = False
+        """Those changed, and no request since has said that the member owns none."""
 
     @property
     def group_is_ready(self) -> bool:
@@ -92,6 +117,10 @@ class StreamsHeartbeats:
         """What goes to the coordinator in place of this."""
         joins = request.member_epoch == JOIN_EPOCH
         owned = request.topic_partitions
+        if owned is not None:
+            self._owned = owned
+        elif self._confirms:
+            owned = self._owned
         return StreamsGroupHeartbeatRequest(
             group_id=request.group_id,
             member_id=request.member_id,
@@ -105,6 +134,7 @@ class StreamsHeartbeats:
             standby_tasks=None if owned is None else NO_TASK_IDS,
             warmup_tasks=None if owned is None else NO_TASK_IDS,
             process_id=self._process_id if joins else None,
+            user_endpoint=self._endpoint if joins else None,
             shutdown_application=self.asks_for_shutdown,
             client_id=request.client_id,
         )
@@ -115,6 +145,12 @@ class StreamsHeartbeats:
             self._endpoint_epoch = response.endpoint_information_epoch
             if response.status is not None:
                 self.statuses = response.status
+            tasks = response.tasks
+            if tasks is None:
+                self._confirms = False
+            elif (tasks.standby, tasks.warmup) != self._passive:
+                self._passive = tasks.standby, tasks.warmup
+                self._confirms = True
         return ConsumerGroupHeartbeatResponse(
             error_code=response.error_code,
             error_message=response.error_message,

@@ -11,6 +11,7 @@ from __future__ import annotations
 import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
+from statistics import NormalDist
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import msgspec
@@ -257,3 +258,15 @@ T = TypeVar("T")
 def nearest_rank(ordered: Sequence[T], share: float) -> T:
     """The least of the ordered values, one or more, that this share of them, 0 to 1, does not exceed."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
+
+
+def share_interval(hits: int, tries: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
+    """Return the interval of a share of which `hits` of `tries` were seen (Wilson); 0 to 1 without tries."""
+    if not tries:
+        return 0.0, 1.0
+    z = NormalDist().inv_cdf((1 + confidence) / 2)
+    share, square = hits / tries, z * z
+    middle = share + square / (2 * tries)
+    half = z * math.sqrt(share * (1 - share) / tries + square / (4 * tries * tries))
+    whole = 1 + square / tries
+    return max(0.0, (middle - half) / whole), min(1.0, (middle + half) / whole)

@@ -14,19 +14,28 @@ from fencepost.simulation.checkers.claims import OneClaimant
 from fencepost.simulation.checkers.classic import ClassicGroupsChecker
 from fencepost.simulation.checkers.classic_members import ClassicMembers
 from fencepost.simulation.checkers.coordination import Coordination, ObservedCoordination
+from fencepost.simulation.checkers.leaving import Leaving
 from fencepost.simulation.checkers.liveness import Liveness
 from fencepost.simulation.checkers.members import Callbacks, Transitions
+from fencepost.simulation.checkers.polls import PollConsequences
 from fencepost.simulation.checkers.records import Records
 from fencepost.simulation.checkers.requests import Requests
+from fencepost.simulation.checkers.retries import Retries
+from fencepost.simulation.checkers.transactions import Transactions
 
 
-def all_checkers(protocols: Container[str] = ("consumer", "classic")) -> list[Checker]:
+def all_checkers(
+    protocols: Container[str] = ("consumer", "classic"), *, transactions: bool = False
+) -> list[Checker]:
     """New checkers, in the order in which they look at an event; each set observes one run.
 
-    Checkers of classic members are for worlds that have some: `protocols` are all that members speak.
+    Checkers of classic members, and of transactions, are for worlds that have some: `protocols` are all that
+    members speak.
     """
-    of_classic_members = [ClassicMembers()] if "classic" in protocols else []
-    return [Coordination(), ClassicGroupsChecker(), *_of_members(), *of_classic_members]
+    some: list[Checker] = [ClassicMembers()] if "classic" in protocols else []
+    if transactions:
+        some.append(Transactions())
+    return [Coordination(), ClassicGroupsChecker(), *_of_members(), *some]
 
 
 def real_checkers() -> list[Checker]:
@@ -42,5 +51,7 @@ def real_checkers() -> list[Checker]:
 
 def _of_members() -> list[Checker]:
     records = Records()
-    requests = Requests(records.on_commit_request)
-    return [OneClaimant(), Transitions(), Callbacks(), requests, records, Liveness(records.is_processing)]
+    polls, leaving, retries = PollConsequences(records), Leaving(), Retries()
+    requests = Requests(records, polls, leaving, retries)
+    liveness = Liveness(records.is_processing)
+    return [OneClaimant(), Transitions(), Callbacks(), requests, records, polls, leaving, retries, liveness]

@@ -33,6 +33,9 @@ def _yes(note: str) -> RealJudgement:
 _REQUEST: Final = _no("Requests to the broker are in no record.")
 _NO_STREAMS: Final = _no("A Kafka broker has no streams with single active consumers.")
 _NO_CLASSIC: Final = _no("The members of a real run speak the protocol of KIP-848.")
+_NO_POLLS: Final = _no("When applications poll is in no record.")
+_NO_TRANSACTIONS: Final = _no("The members of a real run have no transactional producers.")
+_CLIENTS_ONLY: Final = _no("A streams group on real brokers is watched through its clients.")
 _OWN_MEMBERS: Final = _yes("Of members that are fencepost's own; others do not show it.")
 
 _BY_NAME: Final[Mapping[str, RealJudgement]] = {
@@ -45,7 +48,13 @@ _BY_NAME: Final[Mapping[str, RealJudgement]] = {
     "target-balanced": _yes("Ranges except of topics that changed within the second before."),
     "target-sticky": _yes("Except of topics that changed within the second before."),
     "timers-armed": _no("Timers are in no record."),
+    "gone-members": _yes("At the end of a run: when a member was heard is in no record."),
+    "members-kept": _no("When a member was heard is in no record."),
+    "epoch-caused": _yes("That there is a cause; several changes may be seen as one."),
+    "target-due": _no("An assignor that runs in the background takes its own time."),
+    "heartbeat-reconciles": _REQUEST,
     "metadata-hash": _no("Kafka's digest is its own (XXH3), and private to its journal."),
+    "expressions-resolved": _REQUEST,
     "bounded-memory": _yes("What the journal keeps of members; timers and contacts are in no record."),
     "reply-equals-state": _yes("Of replies that members report: epoch and partitions are on record."),
     "assignment-present": _REQUEST,
@@ -53,9 +62,27 @@ _BY_NAME: Final[Mapping[str, RealJudgement]] = {
     "failed-changes-nothing": _REQUEST,
     "heartbeat-answers": _REQUEST,
     "commit-fenced": _REQUEST,
+    "commit-recorded": _REQUEST,
+    "told-equals-state": _REQUEST,
+    "admin-changes": _REQUEST,
     "offsets-kept": _yes("Except while topics change."),
     "fetch-equals-commit": _REQUEST,
+    "offsets-advance": _no("Who committed is in no record."),
     "streams-shutdown-reaches": _yes("From the first client on that the group told."),
+    "streams-one-owner": _CLIENTS_ONLY,
+    "streams-reconciles": _CLIENTS_ONLY,
+    "streams-epochs": _CLIENTS_ONLY,
+    "streams-target": _CLIENTS_ONLY,
+    "streams-sticky": _CLIENTS_ONLY,
+    "streams-standby": _CLIENTS_ONLY,
+    "streams-topics": _CLIENTS_ONLY,
+    "streams-answers": _CLIENTS_ONLY,
+    "streams-replies": _CLIENTS_ONLY,
+    "streams-sessions": _CLIENTS_ONLY,
+    "streams-delays": _CLIENTS_ONLY,
+    "streams-bookkeeping": _CLIENTS_ONLY,
+    "streams-commits": _CLIENTS_ONLY,
+    "streams-endpoints": _CLIENTS_ONLY,
     "journal-replay": _yes("Each record can follow those before it."),
     "transitions": _yes("Of groups after each outcome, and of members that are fencepost's own."),
     "one-in-flight": _OWN_MEMBERS,
@@ -63,10 +90,28 @@ _BY_NAME: Final[Mapping[str, RealJudgement]] = {
     "request-fields": _OWN_MEMBERS,
     "owned-honest": _OWN_MEMBERS,
     "epoch-as-answered": _OWN_MEMBERS,
+    "retries-back-off": _OWN_MEMBERS,
+    "searches-anew": _no("When a member looks for its coordinator is in no record."),
+    "subscription-told": _no("What processes were told to subscribe to last is in no record."),
+    "gives-up-rightly": _OWN_MEMBERS,
+    "reconciles-on": _NO_POLLS,
+    "leaves-told": _OWN_MEMBERS,
+    "fenced-returns": _no("How late a busy machine lets a process go on is no fault of the process."),
+    "starts-at-committed": _no("When a member asked for offsets is in no record."),
+    "commits-go-on": _NO_POLLS,
+    "commits-end": _NO_POLLS,
+    "errors-raised": _NO_POLLS,
+    "poll-timeouts": _NO_POLLS,
+    "partitions-read": _NO_POLLS,
     "heartbeats-go-on": _no("How late a busy machine lets a process send is no fault of the process."),
 }
 
-_BY_FAMILY: Final[Mapping[str, RealJudgement]] = {"classic-": _NO_CLASSIC, "sac-": _NO_STREAMS}
+_BY_FAMILY: Final[Mapping[str, RealJudgement]] = {
+    "classic-": _NO_CLASSIC,
+    "sac-": _NO_STREAMS,
+    "transaction-": _NO_TRANSACTIONS,
+    "exactly-once": _NO_TRANSACTIONS,
+}
 """By how the names begin."""
 
 
@@ -108,6 +153,16 @@ _ALL: Final = (
         "epochs-monotone",
         "Group and target epochs never fall; a member's falls only to -2.",
         "KIP-848, Group Epoch, Member Epoch",
+    ),
+    Invariant(
+        "epoch-caused",
+        "The group epoch is raised by one for a change of what targets depend on, and for nothing else.",
+        "KIP-848, Group Epoch, Static Membership",
+    ),
+    Invariant(
+        "subscription-raises-epoch",
+        "A member that gives other names, or gives up its pattern, raises the group epoch.",
+        "KIP-848, Group Epoch; KAFKA-19899",
     ),
     Invariant(
         "epochs-ordered",
@@ -157,13 +212,18 @@ _ALL: Final = (
     ),
     Invariant(
         "target-balanced",
-        "With equal subscriptions target sizes differ by one at most; range keeps its ranges.",
+        "No owner of a topic has two partitions more than another subscriber; range keeps its ranges.",
         "KIP-848, Assignors",
     ),
     Invariant(
         "target-sticky",
-        "The uniform assignor never takes a partition from a member to give it another.",
+        "The uniform assignor takes a partition from a member only for the sake of balance.",
         "KIP-848, Assignors",
+    ),
+    Invariant(
+        "target-due",
+        "A target is for the newest epoch, made with the first heartbeat after the assignment interval.",
+        "KIP-848, Target Assignment; KIP-1263",
     ),
     Invariant(
         "static-bijection", "Instance ids and static members name each other, one to one.", "KAFKA-20747"
@@ -172,6 +232,11 @@ _ALL: Final = (
         "timers-armed",
         "Each member has a session timer, each UNREVOKED one a rebalance timer of its epoch.",
         "KIP-848, Member Session Management",
+    ),
+    Invariant(
+        "members-kept",
+        "A member is removed when it leaves, or when its session or rebalance timeout has passed.",
+        "KIP-848, Member Session Management, Rebalance Timeout",
     ),
     Invariant(
         "empty-group",
@@ -186,6 +251,11 @@ _ALL: Final = (
     Invariant(
         "regexes-subscribed",
         "Resolved regular expressions are ones that members subscribe to.",
+        "KIP-848, Regular Expressions",
+    ),
+    Invariant(
+        "expressions-resolved",
+        "Expressions are resolved to the topics that match, in time, and not more often than they may be.",
         "KIP-848, Regular Expressions",
     ),
     Invariant(
@@ -220,13 +290,79 @@ _ALL: Final = (
         "KIP-848, Member Epoch; KAFKA-19233",
     ),
     Invariant(
+        "heartbeat-reconciles",
+        "A heartbeat takes its member as far towards the target as other members allow.",
+        "KIP-848, Reconciliation of the group",
+    ),
+    Invariant(
         "commit-fenced",
         "A commit or fetch by a removed or stale member is refused, any other is not.",
         "KIP-848, Offset Commit; KIP-1251",
     ),
+    Invariant(
+        "offsets-advance",
+        "A member never commits an offset before one that it has committed already.",
+        "KIP-848, Offset Commit",
+    ),
+    Invariant(
+        "commit-recorded",
+        "What is accepted of a commit is on record as it was sent, at the time of the commit.",
+        "KIP-848, Offset Commit",
+    ),
     Invariant("offsets-kept", "No committed offset of a subscribed topic disappears.", "KIP-848, Offsets"),
     Invariant(
         "fetch-equals-commit", "An offset fetch answers what was committed last.", "KIP-848, OffsetFetch"
+    ),
+    Invariant(
+        "told-equals-state",
+        "Lists and descriptions tell each group, its epochs, members and partitions as they are.",
+        "KIP-848, ConsumerGroupDescribe, ListGroups; KAFKA-20431",
+    ),
+    Invariant(
+        "admin-changes",
+        "Requests of administrators remove exactly what they name, or are refused with the right error.",
+        "KIP-848, DeleteGroups, OffsetDelete; KIP-345",
+    ),
+    # Transactions.
+    Invariant(
+        "transaction-offsets",
+        "Exactly the staged offsets of a committed transaction count, once; of an aborted one none does.",
+        "KIP-98, KIP-447",
+    ),
+    Invariant(
+        "transaction-staged",
+        "Staged offsets stay until their transaction ends: nothing expires, and a failover loses none.",
+        "KIP-447, KIP-98",
+    ),
+    Invariant(
+        "transaction-stable-fetch",
+        "A fetch of stable offsets names exactly those that an open transaction may change.",
+        "KIP-447",
+    ),
+    Invariant(
+        "transaction-fenced",
+        "A producer that was replaced is refused, with the one right error; the newest one is not.",
+        "KIP-98, KIP-360, KIP-890",
+    ),
+    Invariant(
+        "transaction-epochs",
+        "No two producers get the same id and epoch, and epochs never fall.",
+        "KIP-360, KIP-890",
+    ),
+    Invariant(
+        "transaction-decided",
+        "A transaction commits only if its producer asks; what is decided reaches its group, and stays.",
+        "KIP-98, Transaction Coordinator",
+    ),
+    Invariant(
+        "transaction-ends",
+        "A transaction is aborted after its timeout, not before, and leaves nothing staged.",
+        "KIP-98, Transaction Timeout",
+    ),
+    Invariant(
+        "exactly-once",
+        "Over all committed transactions each record counts once: none twice, and none is skipped.",
+        "KIP-129, KIP-447",
     ),
     # The journal.
     Invariant(
@@ -302,6 +438,71 @@ _ALL: Final = (
         "KAFKA-18641",
     ),
     Invariant(
+        "retries-back-off",
+        "A member whose requests fail waits longer and longer before it tries again.",
+        "KIP-580; KAFKA-19813, KAFKA-20253",
+    ),
+    Invariant(
+        "searches-anew",
+        "A member that asked a broker which is not the coordinator looks for it before it sends anything.",
+        "Kafka's group protocol, FindCoordinator",
+    ),
+    Invariant(
+        "subscription-told",
+        "Once faults end the coordinator has each subscription as its application has it.",
+        "KIP-848, ConsumerGroupHeartbeat",
+    ),
+    Invariant(
+        "leaves-told",
+        "A member that closes, unsubscribes or does not poll tells its coordinator that it leaves.",
+        "KIP-848, Member Epoch; KIP-1092",
+    ),
+    Invariant(
+        "fenced-returns",
+        "A member that was fenced joins again as soon as its on_lost callback has ended.",
+        "KIP-848, Client States",
+    ),
+    Invariant(
+        "gives-up-rightly",
+        "A member stops for good only after an error that neither a retry nor a join mends.",
+        "KIP-848, Client States",
+    ),
+    Invariant(
+        "reconciles-on",
+        "A member whose application polls does not stop on its way to its target.",
+        "KIP-848, Reconciliation of the group",
+    ),
+    Invariant(
+        "starts-at-committed",
+        "A new owner of a partition reads on at the committed offset.",
+        "KIP-848, Offset Commit",
+    ),
+    Invariant(
+        "commits-go-on",
+        "With auto-commit what is processed is committed an interval later, if the member polls.",
+        "KIP-848, Committing Offsets; enable.auto.commit",
+    ),
+    Invariant(
+        "commits-end",
+        "A commit that an application waits for ends within default.api.timeout.ms.",
+        "KAFKA-10489; Kafka's consumer, commitSync",
+    ),
+    Invariant(
+        "errors-raised",
+        "That a callback raised is raised by a poll of its application.",
+        "KIP-848, Rebalance Listener",
+    ),
+    Invariant(
+        "poll-timeouts",
+        "A member leaves for want of polls once max.poll.interval.ms is over, and not before.",
+        "KIP-62; KIP-848, Consumer Heartbeats",
+    ),
+    Invariant(
+        "partitions-read",
+        "While its application polls, a member hands over records of all that it owns.",
+        "Kafka's consumer, poll",
+    ),
+    Invariant(
         "at-least-once", "No record is skipped between two owners, or by one.", "KIP-848, Offset Commit"
     ),
     # The end.
@@ -362,6 +563,66 @@ _ALL: Final = (
         "sac-settled",
         "Once faults end each group has one active consumer, the right one, and it knows.",
         "RabbitMQ's stream coordinator, Single Active Consumer",
+    ),
+    Invariant(
+        "sac-cause",
+        "A consumer's state changes only by what can change it, and then it does.",
+        "RabbitMQ's stream coordinator, Single Active Consumer",
+    ),
+    Invariant(
+        "sac-choice",
+        "A group that can choose has an active consumer at once, and the right one.",
+        "RabbitMQ's stream coordinator, Single Active Consumer",
+    ),
+    Invariant(
+        "sac-told",
+        "Whoever becomes active, or is to step down, is told so once, and nobody else is told anything.",
+        "RabbitMQ's stream coordinator, Single Active Consumer",
+    ),
+    Invariant(
+        "sac-watched",
+        "Connections with consumers, and their nodes, are watched, and asked when their node is back.",
+        "RabbitMQ's stream coordinator, monitors",
+    ),
+    Invariant(
+        "sac-replies",
+        "A command is answered by what the group is; one that is refused has a reason, and changes nothing.",
+        "RabbitMQ's stream coordinator, commands",
+    ),
+    Invariant(
+        "sac-derived",
+        "What is kept of connections, nodes and timers is what the groups say of them.",
+        "RabbitMQ's stream coordinator, its index of connections",
+    ),
+    Invariant(
+        "sac-timeout",
+        "A lost connection is forgotten after the disconnected timeout, neither before nor later.",
+        "RabbitMQ's stream coordinator, noconnection management",
+    ),
+    Invariant(
+        "sac-unblocked",
+        "No group with a connected consumer is without an active one beyond the timeouts that there are.",
+        "RabbitMQ's stream coordinator, Single Active Consumer",
+    ),
+    Invariant(
+        "sac-callbacks",
+        "An application is told of each activation, step-down and loss, one at a time.",
+        "RabbitMQ's stream protocol, ConsumerUpdate",
+    ),
+    Invariant(
+        "sac-answers",
+        "Each update is answered once, in its order, and only when it is so.",
+        "RabbitMQ's stream protocol, ConsumerUpdate",
+    ),
+    Invariant(
+        "sac-records",
+        "An active consumer goes on behind the stored offset, and gets every message, in order and soon.",
+        "RabbitMQ's stream protocol, ConsumerUpdate, Credit",
+    ),
+    Invariant(
+        "sac-prompt",
+        "A consumer connects, calls back and closes in its time, and gives nothing up without a reason.",
+        "RabbitMQ's stream protocol; KIP-580",
     ),
     # Streams applications.
     Invariant(
@@ -433,6 +694,76 @@ _ALL: Final = (
         "streams-settles",
         "Once faults end clients run, and the group has exactly their threads as members.",
         "KIP-1071, Reconciliation",
+    ),
+    Invariant(
+        "streams-one-owner",
+        "No active task is assigned to, or still to be given up by, two members.",
+        "KIP-1071, Reconciliation",
+    ),
+    Invariant(
+        "streams-reconciles",
+        "A member gets what is free of its target, and gives up the rest first.",
+        "KIP-1071, Reconciliation",
+    ),
+    Invariant(
+        "streams-epochs",
+        "The group epoch is raised once for each cause and for nothing else; a member's never falls.",
+        "KIP-1071, Group Epoch",
+    ),
+    Invariant(
+        "streams-target",
+        "A target has each task active once, and nobody with more than its share.",
+        "KIP-1071, Assignors",
+    ),
+    Invariant(
+        "streams-sticky",
+        "A member keeps its tasks up to its share; nothing moves where nothing changed.",
+        "KIP-1071, Assignors",
+    ),
+    Invariant(
+        "streams-standby",
+        "Each task with state stands by in as many other processes as configured, or as there are.",
+        "KIP-1071, Assignors; KAFKA-20899",
+    ),
+    Invariant(
+        "streams-topics",
+        "Internal topics that are missing are created, all of them and no others.",
+        "KIP-1071, Topology Configuration",
+    ),
+    Invariant(
+        "streams-answers",
+        "A heartbeat is accepted, or refused with the one right error, and then changes nothing.",
+        "KIP-1071, Heartbeat; KAFKA-19233",
+    ),
+    Invariant(
+        "streams-replies",
+        "A reply tells the stored epoch, the tasks when they changed, and what holds of the group.",
+        "KIP-1071, Heartbeat",
+    ),
+    Invariant(
+        "streams-sessions",
+        "A member is removed when it leaves or its time is over, neither before nor later.",
+        "KIP-1071, Member Session Management",
+    ),
+    Invariant(
+        "streams-delays",
+        "The first target waits for the initial delay, the next ones for the interval, and no longer.",
+        "KIP-1071, Initial Rebalance Delay; KIP-1263",
+    ),
+    Invariant(
+        "streams-bookkeeping",
+        "What is kept of members, their timers and their tasks' processes is what the group says.",
+        "KIP-1071; KAFKA-19862",
+    ),
+    Invariant(
+        "streams-commits",
+        "A member commits at its epoch, or for tasks that it has had since; it fetches what was committed.",
+        "KIP-1071, Offset Commit; KIP-1251",
+    ),
+    Invariant(
+        "streams-endpoints",
+        "The map of endpoints tells what each process has, and comes to whoever has an older one.",
+        "KIP-1071, Interactive Queries",
     ),
 )
 

@@ -21,7 +21,8 @@ from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.classic.assignors import ASSIGNORS
 from fencepost.member.classic.states import ClassicMemberState as S
 from fencepost.simulation.checkers.base import NOTHING, Checker, Finding, as_set, joined, shown_names, without
-from fencepost.simulation.checkers.requests import NEVER, patience_us
+from fencepost.simulation.checkers.requests import AFTER_FAILURE_US, NEVER, patience_us
+from fencepost.simulation.kernel.observers import MembersWorldView
 
 _COOPERATIVE: Final = frozenset(name for name, make in ASSIGNORS.items() if make().cooperative)
 _BEATING: Final = (S.UNJOINED, S.COMPLETING_REBALANCE, S.STABLE)
@@ -54,7 +55,7 @@ class ClassicSender:
             self.in_flight.clear()  # the answers belong to a membership that is over
         if state not in _BEATING or not self.generation:
             self.late_us = NEVER
-        elif state is S.COMPLETING_REBALANCE:
+        elif state is S.COMPLETING_REBALANCE or (self.late_us == NEVER and not self.searches):
             self.late_us = now_us + self.patience_us
 
     def callback(self, kind: str, phase: str, partitions: Iterable[TopicPartition]) -> None:
@@ -65,13 +66,24 @@ class ClassicSender:
         elif kind != "assigned" and phase == "end":
             self.owned = without(self.owned, chosen)
 
-    def search(self) -> None:
-        """It looks for the coordinator, and can't send to it until it has found it."""
+    def search(self, timeout_us: int, now_us: int) -> Iterator[Finding]:
+        """It looks for the coordinator, and can't send to it until it has found it; within `timeout_us`."""
+        yield from self.silent(now_us)
         self.searches = True
         self.late_us = NEVER
+        if self.state in _BEATING and self.generation:
+            self.late_us = now_us + timeout_us * 5 // 4 + AFTER_FAILURE_US + self.patience_us
+
+    def silent(self, now_us: int) -> Iterator[Finding]:
+        """Whether it ought to have sent a heartbeat by now."""
+        if now_us > self.late_us and self.state in _BEATING and HeartbeatRequest not in self.in_flight:
+            late_ms = (now_us - self.late_us) // 1_000
+            yield "heartbeats-go-on", f"{self.host} in {self.state}: its heartbeat is {late_ms} ms late"
+            self.late_us = NEVER
 
     def sends(self, request: Request, now_us: int) -> Iterator[Finding]:
         """A request goes out."""
+        yield from self.silent(now_us)
         self.searches = False
         if isinstance(request, JoinGroupRequest):
             yield from self._alone(request, S.UNJOINED)
@@ -82,9 +94,6 @@ class ClassicSender:
         elif isinstance(request, HeartbeatRequest):
             yield from self._alone(request, *_BEATING, S.PREPARE_LEAVING)
             yield from self._knows(request, request.generation)
-            if now_us > self.late_us:
-                late_ms = (now_us - self.late_us) // 1_000
-                yield "heartbeats-go-on", f"{self.host} in {self.state} sent its heartbeat {late_ms} ms late"
             self.late_us = NEVER
         elif isinstance(request, OffsetCommitRequest) and request.member_epoch >= 0:
             yield from self._knows(request, request.member_epoch)
@@ -134,12 +143,14 @@ class ClassicSender:
         good = not isinstance(response, Exception) and not getattr(response, "error_code", 0)
         if good and isinstance(response, JoinGroupResponse):
             self.generation = response.generation
-        elif good and isinstance(request, HeartbeatRequest) and self.state in _BEATING and not self.searches:
+        elif isinstance(request, HeartbeatRequest) and self.state in _BEATING and not self.searches:
             self.late_us = now_us + self.patience_us
 
 
 class ClassicMembers(Checker):
     """Checks the requests of all members that speak the classic protocol."""
+
+    world: MembersWorldView
 
     def __init__(self) -> None:
         self._senders: dict[str, ClassicSender] = {}
@@ -186,4 +197,9 @@ class ClassicMembers(Checker):
     def on_member_search(self, host: str, now_us: int) -> None:
         """While a member looks for the coordinator it cannot send to it."""
         if sender := self._sender(host):
-            sender.search()
+            self.report_all(sender.search(self.world.scenario.network.request_timeout.us, now_us))
+
+    def on_end(self, now_us: int) -> None:
+        """Nobody is silent who ought not to be."""
+        for sender in self._senders.values():
+            self.report_all(sender.silent(now_us))

@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING, Final
 
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import TopicPartition, topic_partitions
+from fencepost.coordinator.protocol.ids import MemberId, TopicPartition, topic_partitions
 from fencepost.coordinator.protocol.offsets import (
+    MEMBER_EPOCH_VERSION,
     NO_OFFSET,
+    OffsetAndMetadata,
     OffsetCommitRequest,
     OffsetCommitResponse,
     OffsetFetchRequest,
@@ -35,6 +37,17 @@ _BY_MEMBER: Final = frozenset(
 )
 
 
+_OF_THE_LOG: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
+)
+"""Answers to a commit whose records could not be written."""
+
 _NOT_THERE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
 
@@ -51,19 +64,25 @@ def expected_commit_error(
     Without a consumer group, offsets make a group: one that has no members. Partitions that were refused
     `alone` have no say.
     """
+    if request.is_anonymous_transaction:
+        return NONE
     if known is None:
         if request.member_epoch < 0:
             return NONE
         if has_offsets:
             return ErrorCode.UNKNOWN_MEMBER_ID
-        return ErrorCode.ILLEGAL_GENERATION if request.api_version < 9 else ErrorCode.GROUP_ID_NOT_FOUND
+        return (
+            ErrorCode.ILLEGAL_GENERATION
+            if request.api_version < MEMBER_EPOCH_VERSION
+            else ErrorCode.GROUP_ID_NOT_FOUND
+        )
     if request.member_epoch < 0 and not known.members:
         return NONE
     member = known.members.get(request.member_id)
     if member is None:
         return ErrorCode.UNKNOWN_MEMBER_ID
-    if request.api_version < 9:
-        return None
+    if request.api_version < MEMBER_EPOCH_VERSION and member.classic is None:
+        return ErrorCode.UNSUPPORTED_VERSION
     if request.member_epoch == member.member_epoch:
         return NONE
     if request.member_epoch > member.member_epoch:
@@ -114,11 +133,64 @@ def _exists(request: OffsetCommitRequest, partition: TopicPartition, image: Topi
     return request.topic_ids.get(partition.topic, topic.topic_id) == topic.topic_id
 
 
+def check_recorded(
+    event: StepEvent, outcome: Outcome, image: TopicsImage, now_ms: int | None, *, metadata_max: int
+) -> Iterator[Finding]:
+    """What a commit wrote is what was accepted of it: within a transaction staged, else committed.
+
+    `now_ms` is the coordinator's own time, if that is known. Metadata may have `metadata_max` UTF-16 units; a
+    partition with more is refused alone.
+    """
+    reply = outcome.reply
+    if not isinstance(event, OffsetCommitRequest) or not isinstance(reply, OffsetCommitResponse):
+        return
+    by_name, accepted = image.by_name, {}
+    for partition, code in reply.errors.items():
+        metadata = event.offsets[partition].metadata
+        units = len(metadata.encode("utf-16-le", "surrogatepass")) // 2 if metadata else 0
+        too_large = units > metadata_max
+        if (too_large and code is NONE) or (not too_large and code is ErrorCode.OFFSET_METADATA_TOO_LARGE):
+            yield "commit-recorded", f"metadata of {units} units for {partition} was answered {code.name}"
+        if code is NONE:
+            position, topic = event.offsets[partition], by_name.get(partition.topic)
+            topic_id = None if topic is None else topic.topic_id
+            accepted[partition] = (position.offset, position.leader_epoch, position.metadata, topic_id)
+    written = {}
+    for record in outcome.records:
+        key, value = record.key, record.value
+        transactional = isinstance(key, r.PendingOffsetCommitKey) and key.producer_id == event.producer_id
+        right = transactional if event.is_transactional else isinstance(key, r.OffsetCommitKey)
+        if (
+            not right
+            or not isinstance(key, r.OffsetCommitKey | r.PendingOffsetCommitKey)
+            or not isinstance(value, r.OffsetCommitValue | r.PendingOffsetCommitValue)
+            or (now_ms is not None and value.commit_timestamp_ms != now_ms)
+        ):
+            yield (
+                "commit-recorded",
+                f"{event.member_id} of {event.group_id} committed, and that wrote {record}",
+            )
+            continue
+        place = TopicPartition(key.topic, key.partition)
+        written[place] = (value.offset, value.leader_epoch, value.metadata, value.topic_id)
+    if written != accepted:
+        yield (
+            "commit-recorded",
+            f"{event.member_id} of {event.group_id} was accepted with {accepted}; written is {written}",
+        )
+
+
 class CommittedOffsets:
     """Checks one group's offsets against what was committed last."""
 
     def __init__(self) -> None:
         self.committed: dict[TopicPartition, r.OffsetCommitValue] = {}
+        self._count = 0
+        """Commits that were sent."""
+        self._on_their_way: dict[int, tuple[int, OffsetCommitRequest]] = {}
+        """Those that have not come in, by identity: the how many-th it was, and the request itself."""
+        self._last: dict[tuple[str, int], tuple[MemberId, int, r.OffsetCommitValue]] = {}
+        """Of each partition the last commit: whose, the how many-th, and what."""
         self._pending: set[r.PendingOffsetCommitKey] = set()
         """Offsets in open transactions: a group that has only these is there, too."""
 
@@ -131,17 +203,27 @@ class CommittedOffsets:
             yield from self._check_commit(event, reply, known, image)
         elif isinstance(event, OffsetFetchRequest) and isinstance(reply, OffsetFetchResponse):
             yield from self._check_fetch(event, reply, known, image)
-        yield from self.take_all(outcome.records, known, image)
+        yield from self.take_all(outcome.records, known, image, event)
 
     def take_all(
-        self, records: tuple[r.Record, ...], known: KnownGroup | None, image: TopicsImage
+        self,
+        records: tuple[r.Record, ...],
+        known: KnownGroup | None,
+        image: TopicsImage,
+        event: StepEvent | None = None,
     ) -> Iterator[Finding]:
-        """Takes records in."""
+        """Takes records in, of that event if it is known."""
         for record in records:
             if type(record.key) is r.OffsetCommitKey:
                 yield from self._take(record, known, image)
+                if isinstance(event, OffsetCommitRequest):
+                    yield from self._advances(record, event)
+                else:
+                    self._last.pop((record.key.topic, record.key.partition), None)
             elif type(record.key) is r.PendingOffsetCommitKey:
                 (self._pending.discard if record.value is None else self._pending.add)(record.key)
+        if isinstance(event, OffsetCommitRequest):
+            self._on_their_way.pop(id(event), None)
 
     def _take(self, record: r.Record, known: KnownGroup | None, image: TopicsImage) -> Iterator[Finding]:
         key = record.key
@@ -160,13 +242,43 @@ class CommittedOffsets:
                 " subscribe to it",
             )
 
-    def _offset(self, partition: TopicPartition, image: TopicsImage) -> int:
-        """The committed offset; that of a topic which was deleted and created again since is none."""
+    def sends(self, request: OffsetCommitRequest) -> None:
+        """A member sends a commit. It may be overtaken by one that is sent later, on another connection."""
+        self._count += 1
+        self._on_their_way[id(request)] = self._count, request
+
+    def _advances(self, record: r.Record, event: OffsetCommitRequest) -> Iterator[Finding]:
+        """Whether what a member commits is not before what it has committed itself, unless others did since.
+
+        Of two members of which each has reasons to believe that it owns the partition, the later one counts.
+        """
+        key, value = record.key, record.value
+        assert isinstance(key, r.OffsetCommitKey)
+        assert isinstance(value, r.OffsetCommitValue)
+        sent, _ = self._on_their_way.get(id(event), (self._count, event))
+        last = self._last.get((key.topic, key.partition))
+        self._last[key.topic, key.partition] = event.member_id, sent, value
+        if not event.member_id or last is None:
+            return
+        last_by, last_sent, last_value = last
+        same = event.member_id == last_by and value.topic_id == last_value.topic_id
+        if same and value.offset < last_value.offset and last_sent <= sent:
+            yield (
+                "offsets-advance",
+                f"{last_by} of {key.group_id} committed {last_value.offset} for"
+                f" {key.topic}-{key.partition}, and then {value.offset}",
+            )
+
+    def _position(self, partition: TopicPartition, image: TopicsImage) -> OffsetAndMetadata:
+        """What is committed; that of a topic which was deleted and created again since is nothing."""
         value, topic = self.committed.get(partition), image.by_name.get(partition.topic)
         if value is None:
-            return NO_OFFSET.offset
-        other = topic is not None and value.topic_id is not None and topic.topic_id != value.topic_id
-        return NO_OFFSET.offset if other else value.offset
+            return NO_OFFSET
+        if topic is not None and value.topic_id is not None and topic.topic_id != value.topic_id:
+            return NO_OFFSET
+        return OffsetAndMetadata(
+            offset=value.offset, leader_epoch=value.leader_epoch, metadata=value.metadata
+        )
 
     def _check_commit(
         self,
@@ -181,12 +293,14 @@ class CommittedOffsets:
         expected = expected_commit_error(
             request, known, image, has_offsets=has_offsets, alone=gone | too_large
         )
-        if expected is None or request.is_transactional:  # a transaction has rules of its own
+        if expected is None:
             return
         for partition, got in reply.errors.items():
             if partition in gone:
                 continue
-            wrong = got != expected if expected != NONE else got in _BY_MEMBER
+            if partition in too_large:
+                continue
+            wrong = got != expected if expected != NONE else got != NONE and got not in _OF_THE_LOG
             if wrong:
                 member = None if known is None else known.members.get(request.member_id)
                 stored = "unknown" if member is None else f"at epoch {member.member_epoch}"
@@ -218,14 +332,14 @@ class CommittedOffsets:
             )
         if reply.error_code != NONE:
             return
-        for partition, value in reply.offsets.items():
-            stored = self._offset(partition, image)
-            if value.offset != stored:
+        asked = self.committed if request.partitions is None else request.partitions
+        for partition in {**dict.fromkeys(asked), **dict.fromkeys(reply.offsets)}:
+            value, stored = reply.offsets.get(partition, NO_OFFSET), self._position(partition, image)
+            if value != stored:
                 yield (
                     "fetch-equals-commit",
                     f"{request.group_id}: {partition.topic}-{partition.partition} was answered as"
-                    f" {value.offset},"
-                    f" committed is {stored}",
+                    f" {value}, committed is {stored}",
                 )
 
 

@@ -19,6 +19,7 @@ from fencepost.coordinator.protocol.consumer import (
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, Partitions
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Event, Outcome, Request, Response
 from fencepost.coordinator.protocol.records import (
     GroupMetadataKey,
@@ -27,8 +28,11 @@ from fencepost.coordinator.protocol.records import (
     PendingOffsetCommitKey,
     Record,
 )
+from fencepost.simulation.checkers.administration import AdministrationChecks
 from fencepost.simulation.checkers.base import Checker, Finding, shown
-from fencepost.simulation.checkers.commits import CommittedOffsets
+from fencepost.simulation.checkers.causes import EpochCauses
+from fencepost.simulation.checkers.commits import CommittedOffsets, check_recorded
+from fencepost.simulation.checkers.expressions import Expressions
 from fencepost.simulation.checkers.groups import GroupInvariants, SoftStateInvariants, check_epochs
 from fencepost.simulation.checkers.heartbeats import NONE, check_answer, check_reply
 from fencepost.simulation.checkers.journal import (
@@ -39,9 +43,11 @@ from fencepost.simulation.checkers.journal import (
     compare_coordinators,
 )
 from fencepost.simulation.checkers.ownership import Ownership
+from fencepost.simulation.checkers.pace import check_new_target, check_progress
 from fencepost.simulation.checkers.reconciliation import Reconciliation
+from fencepost.simulation.checkers.sessions import Sessions
 from fencepost.simulation.checkers.step import GroupStep, Tracker, touched_groups
-from fencepost.simulation.checkers.targets import Targets
+from fencepost.simulation.checkers.targets import Targets, is_taken_over
 from fencepost.simulation.kernel.observers import RecordsObserved, StepEvent
 
 if TYPE_CHECKING:
@@ -86,13 +92,23 @@ class GroupChecks:
     def __init__(self, default_assignor: str, *, slack_ms: int = 0) -> None:
         self.ownership = Ownership()
         self.reconciliation = Reconciliation(self.ownership, slack_ms)
+        self.sessions = Sessions()
+        self.expressions = Expressions()
+        self._causes = EpochCauses()
         self._targets = Targets(default_assignor)
         self._watch = GroupInvariants()
+
+    def loaded(self, now_ms: int) -> None:
+        """Another coordinator has loaded the group: all timers run their full length again."""
+        self.sessions.loaded(now_ms)
+        self.expressions.loaded()
+        self.reconciliation.loaded(now_ms)
 
     def check(self, step: GroupStep) -> Iterator[Finding]:
         """Findings of one event, about the group itself."""
         yield from self.ownership.check(step)
         yield from check_epochs(step)
+        yield from self._causes.check(step)
         if step.targets or step.new_target:
             yield from self._targets.check(step)
         yield from self.reconciliation.check(step)
@@ -102,6 +118,9 @@ class GroupChecks:
 class Coordination(Checker):
     """Watches the coordinators of a world: their state, their replies, and their journal."""
 
+    has_the_time = True
+    """Whether coordinators go by the time that observers are told."""
+
     def attach(self, world: WorldView, report: Report) -> None:
         """Nothing has happened yet."""
         super().attach(world, report)
@@ -109,11 +128,14 @@ class Coordination(Checker):
         self._checks: dict[str, GroupChecks] = {}
         self._commits: defaultdict[str, CommittedOffsets] = defaultdict(CommittedOffsets)
         self._shadow = Shadow(world.config)
+        self._administration = AdministrationChecks(world.config.group_consumer_assignors[0])
         self._soft = SoftStateInvariants()
         self._verified: dict[MemberId, Outcome] = {}
         self._loads = 0
         self._paused: set[str] = set()
         """Brokers that have done nothing since they began to stand still."""
+        self._failing = False
+        """Whether appends fail: timers that run out change nothing then."""
 
     def _make(self) -> GroupCoordinator:
         return GroupCoordinator(self.world.config)
@@ -125,15 +147,48 @@ class Coordination(Checker):
             return
         if host in self._paused:
             self._paused.remove(host)
-            self._restart_clocks(now_us)
-        self.report_all(self._findings(live, event, outcome, now_us // 1000))
+            self._excuse(now_us)
+        now_ms = now_us // 1000
+        checks = self._checks.get(getattr(event, "group_id", ""))
+        if checks is not None:
+            checks.sessions.takes(event, outcome, now_ms)
+        self.report_all(self._findings(live, event, outcome, now_ms))
+        self._look_at_expressions(live, event, outcome, now_ms)
+        if not self._failing:
+            self.report_all(self._overdue(live, now_ms))
+
+    def _look_at_expressions(
+        self, live: GroupCoordinator, event: Event | StepEvent, outcome: Outcome, now_ms: int
+    ) -> None:
+        group_id = getattr(event, "group_id", "")
+        group, checks = live.groups.get(group_id), self._checks.get(group_id)
+        if group is not None and checks is not None and (group.counts.regexes or checks.expressions.used):
+            refresh_ms = live.config.group_consumer_regex_refresh_interval_ms
+            self.report_all(
+                checks.expressions.check(
+                    event, outcome, group, live.image, refresh_ms=refresh_ms, now_ms=now_ms
+                )
+            )
+
+    def _overdue(self, live: GroupCoordinator, now_ms: int) -> Iterator[Finding]:
+        """What should have ended by now, of the groups that are consumer groups."""
+        for group_id, checks in self._checks.items():
+            if checks.sessions.is_due(now_ms):
+                members = self._tracker.groups[group_id].members
+                session_ms = live.settings(group_id).session_timeout_ms
+                yield from checks.sessions.overdue(group_id, members, session_ms, now_ms)
+                yield from checks.reconciliation.overdue(group_id, members, now_ms)
 
     def _findings(
         self, live: GroupCoordinator, event: StepEvent, outcome: Outcome, now_ms: int
     ) -> Iterator[Finding]:
         yield from self._before(live, event, outcome)
+        metadata_max = self.world.config.offset_metadata_max_bytes
+        own_ms = now_ms if self.has_the_time else None
+        yield from check_recorded(event, outcome, live.image, own_ms, metadata_max=metadata_max)
+        yield from self._administration.check(live, self._shadow.coordinator, event, outcome)
         if not outcome.records:
-            yield from self._reply(live, event, outcome)
+            yield from self._reply(live, event, outcome, now_ms)
             return
         failed = getattr(outcome.reply, "error_code", NONE) != NONE
         if failed and not makes_a_group(event, outcome, self._shadow.coordinator):
@@ -146,8 +201,14 @@ class Coordination(Checker):
                 checks = self._checks[step.group_id] = GroupChecks(
                     self.world.config.group_consumer_assignors[0]
                 )
+            settings = live.settings(step.group_id)
+            yield from checks.sessions.check(step, checks.reconciliation, settings.session_timeout_ms)
             yield from checks.check(step)
-            yield from self._reply(live, event, outcome)
+            if step.new_target and not is_taken_over(step):
+                yield from check_new_target(step, settings.assignment_interval_ms)
+            if step.new_target or any(change.lost for change in step.members):
+                self._verified.clear()  # who waits may go on
+            yield from self._reply(live, event, outcome, now_ms)
             yield from self._soft.check(live, step)
             for change in step.members:
                 before[change.member_id] = change.before
@@ -164,7 +225,7 @@ class Coordination(Checker):
         reply, known = outcome.reply, self._tracker.groups.get(group_id)
         if live.kinds.of(group_id) not in (None, live.consumer):
             # These have rules of their own; their offsets are kept like any other's.
-            return self._commits[group_id].take_all(outcome.records, known, live.image)
+            return self._commits[group_id].take_all(outcome.records, known, live.image, event)
         if isinstance(event, ConsumerGroupHeartbeatRequest) and isinstance(
             reply, ConsumerGroupHeartbeatResponse
         ):
@@ -177,7 +238,9 @@ class Coordination(Checker):
             known = self._tracker.groups.get(group_id)
             yield from self._commits[group_id].take_all(records, known, live.image)
 
-    def _reply(self, live: GroupCoordinator, event: StepEvent, outcome: Outcome) -> Iterable[Finding]:
+    def _reply(
+        self, live: GroupCoordinator, event: StepEvent, outcome: Outcome, now_ms: int
+    ) -> Iterator[Finding]:
         """What is judged by the state that the event left."""
         reply = outcome.reply
         if (
@@ -185,23 +248,41 @@ class Coordination(Checker):
             or not isinstance(reply, ConsumerGroupHeartbeatResponse)
             or reply.error_code != NONE
         ):
-            return ()
+            return
         group, known = live.groups.get(event.group_id), self._tracker.groups.get(event.group_id)
         member_id = reply.member_id or event.member_id
         checks = self._checks.get(event.group_id)
-        return check_reply(
-            event,
-            reply,
-            None if known is None else known.members.get(member_id),
-            None if group is None else group.members.get(member_id),
-            None if checks is None else checks.ownership,
-        )
+        before = None if known is None else known.members.get(member_id)
+        after = None if group is None else group.members.get(member_id)
+        yield from check_reply(event, reply, before, after, None if checks is None else checks.ownership)
+        if group is not None and after is not None and checks is not None and event.member_epoch >= 0:
+            yield from check_progress(
+                event,
+                before,
+                after,
+                group,
+                ownership=checks.ownership,
+                image=live.image,
+                interval_ms=live.settings(event.group_id).assignment_interval_ms,
+                now_ms=now_ms,
+            )
+
+    def on_member_request(self, host: str, request: Request, now_us: int) -> None:
+        """A commit goes out."""
+        if type(request) is OffsetCommitRequest:
+            self._commits[request.group_id].sends(request)
 
     def on_steady_step(self, host: str, event: Event, outcome: Outcome, now_us: int) -> None:
         """The steady heartbeat: its answer was verified once, and the member has not changed since."""
         if type(event) is ConsumerGroupHeartbeatRequest:
             reply: Any = outcome.reply
             if self._verified.get(event.member_id) is outcome and event.member_epoch == reply.member_epoch:
+                checks = self._checks[event.group_id]
+                checks.sessions.heard[event.member_id] = now_us // 1000
+                if checks.expressions.used:
+                    live = self.world.coordinators[host].coordinator
+                    assert live is not None
+                    self._look_at_expressions(live, event, outcome, now_us // 1000)
                 return
             if self.world.coordinators[host].coordinator is not None:
                 self._verified[event.member_id] = outcome
@@ -219,7 +300,8 @@ class Coordination(Checker):
         versions = [version for version in JournalVersion if version is not JournalVersion.AS_IT_IS]
         self.report_all(self._everything(live, (versions[self._loads % len(versions)],)))
         self._loads += 1
-        self._restart_clocks(now_us)
+        for checks in self._checks.values():
+            checks.loaded(now_us // 1000)
         self._verified.clear()
 
     def adopt(self, live: GroupCoordinator, now_us: int) -> None:
@@ -241,14 +323,16 @@ class Coordination(Checker):
 
     def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
         """A timer whose records could not be appended runs again later; a broker that stood still is late."""
-        if fault == "append-failure" and phase == "end":
-            self._restart_clocks(now_us)
+        if fault == "append-failure":
+            self._failing = phase == "begin"
+            self._excuse(now_us)
         elif fault == "broker-pause" and phase == "begin":
             self._paused.add(detail)
 
-    def _restart_clocks(self, now_us: int) -> None:
+    def _excuse(self, now_us: int) -> None:
         for checks in self._checks.values():
-            checks.reconciliation.restart_clocks(now_us // 1000)
+            checks.reconciliation.excuse(now_us // 1000)
+            checks.sessions.excuse(now_us // 1000)
 
     def on_end(self, now_us: int) -> None:
         """Everything, once more."""
@@ -256,9 +340,12 @@ class Coordination(Checker):
         if live is None:
             return
         self.report_all(self._everything(live))
+        now_ms = now_us // 1000
+        if not self._failing:
+            self.report_all(self._overdue(live, now_ms))
         for group_id, checks in self._checks.items():
             if (known := self._tracker.groups.get(group_id)) is not None:
-                self.report_all(checks.reconciliation.overdue(group_id, known.members, now_us // 1000))
+                self.report_all(checks.reconciliation.overdue(group_id, known.members, now_ms))
 
     def _everything(
         self, live: GroupCoordinator, versions: Iterable[JournalVersion] | None = None
@@ -326,7 +413,7 @@ class ObservedCoordination(Checker):
         """Another broker has loaded the group: its timers run their full length again."""
         if what == "active":
             for checks in self._checks.values():
-                checks.reconciliation.restart_clocks(now_us // 1000)
+                checks.loaded(now_us // 1000)
 
     def on_member_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int

@@ -14,6 +14,7 @@ from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.ids import STATIC_LEAVE_EPOCH, MemberId
 from fencepost.coordinator.timers import GroupTimerKind
 from fencepost.simulation.checkers.base import Finding
+from fencepost.simulation.kernel.observers import RecordsObserved
 
 if TYPE_CHECKING:
     from fencepost.coordinator.consumer.group import ConsumerGroup
@@ -41,6 +42,8 @@ class GroupInvariants:
                 "transitions",
                 f"{group.group_id} went from {self._state} to {state}, which is no arrow of its table",
             )
+        if state is not self._state and state is not (right := _state(group)):
+            yield "transitions", f"{group.group_id} is {state}, by its epochs and members it is {right}"
         self._state = state
         yield from self._instances(step, group)
         yield from _sizes(group, held_partitions)
@@ -68,6 +71,19 @@ class GroupInvariants:
                 f"{group.group_id} has {self._static} static members and {len(group.static_members)}"
                 " instance ids",
             )
+
+
+def _state(group: ConsumerGroup) -> GroupState:
+    """The state by KIP-848's conditions."""
+    if not group.members:
+        return GroupState.EMPTY
+    if group.assignment_epoch < group.group_epoch:
+        return GroupState.ASSIGNING
+    settled = all(
+        member.member_epoch == group.assignment_epoch and member.state is ConsumerGroupMemberState.STABLE
+        for member in group.members.values()
+    )
+    return GroupState.STABLE if settled else GroupState.RECONCILING
 
 
 def _sizes(group: ConsumerGroup, held_partitions: int) -> Iterator[Finding]:
@@ -157,6 +173,21 @@ def check_epochs(step: GroupStep) -> Iterator[Finding]:
         )
     for change in step.members:
         yield from _member(step, group.assignment_epoch, change)
+        if group.group_epoch == known.group_epoch and _subscribes_to_others(change):
+            yield (
+                "subscription-raises-epoch",
+                f"{change.member_id} of {step.group_id} subscribes to other topics, and the group epoch is"
+                f" still {group.group_epoch}",
+            )
+
+
+def _subscribes_to_others(change: MemberChange) -> bool:
+    """Whether a member gave other names, or gave up its expression; the topics of a new one come later."""
+    before, after = change.before, change.after
+    if before is None or after is None:
+        return False
+    dropped = bool(before.subscribed_topic_regex) and not after.subscribed_topic_regex
+    return dropped or {*before.subscribed_topic_names} != {*after.subscribed_topic_names}
 
 
 def _member(step: GroupStep, assignment_epoch: int, change: MemberChange) -> Iterator[Finding]:
@@ -176,6 +207,8 @@ def _member(step: GroupStep, assignment_epoch: int, change: MemberChange) -> Ite
             "epochs-ordered",
             f"{who} has previous epoch {after.previous_member_epoch} at epoch {after.member_epoch}",
         )
+    if not away and after.previous_member_epoch < 0 and not isinstance(step.event, RecordsObserved):
+        yield "epochs-ordered", f"{who} is there, with previous epoch {after.previous_member_epoch}"
     if before is not None and not away and after.member_epoch < before.member_epoch:
         yield (
             "epochs-monotone",

@@ -117,7 +117,7 @@ def check_answer(
 ) -> Sequence[Finding]:
     """Whether the request was accepted or refused as its epoch demands."""
     expected, got = expected_error(request, known), reply.error_code
-    if expected is None or expected == got or (expected == NONE and got not in _BY_EPOCH):
+    if expected is None or expected == got or (expected == NONE and _has_own_reason(request, got, known)):
         return ()
     member = None if known is None else known.members.get(request.member_id)
     stored = (
@@ -135,16 +135,26 @@ def check_answer(
     return (finding,)
 
 
-_BY_EPOCH = frozenset(
+def _has_own_reason(request: ConsumerGroupHeartbeatRequest, got: ErrorCode, known: KnownGroup | None) -> bool:
+    """Whether a refusal may come from something else than the epoch and the names."""
+    return (
+        got in _OF_THE_LOG
+        or (got is ErrorCode.GROUP_MAX_SIZE_REACHED and request.member_epoch == JOIN_EPOCH)
+        or (got is ErrorCode.INVALID_REGULAR_EXPRESSION and bool(request.subscribed_topic_regex))
+        or (got is ErrorCode.UNSUPPORTED_ASSIGNOR and request.server_assignor is not None)
+        or (got is ErrorCode.UNSUPPORTED_VERSION and known is None)
+    )
+
+
+_OF_THE_LOG = frozenset(
     {
-        ErrorCode.UNKNOWN_MEMBER_ID,
-        ErrorCode.FENCED_MEMBER_EPOCH,
-        ErrorCode.FENCED_INSTANCE_ID,
-        ErrorCode.UNRELEASED_INSTANCE_ID,
-        ErrorCode.GROUP_ID_NOT_FOUND,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
     }
 )
-"""Refusals that the epoch and the names decide; others (limits, loading) have their own reasons."""
+"""Answers to a heartbeat whose records could not be written, or whose target could not be made."""
 
 
 def check_reply(

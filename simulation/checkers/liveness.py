@@ -10,13 +10,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fencepost.coordinator.classic.states import ClassicGroupState
 from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import NO_GENERATION, JoinGroupRequest, JoinGroupResponse
-from fencepost.coordinator.protocol.consumer_protocol import read_assignment
+from fencepost.coordinator.protocol.consumer_protocol import read_assignment, read_subscription
 from fencepost.coordinator.protocol.ids import (
     NO_PARTITIONS,
     MemberId,
@@ -29,7 +29,7 @@ from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse
 from fencepost.member.consumer.states import FATAL, STABLE, UNSUBSCRIBED, ConsumerMemberEvent
 from fencepost.simulation.checkers.base import Checker, Finding, shown, shown_names
 from fencepost.simulation.checkers.targets import assignor_of, homogeneous, subscriptions_of
-from fencepost.simulation.kernel.observers import StepEvent
+from fencepost.simulation.kernel.observers import MembersWorldView, StepEvent, Subscribed
 
 if TYPE_CHECKING:
     from fencepost.coordinator.classic.group import ClassicGroup
@@ -134,11 +134,17 @@ def uncovered(group: ConsumerGroup, image: TopicsImage, default_assignor: str) -
             yield "progress", f"{group.group_id}: members own from {min(sizes)} to {max(sizes)} partitions"
 
 
+_OF_OFFSETS: Final = (r.OffsetCommitKey, r.PendingOffsetCommitKey)
+"""What members go on to write once their group has settled."""
+
+
 class Liveness(Checker):
     """Checks progress, quiet and gone-members. `converged` says afterwards whether the group had settled.
 
     `is_processing` says whether the application on a host has records that it has not finished with.
     """
+
+    world: MembersWorldView
 
     def __init__(self, is_processing: Callable[[str], bool]) -> None:
         self.converged = False
@@ -219,7 +225,7 @@ class Liveness(Checker):
         if not self._over_time(now_us):
             return
         for record in records:
-            if type(record.key) is not r.OffsetCommitKey:
+            if type(record.key) not in _OF_OFFSETS:
                 self.report(
                     "quiet", f"{record.key} was written at {now_us / 1e6:.3f} s, after the group's bound"
                 )
@@ -287,6 +293,8 @@ class Liveness(Checker):
             generation, sizes = self._taken_for_known
             unnoticed = sizes if generation == classic.generation else {}
             yield from unsettled_classic(classic, joined, coordinator.image, unnoticed)
+            for member_id, host in joined.items():
+                yield from untold_to_classic(classic, member_id, self.world.subscription_of(host.name))
             return
         group = coordinator.groups.get(self.world.group_id)
         if group is None:
@@ -297,6 +305,7 @@ class Liveness(Checker):
         yield from uncovered(group, coordinator.image, self.world.config.group_consumer_assignors[0])
         by_id = coordinator.image.by_id
         for member_id in sorted(joined):
+            yield from untold(group, member_id, self.world.subscription_of(live[member_id].name))
             driver, member = live[member_id].driver, group.members.get(member_id)
             if member is not None and driver is not None:
                 assigned = {
@@ -306,6 +315,39 @@ class Liveness(Checker):
                 }
                 is_settled = driver.state == STABLE
                 yield from _own_eyes(member_id, driver, member.member_epoch, assigned, is_settled=is_settled)
+
+
+def untold(group: ConsumerGroup, member_id: MemberId, wanted: Subscribed | None) -> Iterator[Finding]:
+    """Whether what is stored is what the application subscribes to."""
+    member = group.members.get(member_id)
+    if member is None or wanted is None or member.classic is not None:
+        return
+    stored = frozenset(member.subscribed_topic_names), member.subscribed_topic_regex or None
+    if stored != wanted:
+        yield (
+            "subscription-told",
+            f"{member_id} subscribes to {_texts(*wanted)}, its coordinator has {_texts(*stored)}",
+        )
+
+
+def untold_to_classic(
+    group: ClassicGroup, member_id: MemberId, wanted: Subscribed | None
+) -> Iterator[Finding]:
+    """The same of a classic member, which looks itself what its expression matches."""
+    member = group.members.get(member_id)
+    if member is None or wanted is None or wanted[1] is not None:
+        return
+    for protocol in member.protocols:
+        stored = frozenset(read_subscription(protocol.metadata).topics)
+        if stored != wanted[0]:
+            yield (
+                "subscription-told",
+                f"{member_id} subscribes to {_texts(*wanted)}, its group has {_texts(stored, None)}",
+            )
+
+
+def _texts(names: Collection[str], pattern: str | None) -> str:
+    return " ".join((*sorted(names), *(() if pattern is None else (f"/{pattern}/",)))) or "nothing"
 
 
 _OUTSIDE = (UNSUBSCRIBED, FATAL)

@@ -12,7 +12,7 @@ from typing import Final
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.classic.states import CLASSIC_MEMBER, ClassicMemberEvent
-from fencepost.member.consumer.states import CONSUMER_MEMBER, JOINING, PREPARE_LEAVING
+from fencepost.member.consumer.states import CONSUMER_MEMBER, JOINING, PREPARE_LEAVING, ConsumerMemberEvent
 from fencepost.simulation.checkers.base import (
     NOTHING,
     Checker,
@@ -67,8 +67,8 @@ class Transitions(Checker):
         self.report_all(self._machines[host].move(host, event, str(source), str(target)))
 
 
-RELEASED = ClassicMemberEvent.RELEASED
-"""A name of its own: in Python 3.11 an attribute of an enum class costs as much as a call."""
+RELEASED, PASS_FINISHED = ClassicMemberEvent.RELEASED, ConsumerMemberEvent.PASS_FINISHED
+"""Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call."""
 CLOSE_TIMEOUT_US = 29_000_000
 """A member that closes takes 30 s at most, by its own clock; what it could not let go then it just drops."""
 
@@ -76,7 +76,7 @@ CLOSE_TIMEOUT_US = 29_000_000
 class CallbackBalance:
     """One member process: what its callbacks say that it owns."""
 
-    __slots__ = ("host", "leaving_since_us", "owned", "releasing", "running", "unconfirmed")
+    __slots__ = ("host", "leaving_since_us", "owned", "releasing", "running", "tells_rest", "unconfirmed")
 
     def __init__(self, host: str) -> None:
         self.host = host
@@ -87,6 +87,8 @@ class CallbackBalance:
         self.releasing = NOTHING
         self.running: tuple[str, frozenset[TopicPartition]] | None = None
         self.leaving_since_us: int | None = None
+        self.tells_rest = False
+        """A revoked callback ended: an assigned one follows, if only with nothing."""
 
     def begin(self, kind: str, partitions: frozenset[TopicPartition]) -> Iterator[Finding]:
         """A callback begins."""
@@ -121,6 +123,7 @@ class CallbackBalance:
             )
         self.running = None
         self.releasing = NOTHING
+        self.tells_rest = kind == "revoked" and not raised
         if raised and kind != "lost":
             self.owned = without(self.owned, partitions)
             self.unconfirmed = joined(self.unconfirmed, partitions)
@@ -134,6 +137,17 @@ class CallbackBalance:
     def delivers(self, partition: TopicPartition) -> bool:
         """Whether records of the partition may reach the application now."""
         return partition in self.owned and partition not in self.releasing
+
+    def acknowledges(self) -> Iterator[Finding]:
+        """The member is done with a target: its callbacks have ended."""
+        if self.running is not None:
+            yield (
+                "callbacks-balanced",
+                f"{self.host} acknowledges its assignment inside {self.running[0]}"
+                f" {shown_names(self.running[1])}",
+            )
+        elif self.tells_rest:
+            yield "callbacks-balanced", f"{self.host} let partitions go, and no assigned callback followed"
 
     def emptied(self, why: str) -> Iterator[Finding]:
         """The member joins anew, or is gone: it must have let everything go."""
@@ -162,6 +176,8 @@ class Callbacks(Checker):
         """Whoever joins owns nothing."""
         if target == JOINING or event == RELEASED:
             self.report_all(self.hosts[host].emptied("joined"))
+        elif event == PASS_FINISHED:
+            self.report_all(self.hosts[host].acknowledges())
         elif target == PREPARE_LEAVING:
             self.hosts[host].leaving_since_us = now_us
 

@@ -39,17 +39,23 @@ class Reconciliation:
         self._ownership = ownership
         self._slack_ms = slack_ms
         """How late a timer may run out: not at all in virtual time."""
-        self._revoking_since: dict[MemberId, int] = {}
+        self.revoking_since: dict[MemberId, int] = {}
+        """Since when members are to release partitions, as their rebalance timeouts count it."""
+        self._excused_ms = 0
 
-    def restart_clocks(self, now_ms: int) -> None:
+    def loaded(self, now_ms: int) -> None:
         """A coordinator has loaded: rebalance timers run their full length again."""
-        self._revoking_since = dict.fromkeys(self._revoking_since, now_ms)
+        self.revoking_since = dict.fromkeys(self.revoking_since, now_ms)
+
+    def excuse(self, now_ms: int) -> None:
+        """Timers that ran out before could do nothing."""
+        self._excused_ms = now_ms
 
     def check(self, step: GroupStep) -> Iterator[Finding]:
         """Findings of one event."""
         for change in step.members:
             before, after = change.before, change.after
-            if change.member_id in self._revoking_since or (after is not None and after.state is UNREVOKED):
+            if change.member_id in self.revoking_since or (after is not None and after.state is UNREVOKED):
                 yield from self._bounded(step, change)
             if after is not None and after != before:
                 if not _only_epoch_rose(before, after):
@@ -64,10 +70,10 @@ class Reconciliation:
         Members that speak the classic protocol have none: they are expected to join, and to sync.
         """
         after, member_id = change.after, change.member_id
-        since = self._revoking_since.pop(member_id, None)
+        since = self.revoking_since.pop(member_id, None)
         if since is not None and change.before is not None:
             waited, limit = step.now_ms - since, change.before.rebalance_timeout_ms
-            if waited > limit + self._slack_ms:
+            if step.now_ms - max(since, self._excused_ms) > limit + self._slack_ms:
                 yield (
                     "revocation-bounded",
                     f"{member_id} of {step.group_id} was UNREVOKED for {waited} ms, its rebalance"
@@ -78,15 +84,17 @@ class Reconciliation:
             same = (
                 since is not None and change.before is not None and _same_reconciliation(change.before, after)
             )
-            self._revoking_since[member_id] = since if same and since is not None else step.now_ms
+            self.revoking_since[member_id] = since if same and since is not None else step.now_ms
 
     def overdue(
         self, group_id: str, members: dict[MemberId, ConsumerGroupMember], now_ms: int
     ) -> Iterator[Finding]:
-        """Members that are UNREVOKED beyond their rebalance timeout now; for the end of a run."""
-        for member_id, since in self._revoking_since.items():
+        """Members that are UNREVOKED beyond their rebalance timeout now."""
+        for member_id, since in self.revoking_since.items():
             member = members.get(member_id)
-            if member is not None and now_ms - since > member.rebalance_timeout_ms + self._slack_ms:
+            if member is None:
+                continue
+            if now_ms - max(since, self._excused_ms) > member.rebalance_timeout_ms + self._slack_ms:
                 yield (
                     "revocation-bounded",
                     f"{member_id} of {group_id} has been UNREVOKED since {since} ms, longer than its"

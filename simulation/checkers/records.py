@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import defaultdict, deque
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 
+from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition, topic_partitions
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
-from fencepost.coordinator.protocol.outcome import Outcome, Request
+from fencepost.coordinator.protocol.outcome import Outcome, Request, Response
 from fencepost.coordinator.protocol.records import OffsetCommitKey, OffsetCommitValue
 from fencepost.simulation.checkers.base import (
     NOTHING,
@@ -43,11 +46,48 @@ class ProcessedProgress:
         self.frontiers[partition] = max(frontier, last_exclusive)
 
 
+_REMEMBERED = 64
+"""Commits of a partition that are kept: more than come between a callback and the first record."""
+
+
+class CommittedHistory:
+    """What was committed of each partition, and when: an owner that reads from elsewhere is wrong."""
+
+    __slots__ = ("_commits",)
+
+    def __init__(self) -> None:
+        self._commits: defaultdict[TopicPartition, deque[tuple[int, int]]] = defaultdict(
+            partial(deque, maxlen=_REMEMBERED)
+        )
+
+    def committed(self, partition: TopicPartition, offset: int, now_us: int) -> None:
+        """The coordinator has this offset now; 0 if it has none any more."""
+        self._commits[partition].append((now_us, offset))
+
+    def forget(self, topic: str) -> None:
+        """What comes is another topic of that name."""
+        for partition in [each for each in self._commits if each.topic == topic]:
+            del self._commits[partition]
+
+    def since(self, partition: TopicPartition, since_us: int) -> set[int]:
+        """The offsets that were committed at some time since then; empty if that is not known any more."""
+        commits = self._commits.get(partition, ())
+        offsets = set()
+        for at_us, offset in reversed(commits):
+            offsets.add(offset)
+            if at_us < since_us:
+                return offsets
+        if len(commits) == _REMEMBERED:
+            return set()
+        return offsets | {0}
+
+
 class ProcessedRecords:
     """One member process: what it was handed, has processed, and commits."""
 
     __slots__ = (
         "attempted",
+        "finished_us",
         "host",
         "in_hand",
         "of_earlier",
@@ -70,8 +110,10 @@ class ProcessedRecords:
         """Of these, what was handed over before their topic was created again."""
         self.outlived = NOTHING
         """Still owned, but of a topic that was deleted since: its offsets are nothing to one of that name."""
+        self.finished_us = -1
+        """When it was done with records last."""
         self.unreachable = False
-        """No commit was answered since a request was lost or the coordinator was searched for."""
+        """Nothing was answered since a request was lost or the coordinator was searched for."""
 
     def assigned(self, partitions: Iterable[TopicPartition]) -> None:
         """Positions begin anew."""
@@ -110,6 +152,11 @@ class ProcessedRecords:
             return False
         self.processed[partition] = last_exclusive
         return True
+
+    def rewound(self, partition: TopicPartition, offset: int) -> None:
+        """The application goes back to a committed position, and has processed up to there."""
+        if partition in self.positions:
+            self.positions[partition] = self.processed[partition] = self.attempted[partition] = offset
 
     def commits(
         self,
@@ -160,8 +207,15 @@ class Records(Checker):
         self._progress = ProcessedProgress()
         self._applications = OfHosts(ProcessedRecords)
         self._owned: dict[str, frozenset[TopicPartition]] = {}
+        self._committed = CommittedHistory()
+        self._starts: defaultdict[str, dict[TopicPartition, int]] = defaultdict(dict)
+        """By host, partitions that are new to it, and since when: nothing of them was handed over yet."""
         self._again: set[str] = set()
         """Topics that were created again. Classic members can't tell them from those before."""
+
+    def application(self, host: str) -> ProcessedRecords:
+        """What the application on that host was handed, and has done with it."""
+        return self._applications[host]
 
     def is_processing(self, host: str) -> bool:
         """Whether the application on that host has records that it has not finished with."""
@@ -174,6 +228,7 @@ class Records(Checker):
         if what in ("start", "crash"):
             self._applications[host] = ProcessedRecords(host)
             self._owned[host] = NOTHING
+            self._starts.pop(host, None)
 
     def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
         """A topic that is created again begins at offset 0; a deleted one may still be committed to."""
@@ -181,6 +236,7 @@ class Records(Checker):
             for host, application in self._applications.items():
                 application.topic_deleted(topic, self._owned.get(host, ()))
             self._again.add(topic)
+            self._committed.forget(topic)
         elif what == "created":
             for application in self._applications.values():
                 application.topic_created(topic)
@@ -197,6 +253,7 @@ class Records(Checker):
         if kind == "assigned" and phase == "begin":
             application.assigned(chosen)
             self._owned[host] = joined(owned, as_set(chosen))
+            self._starts[host].update(dict.fromkeys(chosen, now_us))
         elif phase == "end" and kind != "assigned":
             if kind == "revoked":
                 self.report_all(application.released(chosen))
@@ -205,14 +262,29 @@ class Records(Checker):
     def on_records_delivered(
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
     ) -> None:
-        """Deliveries are gapless within one ownership."""
+        """Deliveries begin at the committed offset, and are gapless within one ownership."""
+        since_us = self._starts[host].pop(partition, None)
+        if since_us is not None and partition.topic not in self._again:
+            known = self._committed.since(partition, since_us)
+            if known and first not in known:
+                self.report(
+                    "starts-at-committed",
+                    f"{host} begins to read {partition.topic}-{partition.partition} at {first}, committed is"
+                    f" {' or '.join(map(str, sorted(known)))}",
+                )
         self.report_all(self._applications[host].delivered(partition, first, last_exclusive))
+
+    def on_records_rewound(self, host: str, partition: TopicPartition, offset: int, now_us: int) -> None:
+        """Records of an aborted transaction are delivered again."""
+        self._applications[host].rewound(partition, offset)
 
     def on_records_processed(
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
     ) -> None:
         """Processing is gapless over all owners."""
-        if self._applications[host].finished(partition, last_exclusive):
+        application = self._applications[host]
+        application.finished_us = now_us
+        if application.finished(partition, last_exclusive):
             self.report_all(self._progress.processed(host, partition, first, last_exclusive))
 
     def on_commit(
@@ -220,6 +292,13 @@ class Records(Checker):
     ) -> None:
         """The coordinator can be reached, or not."""
         self._applications[host].unreachable = isinstance(response, Exception)
+
+    def takes_response(
+        self, host: str, request: Request, response: Response | Exception, now_us: int
+    ) -> None:
+        """The coordinator can be reached."""
+        if not isinstance(response, Exception) and not getattr(response, "error_code", ErrorCode.NONE):
+            self._applications[host].unreachable = False
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
         """Nobody has a coordinator until one is active again."""
@@ -234,8 +313,10 @@ class Records(Checker):
         """Nobody to commit to is known, and perhaps nobody can say who it is."""
         self._applications[host].unreachable = True
 
-    def on_commit_request(self, host: str, request: OffsetCommitRequest) -> None:
+    def takes_request(self, host: str, request: Request, now_us: int) -> None:
         """A commit goes out: it covers what was processed, of partitions that are owned."""
+        if type(request) is not OffsetCommitRequest:
+            return
         offsets = {partition: value.offset for partition, value in request.offsets.items()}
         owned = self._owned.get(host, NOTHING)
         self.report_all(self._applications[host].commits(offsets, owned, self._progress.frontiers))
@@ -247,6 +328,7 @@ class Records(Checker):
             key, value = record.key, record.value
             if type(key) is OffsetCommitKey and type(value) is OffsetCommitValue:
                 (partition,) = topic_partitions(key.topic, (key.partition,))
+                self._committed.committed(partition, value.offset, now_us)
                 frontier = self._progress.frontiers.get(partition, 0)
                 if value.offset > frontier and not (by_name and key.topic in self._again):
                     self.report(
@@ -254,3 +336,6 @@ class Records(Checker):
                         f"{key.topic}-{key.partition} was committed at {value.offset}; it was processed up to"
                         f" {frontier}",
                     )
+            elif type(key) is OffsetCommitKey and value is None:
+                (partition,) = topic_partitions(key.topic, (key.partition,))
+                self._committed.committed(partition, 0, now_us)

@@ -6,9 +6,9 @@ and nothing that it depends on has changed since, which costs one comparison.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
-from typing import TypeAlias
+from typing import Protocol
 
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
@@ -26,8 +26,17 @@ from fencepost.coordinator.protocol.ids import (
 )
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import Request, Response
+from fencepost.member.classic.states import ACTIVE as CLASSIC_ACTIVE
 from fencepost.member.classic.states import ClassicMemberState
-from fencepost.member.consumer.states import ACTIVE, FATAL, JOINING, PREPARE_LEAVING, UNSUBSCRIBED
+from fencepost.member.consumer.states import (
+    ACKNOWLEDGING,
+    ACTIVE,
+    FATAL,
+    JOINING,
+    PREPARE_LEAVING,
+    STABLE,
+    UNSUBSCRIBED,
+)
 from fencepost.simulation.checkers.base import (
     NOTHING,
     Checker,
@@ -39,10 +48,14 @@ from fencepost.simulation.checkers.base import (
     without,
 )
 from fencepost.simulation.checkers.heartbeats import NONE, is_full
+from fencepost.simulation.kernel.observers import MembersWorldView
 
 _ACTIVE = frozenset(map(str, ACTIVE))
 _SENDING = frozenset((*_ACTIVE, str(PREPARE_LEAVING)))
 """A member that prepares to leave keeps its session until its callbacks have run."""
+
+_COMMITTING = frozenset((*_SENDING, *map(str, CLASSIC_ACTIVE)))
+"""Where a member commits by itself."""
 
 UNRELEASED_INSTANCE_ID = ErrorCode.UNRELEASED_INSTANCE_ID
 _NOT_FINAL = (
@@ -54,11 +67,25 @@ _NOT_FINAL = (
 )
 """Responses after which the coordinator may have the member; None stands for no response."""
 
-CommitHook: TypeAlias = Callable[[str, OffsetCommitRequest], None]
-"""Takes the host and the request."""
+
+class RequestFollower(Protocol):
+    """A checker that looks at requests, too, except a steady heartbeat that is answered as the one before."""
+
+    def takes_request(self, host: str, request: Request, now_us: int) -> None:
+        """A member's driver sent a request."""
+
+    def takes_response(
+        self, host: str, request: Request, response: Response | Exception, now_us: int
+    ) -> None:
+        """A member's driver got an answer, or the exception that stands for none."""
+
 
 NEVER = 2**63
 """Microseconds; later than any run."""
+
+
+AFTER_FAILURE_US = 1_500_000
+"""How soon a failure is followed by another heartbeat or by a search: retry.backoff.max.ms, and some more."""
 
 
 def patience_us(interval_ms: int) -> int:
@@ -77,11 +104,14 @@ class Sender:
         "_may_hold_instance",
         "_must_be_full",
         "_names",
+        "_names_sent",
         "_owned",
         "_refused_itself",
         "_sent_in",
         "checked",
         "classic",
+        "early_us",
+        "haste_us",
         "host",
         "in_flight",
         "interval_ms",
@@ -102,7 +132,11 @@ class Sender:
         """The heartbeat that was found right, and is right as long as nothing changes."""
         self.last_answer: Response | Exception | None = None
         self.late_us = NEVER
-        """After this time the next heartbeat is late. NEVER after a failure, a freeze or a leave."""
+        """After this time the next heartbeat or search is late. NEVER after a freeze or a leave."""
+        self.haste_us = 0
+        """How long after an answer the next heartbeat goes out at the soonest, if it says nothing new."""
+        self.early_us = 0
+        """Before this time a heartbeat that says nothing new is too early."""
         self.searches = False
         """Whether it looks for the coordinator since its last heartbeat, whose answer may still come."""
         self.interval_ms = 0
@@ -115,10 +149,12 @@ class Sender:
         self._sent_in = 0
         self._owned = NOTHING
         self._adding = NOTHING
-        self._assigned: Partitions = {}
+        self._assigned: Partitions | None = None
         """The newest assignment of this membership."""
         self._may_hold_instance = False
         """Its instance id may be its own: it was a member, or a join of it has no final response."""
+        self._names_sent: tuple[str, ...] | None = None
+        """The names that the coordinator took; None if it has to be told them."""
         self._refused_itself = False
         """Its last join was refused because of the instance id that it may hold itself."""
 
@@ -138,8 +174,10 @@ class Sender:
         if target == JOINING:
             self._joins += 1
             self._epoch = JOIN_EPOCH
-            self._assigned = {}
+            self._assigned = None
             self._must_be_full = True
+            self.early_us = 0
+            self.late_us = NEVER
         elif target not in _ACTIVE:
             self._epoch = JOIN_EPOCH if target != PREPARE_LEAVING else self._epoch
             self.late_us = NEVER
@@ -158,11 +196,23 @@ class Sender:
             self._adding = without(self._adding, chosen)
             self._owned = without(self._owned, chosen)
 
-    def search(self) -> None:
-        """It looks for the coordinator, and can't send to it until it has found it."""
+    def search(self, timeout_us: int, now_us: int) -> Iterator[Finding]:
+        """It looks for the coordinator, and can't send to it until it has found it; within `timeout_us`."""
+        yield from self.silent(now_us)
         self.searches = True
         self.late_us = NEVER
+        if self.state in _ACTIVE:
+            self.late_us = now_us + timeout_us * 5 // 4 + AFTER_FAILURE_US + self.patience_us
         self.checked = self.last_answer = None
+
+    def silent(self, now_us: int) -> Iterator[Finding]:
+        """Whether it ought to have sent something by now."""
+        if now_us > self.late_us and self.in_flight is None and not self.classic and self.state in _ACTIVE:
+            yield (
+                "heartbeats-go-on",
+                f"{self.host} in {self.state} sends nothing, though its heartbeat was due"
+                f" {(now_us - self.late_us) // 1000} ms ago",
+            )
 
     def sends(self, request: ConsumerGroupHeartbeatRequest, now_us: int) -> Iterator[Finding]:
         """A heartbeat goes out."""
@@ -192,6 +242,12 @@ class Sender:
                 f"{self.host} in {self.state} sent nothing for {waited} ms, its interval is"
                 f" {self.interval_ms} ms",
             )
+        if now_us < self.early_us and self.state != ACKNOWLEDGING and _says_nothing(request):
+            yield (
+                "heartbeats-go-on",
+                f"{self.host} in {self.state} has nothing to say, and sent a heartbeat"
+                f" {(self.early_us - now_us) // 1000} ms too early",
+            )
         if request is self.checked:
             return
         if self.state not in _SENDING:
@@ -199,7 +255,15 @@ class Sender:
                 "one-in-flight",
                 f"{self.host} sent a heartbeat at epoch {request.member_epoch} in {self.state}",
             )
+        if self.state == STABLE and self._assigned is not None and self.holds != self._named(self._assigned):
+            yield (
+                "reconciles-on",
+                f"{self.host} is STABLE, and owns {shown_names(self.holds)}; it was assigned"
+                f" {shown_names(self._named(self._assigned))}",
+            )
         yield from self._fields(request)
+        if request.subscribed_topic_names is not None:
+            self._names_sent = request.subscribed_topic_names
         self._must_be_full = False
         self.checked = request
 
@@ -217,7 +281,8 @@ class Sender:
 
     def _fields(self, request: ConsumerGroupHeartbeatRequest) -> Iterator[Finding]:
         if request.member_epoch == JOIN_EPOCH:
-            if not is_full(request) or request.topic_partitions:
+            nothing = not request.subscribed_topic_names and not request.subscribed_topic_regex
+            if not is_full(request) or request.topic_partitions or nothing:
                 yield "request-fields", f"{self.host} joins with {request}"
             if self._owned:
                 yield "owned-honest", f"{self.host} joins while it owns {shown_names(self._owned)}"
@@ -231,6 +296,9 @@ class Sender:
             )
         if self._must_be_full and not is_full(request):
             yield "request-fields", f"{self.host} sent less than everything after a failure: {request}"
+        names = request.subscribed_topic_names
+        if names is not None and names == self._names_sent and not self._must_be_full:
+            yield "request-fields", f"{self.host} repeats the names that it has sent: {request}"
         if request.topic_partitions is not None:
             yield from self._honest(request)
 
@@ -246,7 +314,7 @@ class Sender:
                 " not list it",
             )
         foreign = listed - self._owned - self._adding
-        if foreign and (foreign := foreign - self._named(self._assigned)):
+        if foreign and (foreign := foreign - self._named(self._assigned or {})):
             yield (
                 "owned-honest",
                 f"{self.host} at epoch {request.member_epoch} listed {shown_names(foreign)} without"
@@ -275,15 +343,20 @@ class Sender:
         if self._sent_in != self._joins:
             return
         if not isinstance(response, ConsumerGroupHeartbeatResponse) or response.error_code != NONE:
-            self.late_us = NEVER
+            if not self.searches:
+                frees = code is UNRELEASED_INSTANCE_ID
+                self.late_us = NEVER if frees else now_us + AFTER_FAILURE_US
+            self.early_us = 0
+            self._names_sent = None
             self._must_be_full = True
             self.checked = None
             return
         if response.heartbeat_interval_ms != self.interval_ms:
             self.interval_ms = response.heartbeat_interval_ms
             self.patience_us = patience_us(self.interval_ms)
+            self.haste_us = self.interval_ms * 800
         if self.state in _SENDING:
-            self.late_us = NEVER if self.searches else now_us + self.patience_us
+            self.rests(now_us)
             self.last_answer = response
             if response.assignment is not None:
                 self._assigned = response.assignment
@@ -291,6 +364,17 @@ class Sender:
             if response.member_epoch > 0 and response.member_epoch != self._epoch:
                 self._epoch = response.member_epoch
                 self.checked = None
+
+    def rests(self, now_us: int) -> None:
+        """A heartbeat was answered well: the next one is due an interval later."""
+        if not self.searches:
+            self.late_us = now_us + self.patience_us
+        self.early_us = now_us + self.haste_us
+
+    @property
+    def holds(self) -> frozenset[TopicPartition]:
+        """What its application owns, as callbacks have it."""
+        return joined(self._owned, self._adding)
 
     def commits(self, request: OffsetCommitRequest) -> Iterator[Finding]:
         """A commit goes out."""
@@ -301,12 +385,23 @@ class Sender:
             )
 
 
+def _says_nothing(request: ConsumerGroupHeartbeatRequest) -> bool:
+    return (
+        request.subscribed_topic_names is None
+        and request.subscribed_topic_regex is None
+        and request.server_assignor is None
+        and request.topic_partitions is None
+    )
+
+
 class Requests(Checker):
     """Checks the requests of all members of a world."""
 
-    def __init__(self, on_commit_request: CommitHook | None = None) -> None:
-        self._on_commit_request = on_commit_request
-        """Who else looks at commits as they are sent: the hook for requests is a hot one."""
+    world: MembersWorldView
+
+    def __init__(self, *followers: RequestFollower) -> None:
+        self._followers = followers
+        """Who else looks at requests: the hooks for them are hot ones."""
         self._names: dict[TopicId, str] = {}
         self._senders = OfHosts(partial(Sender, names=self._names))
 
@@ -323,7 +418,13 @@ class Requests(Checker):
 
     def on_member_search(self, host: str, now_us: int) -> None:
         """While a member looks for the coordinator it cannot send to it."""
-        self._senders[host].search()
+        timeout_us = self.world.scenario.network.request_timeout.us
+        self.report_all(self._senders[host].search(timeout_us, now_us))
+
+    def on_end(self, now_us: int) -> None:
+        """Nobody is silent who ought not to be."""
+        for sender in self._senders.values():
+            self.report_all(sender.silent(now_us))
 
     def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
         """Names of deleted topics are kept."""
@@ -345,14 +446,36 @@ class Requests(Checker):
     def on_member_request(self, host: str, request: Request, now_us: int) -> None:
         """Checks a heartbeat or a commit."""
         sender = self._senders[host]
-        if request is sender.checked and sender.in_flight is None and now_us <= sender.late_us:
+        if (
+            request is sender.checked
+            and sender.in_flight is None
+            and sender.early_us <= now_us <= sender.late_us
+        ):
             sender.in_flight = sender.checked
-        elif type(request) is ConsumerGroupHeartbeatRequest:
+            return
+        if type(request) is ConsumerGroupHeartbeatRequest:
             self.report_all(sender.sends(request, now_us))
         elif type(request) is OffsetCommitRequest:
             self.report_all(sender.commits(request))
-            if self._on_commit_request is not None:
-                self._on_commit_request(host, request)
+            by_itself = self.world.scenario.application.commit == "auto"
+            if by_itself and sender.state not in _COMMITTING:
+                self.report("commit-while-owned", f"{host} commits in {sender.state}, out of its group")
+        for follower in self._followers:
+            follower.takes_request(host, request, now_us)
+
+    def _compare(self, host: str, sender: Sender) -> None:
+        """What the application is told that it owns is what its callbacks have told it, or are about to."""
+        driver = self.world.members[host].driver
+        calls_back = getattr(driver, "is_calling_back", None)  # not known of one in another process
+        if driver is None or calls_back is None:
+            return
+        told = as_set(driver.assignment)
+        if not sender.holds <= told or (told != sender.holds and not calls_back):
+            self.report(
+                "owned-honest",
+                f"{host} tells its application that it owns {shown_names(driver.assignment)}, by its"
+                f" callbacks it owns {shown_names(sender.holds)}",
+            )
 
     def on_member_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
@@ -362,5 +485,10 @@ class Requests(Checker):
         if response is sender.last_answer and request is sender.in_flight:
             sender.in_flight = None
             sender.late_us = now_us + sender.patience_us
-        elif type(request) is ConsumerGroupHeartbeatRequest:
+            sender.early_us = now_us + sender.haste_us
+            return
+        if type(request) is ConsumerGroupHeartbeatRequest:
             sender.receives(request, response, now_us)
+            self._compare(host, sender)
+        for follower in self._followers:
+            follower.takes_response(host, request, response, now_us)

@@ -72,7 +72,14 @@ class TargetChange:
 class KnownGroup:
     """A group as it was after the event before."""
 
-    __slots__ = ("assignment_epoch", "group_epoch", "instances", "members", "targets")
+    __slots__ = (
+        "assignment_epoch",
+        "assignment_timestamp_ms",
+        "group_epoch",
+        "instances",
+        "members",
+        "targets",
+    )
 
     def __init__(self) -> None:
         self.members: dict[MemberId, ConsumerGroupMember] = {}
@@ -80,6 +87,7 @@ class KnownGroup:
         self.instances: dict[str, MemberId] = {}
         self.group_epoch = 0
         self.assignment_epoch = 0
+        self.assignment_timestamp_ms = 0
 
     def settle(self, step: GroupStep) -> None:
         """Takes the event in, once every checker has seen it."""
@@ -102,6 +110,7 @@ class KnownGroup:
         if step.group is not None:
             self.group_epoch = step.group.group_epoch
             self.assignment_epoch = step.group.assignment_epoch
+            self.assignment_timestamp_ms = step.group.assignment_timestamp_ms
 
 
 class GroupStep(msgspec.Struct, frozen=True, gc=False):

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, TopicId, partition_count
+from fencepost.coordinator.protocol.ids import NO_PARTITIONS, MemberId, Partitions, TopicId, partition_count
 from fencepost.coordinator.protocol.records import GroupMetadataKey
 from fencepost.coordinator.protocol.topics import metadata_hash
 from fencepost.simulation.checkers.base import Finding, shown
@@ -51,7 +51,7 @@ class Targets:
             subscriptions = subscriptions_of(group, step.image)
             yield from self._covers(step, subscriptions)
             yield from self._within_subscriptions(step, subscriptions)
-            if not _is_taken_over(step):
+            if not is_taken_over(step):
                 yield from self._balanced(step, subscriptions)
             yield from _digest(step)
 
@@ -95,24 +95,29 @@ class Targets:
         group = step.group
         assert group is not None
         name = assignor_of(group.members.values(), self._default)
-        if (
-            name == "uniform"
-            and len(set(subscriptions.values())) == 1
-            and homogeneous(group.members.values())
-        ):
-            sizes = [self._sizes.get(member_id, 0) for member_id in subscriptions]
-            if max(sizes) - min(sizes) > 1:
-                yield (
-                    "target-balanced",
-                    f"target {group.assignment_epoch} of {step.group_id} has sizes from {min(sizes)}"
-                    f" to {max(sizes)}",
-                )
-            yield from _sticky(step, subscriptions)
+        if name == "uniform":
+            alike = len(set(subscriptions.values())) == 1 and homogeneous(group.members.values())
+            yield from (self._even if alike else _mixed)(step, subscriptions)
         elif name == "range":
             yield from _ranges(step, subscriptions)
 
+    def _even(
+        self, step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]]
+    ) -> Iterator[Finding]:
+        """The uniform assignor where all subscribe alike."""
+        group = step.group
+        assert group is not None
+        sizes = [self._sizes.get(member_id, 0) for member_id in subscriptions]
+        if max(sizes) - min(sizes) > 1:
+            yield (
+                "target-balanced",
+                f"target {group.assignment_epoch} of {step.group_id} has sizes from {min(sizes)}"
+                f" to {max(sizes)}",
+            )
+        yield from _sticky(step, subscriptions)
 
-def _is_taken_over(step: GroupStep) -> bool:
+
+def is_taken_over(step: GroupStep) -> bool:
     """Whether the group was a classic one until now: its members keep what their own assignor gave them."""
     return any(type(record.key) is GroupMetadataKey for record in step.outcome.records)
 
@@ -186,17 +191,87 @@ def _sticky(step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]
             )
 
 
-def _ranges(step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]]) -> Iterator[Finding]:
-    subscribers = Counter(topic_id for topics in subscriptions.values() for topic_id in topics)
+def _mixed(step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]]) -> Iterator[Finding]:
+    """The uniform assignor where members subscribe to different topics.
+
+    Of each topic nobody has a partition who has two partitions more than another subscriber. One partition
+    too many may have to go from member to member to where there is room, once in each topic at most.
+    """
+    group, image = step.group, step.image
+    assert group is not None
+    targets = {member_id: group.targets.get(member_id, NO_PARTITIONS) for member_id in subscriptions}
+    loads = {member_id: partition_count(target) for member_id, target in targets.items()}
+    subscribers: dict[TopicId, list[MemberId]] = {}
+    for member_id, topics in subscriptions.items():
+        for topic_id in topics - step.unsettled:
+            subscribers.setdefault(topic_id, []).append(member_id)
+    for topic_id, members in sorted(subscribers.items()):
+        lightest = min(members, key=loads.__getitem__)
+        heaviest = max(
+            (m for m in members if topic_id in targets[m]), key=loads.__getitem__, default=lightest
+        )
+        if loads[heaviest] - loads[lightest] > 1:
+            yield (
+                "target-balanced",
+                f"{heaviest} of {step.group_id} has {loads[heaviest]} partitions, of {topic_id} too, of which"
+                f" {lightest} with {loads[lightest]} could have some",
+            )
+    if step.unsettled:
+        return
+    before = _targets_before(step)
+    moved = 0
+    imbalance = sum(image.by_id[topic_id].partitions for topic_id in subscribers)
+    for member_id, topics in subscriptions.items():
+        mine, now = before.get(member_id, NO_PARTITIONS), targets[member_id]
+        kept = partition_count({topic_id: n for topic_id, n in mine.items() if topic_id in topics})
+        stays = sum(len(set(n) & set(now.get(topic_id, ()))) for topic_id, n in mine.items())
+        moved += kept - stays
+        imbalance += max(kept - loads[member_id], 0) - kept
+    if moved > imbalance * len(subscribers):
+        yield (
+            "target-sticky",
+            f"target {group.assignment_epoch} of {step.group_id} takes {moved} partitions from members that"
+            f" could keep them; {imbalance} were free, or too many somewhere",
+        )
+
+
+def _targets_before(step: GroupStep) -> Mapping[MemberId, Partitions]:
+    """The target before; that of a static member is that of whom it replaces."""
+    group, before = step.group, step.known.targets
+    assert group is not None
+    found = {}
     for change in step.targets:
-        for topic_id, numbers in (change.after or NO_PARTITIONS).items():
-            topic = step.image.by_id.get(topic_id)
-            if topic is None or topic_id in step.unsettled or not subscribers[topic_id]:
-                continue
-            least = topic.partitions // subscribers[topic_id]
-            if len(numbers) not in (least, least + 1) or numbers[-1] - numbers[0] != len(numbers) - 1:
+        gone = step.known.members.get(change.member_id)
+        instance_id = None if change.after is not None or gone is None else gone.instance_id
+        heir = group.static_members.get(instance_id or "")
+        if heir is not None:
+            found[heir] = before.get(change.member_id, NO_PARTITIONS)
+    return {**before, **found}
+
+
+def _ranges(step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]]) -> Iterator[Finding]:
+    """Each topic in as many ranges as there are subscribers, in the same order of members for all topics.
+
+    The first ranges may be one longer than the others. So members have the same partitions of topics that are
+    alike, and a static member that comes back under another id has the range that it had.
+    """
+    group = step.group
+    assert group is not None
+    members = group.members
+    order = sorted(subscriptions, key=lambda m: (members[m].instance_id is None, members[m].instance_id or m))
+    for topic_id in sorted(frozenset[TopicId]().union(*set(subscriptions.values())) - step.unsettled):
+        subscribers = [member_id for member_id in order if topic_id in subscriptions[member_id]]
+        count = step.image.by_id[topic_id].partitions
+        least, longer = divmod(count, len(subscribers))
+        start = 0
+        for index, member_id in enumerate(subscribers):
+            end = start + least + (index < longer)
+            numbers = group.targets.get(member_id, NO_PARTITIONS).get(topic_id, ())
+            if numbers != tuple(range(start, end)):
                 yield (
                     "target-balanced",
-                    f"{change.member_id} of {step.group_id} has the range {numbers} of {topic_id}, which has"
-                    f" {topic.partitions} partitions for {subscribers[topic_id]} members",
+                    f"{member_id} of {step.group_id} has {numbers} of {topic_id}, not its range from {start}"
+                    f" to {end} of {count} partitions for {len(subscribers)} members",
                 )
+                break
+            start = end

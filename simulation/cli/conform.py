@@ -133,7 +133,11 @@ def _print(report: Report) -> None:
         f"\nrequests compared: {report.requests:,} in {report.schedules:,} schedules, "
         f"differences: {len(report.differences):,}, timers too close to tell: {report.unclear:,}"
     )
-    out.say(f"rules: {', '.join(f'{verdicts[name]} {name}' for name in ('pass', 'differ', 'untested'))}")
+    tested = len(report.rules) - verdicts["untested"]
+    out.say(
+        f"rules: {', '.join(f'{verdicts[name]} {name}' for name in ('pass', 'differ', 'untested'))}; "
+        f"{tested / len(report.rules):.0%} tested"
+    )
     for deviation in report.deviations:
         out.say(f"known deviation: {deviation.name}, {deviation.times:,} times")
     for difference in report.differences[:SHOWN]:

@@ -44,6 +44,9 @@ def explore(
     static: Annotated[
         bool, Parameter(help="Members are static: their places wait for their next processes.")
     ] = False,
+    full: Annotated[
+        bool, Parameter(help="Take steps that commute in every order: more states, and the shortest ways.")
+    ] = False,
     max_states: Annotated[Count, Parameter(help="Stop after so many states.")] = 2_000_000,
     mutant: Annotated[
         str,
@@ -55,11 +58,11 @@ def explore(
 
     The cores of the coordinator and of the members are stepped as they are, without a loop or a network. Each
     state is judged by the invariants, and from each the group must be able to settle. What is wrong is shown
-    with the shortest way there.
+    with a way there. Steps that commute are taken in one order only.
     """
-    from fencepost.simulation.failures.failure import with_mutant
     from fencepost.simulation.lab.explorer.explore import explore as walk
     from fencepost.simulation.lab.explorer.roles import USUAL_FAULTS
+    from fencepost.simulation.mutants.registry import with_mutant
 
     configure_logs()
     with (
@@ -72,6 +75,7 @@ def explore(
             faults=faults,
             kinds=[each.strip() for each in kinds.split(",")] if kinds else USUAL_FAULTS,
             static=static,
+            full=full,
             max_states=max_states,
             progress=advance,
         )

@@ -16,9 +16,10 @@ from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.cli.runs import length
 from fencepost.simulation.cli.simulate import play, print_run, write_report
 from fencepost.simulation.failures.case import pytest_case, test_name
-from fencepost.simulation.failures.failure import read_failure, with_mutant
+from fencepost.simulation.failures.failure import read_failure
 from fencepost.simulation.failures.shrink import TRIES
 from fencepost.simulation.kernel.observers import Violation
+from fencepost.simulation.mutants.registry import with_mutant
 from fencepost.simulation.pipeline.output import write_whole
 from fencepost.simulation.pipeline.progress import progress_for
 

@@ -1,42 +1,114 @@
-"""`fencepost mutants`: known historic bugs, put back one at a time; a checker must catch each."""
+"""Run `fencepost mutants`: put known bugs back, or change the cores in small ways; count what is seen."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from cyclopts import Parameter
 
-from fencepost.simulation.cli.arguments import Count, Json
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.cli.arguments import Count, Json, only_with, writable_file
 from fencepost.simulation.cli.completion import mutant_names
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.pipeline.progress import progress_for
+from fencepost.simulation.pipeline.session import LOCAL
+from fencepost.simulation.pipeline.tasks import parse_seeds
 
 if TYPE_CHECKING:
     from fencepost.simulation.lab.hunt import MutantResult
+    from fencepost.simulation.lab.mutation.score import MutationReport
+
+_HUNTED = "20"
+"""Seeds of known bugs."""
+_SHOWN_SURVIVORS = 40
 
 
 def mutants(
-    *names: Annotated[str, Parameter(help="Mutants by name; without, all of them.", completer=mutant_names)],
-    seeds: Annotated[Count, Parameter(help="How many seeds each has to show itself, from 0 on.")] = 20,
+    *names: Annotated[
+        str,
+        Parameter(
+            help="Mutants by name; without, all. With --automatic: how the names of modules begin.",
+            completer=mutant_names,
+        ),
+    ],
+    seeds: Annotated[
+        str | None,
+        Parameter(
+            help="How many, from 0 on, or which: 10..29, or 1,5,9; by default 20. With --automatic how many "
+            "runs each mutant gets at most; by default 100."
+        ),
+    ] = None,
+    list_: Annotated[bool, Parameter(name="--list", help="List the mutants, and run none.")] = False,
+    automatic: Annotated[
+        bool, Parameter(help="Change the cores in one place at a time, and count what the checkers notice.")
+    ] = False,
+    sample: Annotated[
+        Count | None, Parameter(help="Automatic mutants of each core; without, all: that takes hours.")
+    ] = None,
+    page: Annotated[
+        Path | None, Parameter(help="Write the score and the survivors as Markdown to this file.")
+    ] = None,
+    master: Annotated[str, Parameter(help="Spark's master, for --automatic.")] = LOCAL,
     json: Json = False,
 ) -> int:
     """Are the checkers awake? Each mutant is a bug that somebody really had, put back from outside.
 
-    A mutant is caught if a checker that is meant to see it does, and healthy code passes the same runs.
-    """
-    from fencepost.simulation.lab.hunt import hunt_all
-    from fencepost.simulation.mutants.registry import MUTANTS
+    Every seed runs with the bug and without it. A mutant is caught if healthy code passes and at least a
+    tenth of the seeds is reported by a checker that is meant to see the bug.
 
+    With --automatic the mutants are small changes of the coordinator's and the members' code, thousands of
+    them. The score of a core is the share killed by a checker, of those that change what runs do. Exit code 1
+    means a missed mutant, or a core below 90 %.
+    """
     configure_logs()
-    with progress_for(json=json).step("hunting", len(names or MUTANTS)) as advance:
-        results = hunt_all(seeds, names=names, progress=lambda _: advance(1))
+    only_with(
+        "--automatic", {"--sample": (sample, None), "--page": (page, None), "--master": (master, LOCAL)}
+    )
+    if automatic:
+        return _automatic(names, seeds, sample, page, master, only_list=list_, json=json)
+    return _hunt(names, seeds or _HUNTED, only_list=list_, json=json)
+
+
+def _hunt(names: Sequence[str], seeds: str, *, only_list: bool, json: bool) -> int:
+    from fencepost.simulation.lab.hunt import hunt_all
+    from fencepost.simulation.mutants.registry import MUTANTS, known_names
+
+    chosen = known_names(names)
+    if only_list:
+        listed = {
+            name: {
+                "bug": MUTANTS[name].bug,
+                "summary": MUTANTS[name].summary,
+                "scenarios": MUTANTS[name].scenarios,
+                "expected": MUTANTS[name].expected,
+            }
+            for name in chosen
+        }
+        if json:
+            print_json(listed)
+        else:
+            _print_list(
+                ("mutant", "known from", "the bug"),
+                [(name, MUTANTS[name].bug, MUTANTS[name].summary) for name in chosen],
+            )
+        return 0
+    which = parse_seeds(seeds, "--seeds")
+    with progress_for(json=json).step("hunting", len(chosen) * len(which)) as advance:
+        results = hunt_all(which, names=chosen, progress=advance)
     if json:
         print_json(results)
     else:
         _print(results)
     return 0 if all(result.caught for result in results.values()) else 1
+
+
+def _print_list(columns: Sequence[str], rows: Sequence[tuple[str, ...]]) -> None:
+    from fencepost.simulation.cli.terminal import Terminal
+
+    Terminal().table(columns, rows)
 
 
 def _print(results: Mapping[str, MutantResult]) -> None:
@@ -51,7 +123,69 @@ def _print(results: Mapping[str, MutantResult]) -> None:
         caught = Text("caught", "green") if result.caught else Text("missed", "red")
         if not result.healthy:
             caught = Text("healthy code fails too", "red")
-        by = ", ".join(result.by)
-        needed = "-" if result.seeds_needed is None else f"{result.seeds_needed:,}"
-        rows.append((name, caught, needed, by, MUTANTS[name].summary))
-    out.table(("mutant", "verdict", "seeds", "by", "the bug"), rows)
+        elif result.hits and not result.caught:
+            caught = Text("too seldom", "red")
+        interval = f"{result.share_low:.0%} to {result.share_high:.0%} of all seeds"
+        share = f"{result.hits} of {result.seeds} ({interval})"
+        rows.append((name, caught, share, ", ".join(result.by), MUTANTS[name].summary))
+    out.table(("mutant", "verdict", "seeds that show it", "by", "the bug"), rows)
+
+
+def _automatic(
+    names: Sequence[str],
+    seeds: str | None,
+    sample: int | None,
+    page: Path | None,
+    master: str,
+    *,
+    only_list: bool,
+    json: bool,
+) -> int:
+    from fencepost.simulation.lab.mutation.page import mutation_page
+    from fencepost.simulation.lab.mutation.score import SEEDS, chosen_mutants, judge_all, mutation_report
+
+    chosen = chosen_mutants(sample, names)
+    if only_list:
+        if json:
+            print_json(chosen)
+        else:
+            _print_list(
+                ("mutant", "operator", "change"),
+                [(each.name, each.operator, f"{each.before} → {each.after}") for each in chosen],
+            )
+        return 0
+    most = SEEDS if seeds is None else _count(seeds)
+    writable_file(page, "--page")
+    judged = judge_all(chosen, seeds=most, master=master, progress=progress_for(json=json, lines=True))
+    report = mutation_report(judged, most)
+    if page is not None:
+        page.write_text(mutation_page(report), encoding="utf-8")
+    if json:
+        print_json(report)
+    else:
+        _print_score(report)
+    return 0 if report.reached else 1
+
+
+def _count(seeds: str) -> int:
+    if not seeds.isascii() or not seeds.isdigit() or int(seeds) < 1:
+        raise FencepostError(f"--seeds {seeds}: expected how many runs each automatic mutant gets, from 1 on")
+    return int(seeds)
+
+
+def _print_score(report: MutationReport) -> None:
+    from fencepost.simulation.cli.terminal import Terminal
+    from fencepost.simulation.lab.mutation.page import SCORE_COLUMNS, score_row
+
+    out = Terminal()
+    out.table(SCORE_COLUMNS, [score_row(score) for score in report.cores])
+    survivors = [
+        (each.mutant.name, f"{each.mutant.before} → {each.mutant.after}") for each in report.survivors
+    ]
+    if survivors:
+        out.print(
+            f"\n{len(survivors)} survived. Put one back with: fencepost simulate SCENARIO --mutant NAME"
+        )
+        out.table(("survivor", "change"), survivors[:_SHOWN_SURVIVORS])
+    if len(survivors) > _SHOWN_SURVIVORS:
+        out.print(f"and {len(survivors) - _SHOWN_SURVIVORS} more: --json or --page has them all")

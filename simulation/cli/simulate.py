@@ -111,7 +111,7 @@ def simulate(
 def _bug(mutant: str) -> AbstractContextManager[object]:
     if not mutant:
         return nullcontext()
-    from fencepost.simulation.failures.failure import with_mutant
+    from fencepost.simulation.mutants.registry import with_mutant
 
     return with_mutant(mutant)
 

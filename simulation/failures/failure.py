@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Callable, Iterable
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import msgspec
 from msgspec import Meta
@@ -17,7 +16,7 @@ from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.faults.draw import Draw
 from fencepost.simulation.faults.fitting import misfit
 from fencepost.simulation.kernel.observers import RAISED
-from fencepost.simulation.mutants.registry import MUTANTS
+from fencepost.simulation.mutants.registry import check_mutant, with_mutant
 from fencepost.simulation.run import RunResult, plan_of, run
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.load import loads_any, read
@@ -114,8 +113,11 @@ def decode(text: str | bytes, source: str = "<text>") -> Failure:
         raise FencepostError(
             f"{source}: not JSON: {error}; expected what simulate --failure, shrink or a campaign wrote"
         ) from None
-    if failure.mutant and failure.mutant not in MUTANTS:
-        raise FencepostError(f"{source}: {_no_mutant(failure.mutant)}")
+    if failure.mutant:
+        try:
+            check_mutant(failure.mutant)
+        except FencepostError as error:
+            raise FencepostError(f"{source}: {error}") from None
     if failure.invariant not in INVARIANTS and not failure.invariant.startswith(RAISED):
         near = difflib.get_close_matches(failure.invariant, INVARIANTS, n=1)
         hint = f"did you mean {near[0]}?" if near else "docs/invariants.md lists them"
@@ -160,19 +162,3 @@ def replay(
             max_events=max_events,
             raises=raises,
         )
-
-
-def with_mutant(name: str) -> AbstractContextManager[Any]:
-    """What runs inside has that bug; none if the name is empty.
-
-    :raises FencepostError: if there is no such mutant.
-    """
-    if not name:
-        return nullcontext()
-    if name not in MUTANTS:
-        raise FencepostError(_no_mutant(name))
-    return MUTANTS[name].apply()
-
-
-def _no_mutant(name: str) -> str:
-    return f"there is no mutant {name}, expected one of {', '.join(MUTANTS)}"

@@ -39,11 +39,13 @@ class FaultKind(enum.StrEnum):
     CREATE_TOPIC = "create-topic"
     GROW_TOPIC = "grow-topic"
     DELETE_TOPIC = "delete-topic"
+    OPERATE = "operate"
     MEMBER_CRASH = "member-crash"
     MEMBER_FREEZE = "member-freeze"
     SLOW_CALLBACK = "slow-callback"
     CALLBACK_ERROR = "callback-error"
     POLL_TIMEOUT = "poll-timeout"
+    PRODUCER_TAKEOVER = "producer-takeover"
     COORDINATOR_CRASH = "coordinator-crash"
     COORDINATOR_MOVE = "coordinator-move"
     COORDINATOR_UNAVAILABLE = "coordinator-unavailable"
@@ -182,6 +184,13 @@ def _step_entries(step: s.Step, members: int, length: int, rng: random.Random) -
                 at_us=t, kind=FaultKind.SUBSCRIBE, member=number, topics=step.topics, pattern=step.pattern
             )
             for number, t in zip(chosen, times, strict=True)
+        ]
+    if isinstance(step, s.Operate):
+        return [
+            DrawnEvent(
+                at_us=t, kind=FaultKind.OPERATE, name=step.request, topics=step.topics, share=step.share
+            )
+            for t in _spread(step.at, step.over, step.times, length)
         ]
     if isinstance(step, s.CreateTopic):
         rate = step.records_per_second

@@ -11,7 +11,7 @@ from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.scenarios.check import pattern_mistake, topic_name_mistake
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.sac import NodeCrash, NodeLeave, NodeSplit, SacFault, SacScenario
-from fencepost.simulation.scenarios.scenario import Fault, Scenario
+from fencepost.simulation.scenarios.scenario import Fault, Operation, Scenario
 from fencepost.simulation.scenarios.streams import Place, Response, StreamsFault, StreamsScenario
 
 _NUMBERED: Final = frozenset((FaultKind.RESTART, FaultKind.START, FaultKind.STOP, FaultKind.SUBSCRIBE))
@@ -29,7 +29,7 @@ def _tags(faults: Iterable[type[msgspec.Struct]]) -> frozenset[FaultKind]:
 
 
 KINDS: Final[dict[type[AnyScenario], frozenset[FaultKind]]] = {
-    Scenario: _tags(get_args(Fault)) | _NUMBERED | _TO_TOPICS,
+    Scenario: _tags(get_args(Fault)) | _NUMBERED | _TO_TOPICS | {FaultKind.OPERATE},
     SacScenario: _tags(get_args(SacFault)) | _NUMBERED - {FaultKind.SUBSCRIBE},
     StreamsScenario: _tags(get_args(StreamsFault)),
 }
@@ -59,7 +59,9 @@ def misfit(plan: Draw, scenario: AnyScenario) -> str | None:
                 f"{where}.at_us: expected at most faults_end_us, {plan.faults_end_us}, when the quiet phase"
                 f" begins, got {entry.at_us}"
             )
-        if entry.kind is FaultKind.SUBSCRIBE and (wrong := _no_subscription(entry, topics)):
+        if entry.kind in (FaultKind.SUBSCRIBE, FaultKind.OPERATE) and (
+            wrong := _no_subscription(entry, topics)
+        ):
             return f"{where}{wrong}"
         if entry.kind in _TO_TOPICS and (wrong := _no_change(entry, topics)):
             return f"{where}.{wrong}"
@@ -85,8 +87,10 @@ def _topics(plan: Draw, scenario: AnyScenario) -> tuple[str, ...]:
 
 
 def _no_subscription(entry: DrawnEvent, topics: Collection[str]) -> str | None:
-    """Why a member can't subscribe to that; None if it can."""
-    if not entry.topics and entry.pattern is None:
+    """Why a member can't subscribe to that, or people not ask for it; None if they can."""
+    if entry.kind is FaultKind.OPERATE and entry.name not in get_args(Operation):
+        return f".name: expected one of {', '.join(get_args(Operation))}, got {entry.name!r}"
+    if entry.kind is FaultKind.SUBSCRIBE and not entry.topics and entry.pattern is None:
         return f": expected topics or a pattern to {entry.kind} to"
     for index, name in enumerate(entry.topics):
         if name not in topics:

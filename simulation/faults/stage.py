@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 from fencepost.simulation.kafka.member import MemberStatus
@@ -123,6 +123,9 @@ class DisturbedCluster(Movable, Protocol):
     def mend_appends(self) -> None:
         """It takes them again."""
 
+    def take_producer_over(self, transactional_id: str, timeout_ms: int) -> None:
+        """Another producer begins under that id."""
+
     def has_topic(self, name: str) -> bool:
         """Whether there is such a topic."""
 
@@ -185,3 +188,6 @@ class Stage(AnyStage, Protocol):
     @property
     def members(self) -> Mapping[str, DisturbedMember]:
         """All members' hosts by name."""
+
+    def operate(self, request: str, topics: Sequence[str], share: float) -> None:
+        """Let people send a request about the group to its coordinator."""

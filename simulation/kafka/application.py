@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, TypeAlias
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetAndMetadata
 from fencepost.member.base.errors import CallbackFailed, CommitFailed, FatalMemberError, MemberError
+from fencepost.simulation.kafka.producer import ProducerReplaced, TransactionFailed
+from fencepost.simulation.kafka.transactional import TransactionalWork
 from fencepost.simulation.kernel.host import HostTimer
 
 if TYPE_CHECKING:
@@ -42,8 +44,11 @@ class SimulatedApplication:
         self._commit = world.scenario.application.commit
         self._most = world.scenario.application.max_poll_records
         self._record_times = world.processing_times
+        self._polls = world.hooks["on_poll"]
         self._delivered = world.hooks["on_records_delivered"]
         self._processed = world.hooks["on_records_processed"]
+        transactional = self._commit == "transaction"
+        self._transactional = TransactionalWork(host, driver, self._drop) if transactional else None
         self._stopping = False
         self._stall_until_us = 0
         self._batch: Taken = {}
@@ -77,17 +82,23 @@ class SimulatedApplication:
 
     # -- the loop -----------------------------------------------------------------------------------------
 
-    async def run(self) -> FatalMemberError | None:
+    async def run(self) -> FatalMemberError | ProducerReplaced | TransactionFailed | None:
         """Poll and process until told to stop; answers the error if a fatal one ended it."""
+        transactional = self._transactional
         while not self._stopping:
+            if transactional is not None and transactional.replaced is not None:
+                return transactional.replaced
+            self._tell_poll("begin")
             try:
                 taken = await self._poll()
             except FatalMemberError as error:
                 return error
             except (MemberError, CallbackFailed):
+                self._tell_poll("failed")
                 await self._host.pause_us(_AFTER_ERROR_US)
                 continue
-            self._batch = taken
+            self._tell_poll("end")
+            self._batch = dict(taken)
             self._driver.poll_end({partition: end for partition, (_, end) in taken.items()})
             await self._process(taken)
             if taken and self._commit == "sync":
@@ -96,10 +107,28 @@ class SimulatedApplication:
                 self._commit_soon()
         return None
 
-    async def before_release(self) -> None:
+    def _tell_poll(self, phase: str) -> None:
+        for hook in self._polls:
+            hook(self._host.name, phase, self._loop.now_us)
+
+    async def before_release(self, partitions: Iterable[TopicPartition]) -> None:
         """Commit what was processed, while that is still allowed; then partitions may go."""
-        if self._commit != "auto":
+        if self._transactional is not None:
+            self._drop(partitions)
+            await self._transactional.before_release(partitions)
+        elif self._commit != "auto":
             await self._commit_processed()
+
+    async def lost(self, partitions: Iterable[TopicPartition]) -> None:
+        """What was processed of these partitions is somebody else's to process."""
+        if self._transactional is not None:
+            self._drop(partitions)
+            await self._transactional.lost(partitions)
+
+    def _drop(self, partitions: Iterable[TopicPartition]) -> None:
+        """Of what is being processed these partitions do not count any more."""
+        for partition in partitions:
+            self._batch.pop(partition, None)
 
     def _commit_soon(self) -> None:
         """Commit without waiting, one at a time: where batches are faster than answers, several of them."""
@@ -175,7 +204,11 @@ class SimulatedApplication:
         await host.pause_us(records * self._record_times.draw() if records else 0)
         if self._stall_until_us > self._loop.now_us:
             await host.pause_us(self._stall_until_us - self._loop.now_us)
-        self._batch = {}
-        for partition, (first, end) in taken.items():
+        finished, self._batch = self._batch, {}
+        if self._transactional is None:
+            finished = taken
+        for partition, (first, end) in finished.items():
             for hook in self._processed:
                 hook(name, partition, first, end, self._loop.now_us)
+        if self._transactional is not None:
+            await self._transactional.processed({each: end for each, (_, end) in finished.items()})

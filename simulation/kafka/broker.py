@@ -19,7 +19,13 @@ from fencepost.coordinator.protocol.outcome import (
     TopicsChanged,
 )
 from fencepost.coordinator.protocol.slices import Sliced, at_once
-from fencepost.simulation.kafka.requests import GROUP_REQUESTS, MAY_WAIT, refuse
+from fencepost.simulation.kafka.requests import (
+    GROUP_REQUESTS,
+    MAY_WAIT,
+    TRANSACTION_REQUESTS,
+    TxnOffsetCommit,
+    refuse,
+)
 from fencepost.simulation.kernel.host import Host, HostClock, HostTimer
 from fencepost.simulation.kernel.network import Call
 from fencepost.simulation.kernel.rng import Samples
@@ -77,7 +83,7 @@ class BrokerHost(Host, HostHooks):
         request = call.request
         now = self.loop.now_us
         if not isinstance(request, GROUP_REQUESTS):
-            call.answer(self._cluster.answer(request), now)
+            self._receive_other(call)
         elif self.status is ACTIVE:
             if type(request) in MAY_WAIT:
                 request = self._cluster.tokens.stamp(request)
@@ -92,6 +98,21 @@ class BrokerHost(Host, HostHooks):
             call.answer(refuse(request, ErrorCode.COORDINATOR_LOAD_IN_PROGRESS), now)
         else:
             call.answer(refuse(request, ErrorCode.NOT_COORDINATOR), now)
+
+    def _receive_other(self, call: Call) -> None:
+        """Answer what is for the whole cluster, or for a coordinator of transactions."""
+        request, transactions = call.request, self._cluster.transactions
+        if transactions is not None and isinstance(request, TRANSACTION_REQUESTS):
+            transactions.receive(self, call)
+        elif transactions is not None and isinstance(request, TxnOffsetCommit):
+            code = transactions.check(request) if self.status is ACTIVE else ErrorCode.NONE
+            if code is not ErrorCode.NONE:
+                call.answer(refuse(request.offsets, code), self.loop.now_us)
+            else:
+                call.request = request.offsets
+                self.receive(call)
+        else:
+            call.answer(self._cluster.answer(request), self.loop.now_us)
 
     def step(self, event: Event) -> Outcome:
         """One step of the coordinator, and all that follows from it but the reply."""

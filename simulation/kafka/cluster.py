@@ -30,6 +30,7 @@ from fencepost.simulation.kafka.requests import (
     PartitionCounts,
     TopicNames,
 )
+from fencepost.simulation.kafka.transactions import SimulatedTransactions
 from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.kernel.network import Network
 from fencepost.simulation.kernel.rng import Streams
@@ -100,6 +101,8 @@ class SimulatedCluster:
         self._internal: set[str] = set()
         """Internal topics of Streams applications that are about to be created."""
         self.leader: BrokerHost | None = None
+        self.transactions: SimulatedTransactions | None = None
+        """The coordinator of transactions, in worlds that have some."""
         self.brokers: dict[str, BrokerHost] = {}
         for number in range(1, spec.brokers + 1):
             self.brokers[f"broker-{number}"] = BrokerHost(f"broker-{number}", self)
@@ -113,6 +116,8 @@ class SimulatedCluster:
         for topic in topics:
             self.create_topic(topic.name, topic.partitions, topic.records_per_second)
         self.elect()
+        if self.transactions is not None:
+            self.transactions.elect()
 
     def calm(self) -> None:
         """Nothing disturbs the network or a broker from here on."""
@@ -157,6 +162,8 @@ class SimulatedCluster:
         """Kill a broker; if it was in charge, another follows after the failover time."""
         broker.crash()
         self.network.cut_all(broker.name)
+        if self.transactions is not None:
+            self.transactions.lost(broker)
         if broker is self.leader:
             self.elect_after(self._failover.draw(), broker)
 
@@ -173,6 +180,8 @@ class SimulatedCluster:
     def pause(self, broker: BrokerHost) -> None:
         """Let a broker stand still. Another takes over from it if that lasts for the failover time."""
         broker.freeze()
+        if self.transactions is not None:
+            self.transactions.stands_still(broker)
         if broker is self.leader:
             self.loop.schedule(self.loop.now_us + self._failover.draw(), self._given_up, broker)
 
@@ -205,6 +214,11 @@ class SimulatedCluster:
     def mend_appends(self) -> None:
         """It takes them again."""
         self.journal.failing -= 1
+
+    def take_producer_over(self, transactional_id: str, timeout_ms: int) -> None:
+        """Another producer begins under that id."""
+        if self.transactions is not None:
+            self.transactions.take_over(transactional_id, timeout_ms)
 
     # -- topics ---------------------------------------------------------------------------------------------
 
@@ -258,9 +272,11 @@ class SimulatedCluster:
     def answer(self, request: object) -> object:
         """The answer that any broker gives."""
         if isinstance(request, FindCoordinator):
-            if self.leader is None:
+            service = self.transactions if request.of_transactions else self
+            leader = None if service is None else service.leader
+            if leader is None:
                 return CoordinatorFound(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE)
-            return CoordinatorFound(self.leader.name)
+            return CoordinatorFound(leader.name)
         if isinstance(request, TopicNames):
             by_id = self.topics.by_id
             return {i: by_id[i].name for i in request.topic_ids if i in by_id}

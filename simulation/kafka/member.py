@@ -17,6 +17,7 @@ from fencepost.simulation.kernel.host import Host, HostClock
 
 if TYPE_CHECKING:
     from fencepost.simulation.kafka.world import KafkaWorld
+    from fencepost.simulation.kernel.observers import Subscribed
 
 
 class MemberStatus(enum.StrEnum):
@@ -199,17 +200,23 @@ class MemberHost(Host):
         """Whether the process is on its way out, or gone."""
         return self.status not in (MemberStatus.RUNNING, MemberStatus.FROZEN)
 
+    @property
+    def subscription(self) -> Subscribed:
+        """The topics and the expression that its application subscribes to."""
+        names = self.topics if self.topics is not None or self.pattern else self.world.all_topics
+        return frozenset(names or ()), self.pattern
+
     def resubscribe(self) -> None:
         """Tell the member what it is to subscribe to now; a frozen one hears it when it thaws."""
         self.run(self._resubscribe, None)
 
     def _resubscribe(self, _: object) -> None:
         if self.driver is not None and not self.stopping:
-            names = self.topics if self.topics is not None or self.pattern else self.world.all_topics
+            names, pattern = self.subscription
             if self._matching is None:
-                self.driver.subscribe(names or (), pattern=self.pattern)
+                self.driver.subscribe(names, pattern=pattern)
             else:
-                self._matching.subscribe(names or (), self.pattern)
+                self._matching.subscribe(names, pattern)
 
     # -- what runs in the process -------------------------------------------------------------------------
 
@@ -220,11 +227,13 @@ class MemberHost(Host):
     async def on_partitions_revoked(self, partitions: Iterable[TopicPartition]) -> None:
         """The application's callback."""
         if (application := self.application) is not None:
-            await application.before_release()
+            await application.before_release(tuple(partitions))
         await self._callback()
 
     async def on_partitions_lost(self, partitions: Iterable[TopicPartition]) -> None:
         """The application's callback."""
+        if (application := self.application) is not None:
+            await application.lost(tuple(partitions))
         await self._callback()
 
     async def _callback(self) -> None:

@@ -44,6 +44,7 @@ class GroupNemesis(KafkaNemesis[Stage]):
             FaultKind.CREATE_TOPIC: self._create_topic,
             FaultKind.GROW_TOPIC: self._grow_topic,
             FaultKind.DELETE_TOPIC: self._delete_topic,
+            FaultKind.OPERATE: self._operate,
             FaultKind.MEMBER_CRASH: self._upon(self._alive, self.crash),
             FaultKind.MEMBER_FREEZE: self._upon(self._running, self.freeze),
             FaultKind.SLOW_CALLBACK: self._upon(self._alive, self.slow),
@@ -52,6 +53,7 @@ class GroupNemesis(KafkaNemesis[Stage]):
             FaultKind.COORDINATOR_CRASH: self._upon(self._leader, self._kill),
             FaultKind.BROKER_CRASH: self._upon(self._broker, self._kill),
             FaultKind.BROKER_PAUSE: self._upon(self._broker, self._pause),
+            FaultKind.PRODUCER_TAKEOVER: self._upon(self._alive, self._producer_takeover),
             FaultKind.COORDINATOR_MOVE: self.move,
             FaultKind.COORDINATOR_UNAVAILABLE: self._coordinator_unavailable,
             FaultKind.APPEND_FAILURE: self._append_failure,
@@ -115,6 +117,10 @@ class GroupNemesis(KafkaNemesis[Stage]):
         if self._world.cluster.has_topic(entry.name):
             self._world.cluster.delete_topic(entry.name)
 
+    def _operate(self, entry: DrawnEvent) -> None:
+        self._tell(entry.kind, "begin", entry.name)
+        self._world.operate(entry.name, entry.topics, entry.share)
+
     # -- members ------------------------------------------------------------------------------------------
 
     def _callback_error(self, entry: DrawnEvent, host: DisturbedMember) -> None:
@@ -124,6 +130,10 @@ class GroupNemesis(KafkaNemesis[Stage]):
         lasts_us = self._world.scenario.group.rebalance_timeout.us + entry.lasts_us
         host.stall(entry.at_us + self._before_quiet(entry, lasts_us))
         self._tell(entry.kind, "begin", host.name)
+
+    def _producer_takeover(self, entry: DrawnEvent, host: DisturbedMember) -> None:
+        timeout_ms = self._world.scenario.transactions.timeout.ms
+        self.instant(entry, host.name, lambda: self._world.cluster.take_producer_over(host.name, timeout_ms))
 
     # -- the coordinator ------------------------------------------------------------------------------------
 

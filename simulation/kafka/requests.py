@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from fencepost.coordinator.protocol.classic import (
+    DescribeGroupsRequest,
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,
@@ -15,26 +16,39 @@ from fencepost.coordinator.protocol.classic import (
     SyncGroupResponse,
 )
 from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupDescribeRequest,
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    DeleteGroupsRequest,
+    LeaveGroupBatchRequest,
     LeaveGroupRequest,
+    ListGroupsRequest,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
 from fencepost.coordinator.protocol.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
+    OffsetDeleteRequest,
     OffsetFetchRequest,
 )
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatRequest
+from fencepost.coordinator.protocol.transactions import (
+    AddOffsetsToTxnRequest,
+    AddPartitionsToTxnRequest,
+    AddPartitionsToTxnResponse,
+    EndTxnRequest,
+    InitProducerIdRequest,
+)
 from fencepost.coordinator.refusals import refusal
 from fencepost.simulation.kernel.rng import Streams
 
 
 class FindCoordinator(msgspec.Struct, frozen=True):
-    """Which host coordinates the group? Answered with `CoordinatorFound`."""
+    """Which host coordinates the group, or the transactional id? Answered with `CoordinatorFound`."""
 
-    group_id: str
+    key: str
+    of_transactions: bool = False
 
 
 class CoordinatorFound(msgspec.Struct, frozen=True):
@@ -85,8 +99,34 @@ GROUP_REQUESTS: tuple[type, ...] = (
     SyncGroupRequest,
     HeartbeatRequest,
     LeaveGroupRequest,
+    LeaveGroupBatchRequest,
+    ConsumerGroupDescribeRequest,
+    DescribeGroupsRequest,
+    ListGroupsRequest,
+    DeleteGroupsRequest,
+    OffsetDeleteRequest,
 )
 """What only the group's coordinator answers."""
+
+TRANSACTION_REQUESTS: tuple[type, ...] = (
+    InitProducerIdRequest,
+    AddPartitionsToTxnRequest,
+    AddOffsetsToTxnRequest,
+    EndTxnRequest,
+)
+"""What only the coordinator of transactions answers."""
+
+
+class TxnOffsetCommit(msgspec.Struct, frozen=True):
+    """Commits positions of a group within a producer's transaction. Answered as the commit is."""
+
+    transactional_id: str
+    producer_epoch: int
+    client_version: int
+    """2 for producers whose groups the broker adds to the transaction (KIP-890)."""
+    offsets: OffsetCommitRequest
+    """With the producer's id, and the member for which it commits (KIP-447)."""
+
 
 _JOINED = (JoinGroupResponse, SyncGroupResponse)
 
@@ -108,8 +148,8 @@ def moves_epoch(request: object, response: object) -> bool:
 
 
 def error_of(response: object) -> ErrorCode:
-    """The error of a group's response; of a commit, the first that is not NONE."""
-    if isinstance(response, OffsetCommitResponse):
+    """The error of a response; of one with an error for each partition, the first that is not NONE."""
+    if isinstance(response, OffsetCommitResponse | AddPartitionsToTxnResponse):
         errors: Mapping[TopicPartition, ErrorCode] = response.errors
         return next((code for code in errors.values() if code != ErrorCode.NONE), ErrorCode.NONE)
     code = getattr(response, "error_code", ErrorCode.NONE)

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fencepost.coordinator.protocol.errors import ProtocolError
 from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
-from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.base.transport import Disconnected, Reply
 from fencepost.simulation.kafka.requests import (
     CoordinatorFound,
@@ -29,7 +28,8 @@ if TYPE_CHECKING:
 class SimulatedTransport:
     """The way from one member's host to the brokers. Metadata is asked of one broker after the other.
 
-    `on_search` is called when the member asks who coordinates a group.
+    `on_search` is called when the member asks who coordinates a group. A transport `of_transactions` is a
+    producer's way to the coordinator of transactions.
     """
 
     __slots__ = (
@@ -40,6 +40,7 @@ class SimulatedTransport:
         "_host",
         "_network",
         "_next",
+        "_of_transactions",
         "_on_search",
         "_timeout_us",
     )
@@ -53,6 +54,7 @@ class SimulatedTransport:
         first: int,
         timeout_us: int,
         on_search: Callable[[], None] | None = None,
+        of_transactions: bool = False,
     ) -> None:
         self._host = host
         self._network = network
@@ -60,30 +62,31 @@ class SimulatedTransport:
         self._next = first
         self._timeout_us = timeout_us
         self._on_search = on_search
+        self._of_transactions = of_transactions
         self._connections: dict[str, SimulatedConnection] = {}
         self._coordinator: BrokerHost | None = None
         self._connection: SimulatedConnection | None = None
         """The one to the coordinator."""
 
-    def send(self, request: Request, timeout_ms: int) -> Reply[Response]:
-        """Send a group request to the coordinator that was found last."""
+    def send(self, request: object, timeout_ms: int) -> Call | asyncio.Future[Any]:
+        """Send a request to the coordinator that was found last."""
         connection = self._connection
         if connection is None or connection.pipe is CLOSED:
             if self._coordinator is None:
-                future: asyncio.Future[Response] = self._network.loop.create_future()
+                future: asyncio.Future[Any] = self._network.loop.create_future()
                 future.set_exception(Disconnected("no coordinator is known"))
                 return future
             connection = self._connection = self._connected(self._coordinator)
         return self._network.send(connection, request, timeout_ms * 1_000)
 
     def find_coordinator(self, group_id: str) -> Call:
-        """Ask some broker who coordinates the group.
+        """Ask some broker who coordinates the group, or the transactional id.
 
         The call tells the transport first: it makes a failure of an answer that is a refusal.
         """
         if self._on_search is not None:
             self._on_search()
-        call = self._ask(FindCoordinator(group_id))
+        call = self._ask(FindCoordinator(group_id, self._of_transactions))
         call.add_done_callback(self._found)
         return call
 
@@ -92,7 +95,7 @@ class SimulatedTransport:
         if not isinstance(answer, CoordinatorFound):
             self._next += 1
         elif answer.error_code:
-            asked.response = ProtocolError(answer.error_code, "the group has no coordinator")
+            asked.response = ProtocolError(answer.error_code, "there is no coordinator")
         else:
             self._coordinator = next(broker for broker in self._brokers if broker.name == answer.host)
             self._connection = None

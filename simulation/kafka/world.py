@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cached_property
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
@@ -11,6 +11,7 @@ from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
 from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.transactions.coordinator import TransactionConfig, TransactionCoordinator
 from fencepost.member.classic.driver import ClassicDriver
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.simulation.faults.draw import Draw
@@ -18,18 +19,20 @@ from fencepost.simulation.kafka.broker import BrokerHost
 from fencepost.simulation.kafka.cluster import SimulatedCluster
 from fencepost.simulation.kafka.member import ALIVE, MemberHost
 from fencepost.simulation.kafka.nemesis import GroupNemesis
+from fencepost.simulation.kafka.operator import Operator
+from fencepost.simulation.kafka.transactions import SimulatedTransactions
 from fencepost.simulation.kernel.loop import VirtualLoop
-from fencepost.simulation.kernel.observers import Observer
+from fencepost.simulation.kernel.observers import Observer, Subscribed
 from fencepost.simulation.kernel.supervisor import Supervisor
 from fencepost.simulation.kernel.world import PreparedRun, RunCounts, World, host_names
-from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.scenarios.scenario import Operate, Scenario
 from fencepost.simulation.scenarios.timing import is_answered
 from fencepost.simulation.trace.groups import GroupTraceWriter
 from fencepost.simulation.trace.rows import TraceRows
 
 
 class KafkaWorld(World):
-    """Everything of one run. It is a `WorldView` for observers."""
+    """Everything of one run. It is a `MembersWorldView` for observers."""
 
     def __init__(
         self,
@@ -51,6 +54,15 @@ class KafkaWorld(World):
         self.attach(observers)
         self.cluster = SimulatedCluster(loop, self.streams, scenario, self.config, hooks=self.hooks)
         self.network = self.cluster.network
+        if scenario.application.commit == "transaction":
+            self.cluster.transactions = SimulatedTransactions(
+                self.cluster,
+                TransactionConfig(
+                    transaction_max_timeout_ms=self.config.transaction_max_timeout_ms,
+                    transactional_id_expiration_ms=self.config.transactional_id_expiration_ms,
+                ),
+                scenario.network.latency.quantiles,
+            )
         self.journal: MemoryJournal = self.cluster.journal
         """The replicated log of the group."""
         self.coordinators: Mapping[str, BrokerHost] = self.cluster.brokers
@@ -63,6 +75,7 @@ class KafkaWorld(World):
             start=scenario.group.start.quantiles,
             restart=scenario.application.restart.quantiles,
         )
+        self._operator = Operator(self) if any(isinstance(each, Operate) for each in scenario.steps) else None
         self.members: dict[str, MemberHost] = {
             name: MemberHost(name, self, name if scenario.group.static else None)
             for name in host_names("member", members)
@@ -89,6 +102,14 @@ class KafkaWorld(World):
         """End all processes without a word; what they leave to the loop ends at this moment."""
         for host in self.members.values():
             host.vanish()
+        if self._operator is not None:
+            self._operator.vanish()
+
+    def operate(self, request: str, topics: Sequence[str], share: float) -> None:
+        """Let people send a request about the group to its coordinator."""
+        if self._operator is None:
+            self._operator = Operator(self)  # the entry is of a plan that was edited
+        self._operator.operate(request, topics, share)
 
     @property
     def settled(self) -> bool:
@@ -129,6 +150,20 @@ class KafkaWorld(World):
         """The coordinator that answers requests now, if there is one."""
         return self.cluster.active
 
+    def subscription_of(self, host: str) -> Subscribed:
+        """What the application on that host subscribes to."""
+        return self.members[host].subscription
+
+    @property
+    def transactions(self) -> TransactionCoordinator | None:
+        """The coordinator of transactions, if there is one now."""
+        return None if self.cluster.transactions is None else self.cluster.transactions.coordinator
+
+    @property
+    def journal_fails(self) -> bool:
+        """Whether the logs take no records now."""
+        return bool(self.cluster.journal.failing)
+
     @cached_property
     def settling_ms(self) -> int | None:
         """How long the group may take to settle once nothing disturbs it; None if it may never."""
@@ -149,7 +184,8 @@ def prepare(
     if checkers is None:
         from fencepost.simulation.checkers import all_checkers
 
-        checkers = all_checkers(scenario.protocols)
+        transactions = scenario.application.commit == "transaction"
+        checkers = all_checkers(scenario.protocols, transactions=transactions)
     writer = GroupTraceWriter(recorder)
     world = KafkaWorld(
         scenario,

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
     from fencepost.coordinator.config import GroupCoordinatorConfig
     from fencepost.coordinator.coordinator import GroupCoordinator
     from fencepost.coordinator.journal.memory import MemoryJournal
+    from fencepost.coordinator.transactions.coordinator import TransactionCoordinator
     from fencepost.member.base.driver import MemberDriver
+    from fencepost.simulation.scenarios.scenario import Scenario
 
 
 RAISED: Final = "raised "
@@ -152,6 +154,33 @@ class WorldView(Protocol):
         """How long the group may take to settle once nothing disturbs it; None if it may never."""
 
 
+Subscribed: TypeAlias = tuple[frozenset[str], str | None]
+"""The topics and the expression that an application subscribes to."""
+
+
+class MembersWorldView(WorldView, Protocol):
+    """What an observer may read of a world whose members a scenario has made."""
+
+    @property
+    def scenario(self) -> Scenario:
+        """What the run is about: how its applications are, and what their members are told."""
+
+    def subscription_of(self, host: str) -> Subscribed | None:
+        """What the application on that host subscribes to; None if that is not known."""
+
+
+class TransactionsView(WorldView, Protocol):
+    """What an observer may read of a world with transactions."""
+
+    @property
+    def journal_fails(self) -> bool:
+        """Whether the coordinators' logs take no records now."""
+
+    @property
+    def transactions(self) -> TransactionCoordinator | None:
+        """The coordinator of transactions that answers requests now, if there is one."""
+
+
 class WorldObserver:
     """The base of everything that observes a world, with the hooks that every world calls.
 
@@ -231,6 +260,9 @@ class Observer(WorldObserver, declares_hooks=True):
     ) -> None:
         """A member's commit was answered, or got no answer."""
 
+    def on_poll(self, host: str, phase: str, now_us: int) -> None:
+        """The application is about to `begin` a poll, or to `end` one, or a poll has `failed`."""
+
     def on_records_delivered(
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
     ) -> None:
@@ -240,6 +272,21 @@ class Observer(WorldObserver, declares_hooks=True):
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
     ) -> None:
         """The application finished with these records."""
+
+    def on_operation(self, request: Request, response: Response | Exception | None, now_us: int) -> None:
+        """A request of people was answered, or not."""
+
+    def on_records_rewound(self, host: str, partition: TopicPartition, offset: int, now_us: int) -> None:
+        """The application goes back to a committed position, as a transaction of its was aborted.
+
+        Or, at offset 0, its process is about to end, and what it has not committed is for the next one.
+        """
+
+    def on_transaction_step(self, host: str, event: Any, outcome: Any, now_us: int) -> None:
+        """A step of the coordinator of transactions. Records are applied."""
+
+    def on_transactions_loaded(self, host: str, now_us: int) -> None:
+        """Another broker has loaded the log of transactions, and coordinates them."""
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
         """A member's host: `start`, `stop` (begins), `stopped`, `crash`, `freeze`, `thaw`."""

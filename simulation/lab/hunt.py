@@ -1,16 +1,17 @@
-"""Hunts mutants: runs seeds until a checker reports the bug, and shows that healthy code survives them."""
+"""Hunts mutants: which share of the seeds shows the bug to a checker, and does healthy code pass them all?"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import TypeAlias
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, TypeAlias
 
 import msgspec
 
-from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.analyses.comparison import share_interval
 from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.mutants.mutant import Mutant
-from fencepost.simulation.mutants.registry import MUTANTS
+from fencepost.simulation.mutants.registry import MUTANTS, known_names
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load_any
 
@@ -18,18 +19,29 @@ Survivors: TypeAlias = dict[tuple[str, tuple[str, ...], int], bool]
 """Whether healthy code broke nothing: by scenario, overrides and seed."""
 
 
+LEAST_SHARE: Final = 0.1
+"""A mutant is caught if at least this share of the seeds shows it."""
+
+
 class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
     """What became of one mutant."""
 
     mutant: str
     caught: bool
-    """A checker that is meant to reported it, and healthy code passed the same runs."""
-    seeds_needed: int | None
-    """How many seeds were run, the catching one included; None if it was missed."""
+    """Healthy code passed the same runs, and at least `LEAST_SHARE` of them were hits."""
+    seeds: int
+    """How many runs there were, each with a seed of its own."""
+    hits: int
+    """Runs in which a checker that is meant to reported it."""
+    share: float
+    share_low: float
+    """The share that all seeds would have is between these, with 95 % confidence."""
+    share_high: float
     by: tuple[str, ...] = ()
-    """The invariants that were reported by the run that caught it, in their order."""
+    """All invariants that those runs reported, the most frequent first."""
     scenario: str = ""
     seed: int = -1
+    """The first of those runs; -1 if there is none."""
     message: str = ""
     """The first report of a checker that is meant to catch it."""
     healthy: bool = True
@@ -46,14 +58,18 @@ def hunt(
     seeds: Iterable[int],
     *,
     survivors: Survivors | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> MutantResult:
-    """Runs each seed in the mutant's scenario for it, until one of its invariants is reported.
+    """Run each seed in one of the mutant's scenarios, with the mutant and without it.
 
-    `survivors` remembers runs of healthy code between mutants.
+    `survivors` remembers runs of healthy code between mutants. `progress` is called with 1 after each seed.
     """
     known = {} if survivors is None else survivors
     healthy = True
-    for needed, seed in enumerate(seeds, 1):
+    runs = 0
+    by: Counter[str] = Counter()
+    hits: list[tuple[str, int, str]] = []
+    for seed in seeds:
         scenario = mutant.scenarios[seed % len(mutant.scenarios)]
         key = scenario, mutant.overrides, seed
         if key not in known:
@@ -61,40 +77,46 @@ def hunt(
         healthy = healthy and known[key]
         with mutant.apply():
             found = violations_of(scenario, seed, mutant.overrides)
-        hits = [violation for violation in found if violation.invariant in mutant.expected]
-        if hits:
-            return MutantResult(
-                mutant=mutant.name,
-                caught=healthy,
-                seeds_needed=needed if healthy else None,
-                by=tuple(dict.fromkeys(violation.invariant for violation in found)),
-                scenario=scenario,
-                seed=seed,
-                message=hits[0].message,
-                healthy=healthy,
-            )
-    return MutantResult(mutant=mutant.name, caught=False, seeds_needed=None, healthy=healthy)
+        runs += 1
+        meant = [violation for violation in found if violation.invariant in mutant.expected]
+        if meant:
+            hits.append((scenario, seed, meant[0].message))
+            by.update({violation.invariant for violation in found})
+        if progress is not None:
+            progress(1)
+    share = len(hits) / runs if runs else 0.0
+    low, high = share_interval(len(hits), runs)
+    first = hits[0] if hits else ("", -1, "")
+    return MutantResult(
+        mutant=mutant.name,
+        caught=healthy and bool(hits) and share >= LEAST_SHARE,
+        seeds=runs,
+        hits=len(hits),
+        share=share,
+        share_low=low,
+        share_high=high,
+        by=tuple(sorted(by, key=lambda name: (-by[name], name))),
+        scenario=first[0],
+        seed=first[1],
+        message=first[2],
+        healthy=healthy,
+    )
 
 
 def hunt_all(
-    seeds: int,
+    seeds: Sequence[int],
     *,
     names: Iterable[str] = (),
-    progress: Callable[[MutantResult], None] | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> Mapping[str, MutantResult]:
-    """Hunts mutants with seeds 0 to `seeds` - 1; all of them, or those that are named.
+    """Hunt mutants with these seeds; all of them, or those that are named.
 
-    `progress` is told each result as it comes.
+    `progress` is called with how many more runs of mutants are done.
 
     :raises FencepostError: if a name is not a mutant's.
     """
-    chosen = list(names) or list(MUTANTS)
-    if unknown := [name for name in chosen if name not in MUTANTS]:
-        raise FencepostError(f"unknown mutant {unknown[0]!r}; there are {', '.join(MUTANTS)}")
     survivors: Survivors = {}
-    results = {}
-    for name in chosen:
-        results[name] = hunt(MUTANTS[name], range(seeds), survivors=survivors)
-        if progress is not None:
-            progress(results[name])
-    return results
+    return {
+        name: hunt(MUTANTS[name], seeds, survivors=survivors, progress=progress)
+        for name in known_names(names)
+    }

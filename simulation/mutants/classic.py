@@ -17,8 +17,7 @@ from fencepost.coordinator.protocol.records import GroupMetadataMember
 from fencepost.member.classic.assignor import Subscriber
 from fencepost.member.classic.assignors.sticky import CooperativeStickyAssignor
 from fencepost.member.classic.ownership import ClassicOwnership
-from fencepost.simulation.mutants.mutant import Mutant, Original, instead_of
-from fencepost.simulation.mutants.slips import NOBODY
+from fencepost.simulation.mutants.mutant import NOBODY, Mutant, Original, instead_of
 
 _DEPLOY: Final = ("classic-rolling-deploy",)
 _RESTARTS_AFTER: Final = 3

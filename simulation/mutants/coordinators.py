@@ -233,7 +233,7 @@ COORDINATOR_MUTANTS: Final = (
         "KAFKA-19974",
         "A member that has revoked and must revoke again gets the next epoch at once.",
         ("revocation-frozen",),
-        CHURN,
+        ("slow-callbacks-and-poll-timeouts", "scale-up-and-down"),
         (instead_of(reconciliation, "_next", _epoch_moves_in_revocation),),
     ),
     Mutant(

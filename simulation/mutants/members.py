@@ -2,20 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Any, Final
 
+import msgspec
+
+import fencepost.member.consumer.machine as consumer_machine
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.member.base.actions import CallbackKind
-from fencepost.member.base.commits import CommitKind
+from fencepost.coordinator.protocol.offsets import OffsetFetchResponse
+from fencepost.member.base.actions import CallbackKind, Outbox
+from fencepost.member.base.application import Polls
+from fencepost.member.base.backoff import Backoff
+from fencepost.member.base.commits import Commit, CommitKind
+from fencepost.member.base.errors import ErrorRule
+from fencepost.member.base.leave import CloseOption
+from fencepost.member.base.lookups import CoordinatorLookup
 from fencepost.member.base.machine import MemberMachine
 from fencepost.member.base.positions import Positions
+from fencepost.member.consumer.assignment import Subscription
 from fencepost.member.consumer.heartbeats import Heartbeats, SentFields
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.reconciliation import Assignment, Callback, Pass, PassResult, Reconciler
+from fencepost.member.consumer.states import ACTIVE, ConsumerMemberState
 from fencepost.simulation.mutants.coordinators import CHURN, LOSSES
-from fencepost.simulation.mutants.mutant import Mutant, Original, Patch, instead_of
+from fencepost.simulation.mutants.mutant import NOBODY, Mutant, Original, Patch, instead_of
+
+_Method = Callable[..., Any]
 
 
 def _keepalive_after_failure(original: Original, self: Heartbeats, now_ms: int, *, wait: bool = True) -> None:
@@ -92,6 +105,136 @@ def _never_frees(original: Original, self: Any, now_ms: int) -> None:
     self._fail(ErrorCode.UNRELEASED_INSTANCE_ID, "")
 
 
+def _empty_commit_blocks(original: _Method) -> _Method:
+    """A commit that has nothing to say is taken for one under way, for good."""
+
+    def auto_commit(self: MemberMachine, now_ms: int) -> None:
+        if self.positions.uncommitted(delivered=False):
+            original(self, now_ms)
+        else:
+            self.commits.next_auto_ms = _NEVER_MS
+
+    return auto_commit
+
+
+def _no_leave_beside_a_heartbeat(original: _Method) -> _Method:
+    """While a heartbeat is in flight no leave is sent, and later none is thought of."""
+
+    def leave_request(self: Heartbeats, option: CloseOption) -> Any:
+        return None if self.in_flight is not None else original(self, option)
+
+    return leave_request
+
+
+def _at_once(_: _Method) -> _Method:
+    """Every retry follows at once."""
+    return lambda self: 1
+
+
+def _stays_fenced(original: _Method) -> _Method:
+    """A member that has given everything up does not ask to join again."""
+
+    def progress(self: ConsumerMember, now_ms: int) -> bool:
+        waits = self.callbacks.running is not None or self.callbacks.release is not None
+        return False if self.state is ConsumerMemberState.FENCED and not waits else original(self, now_ms)
+
+    return progress
+
+
+def _waits_twice_as_long(original: _Method) -> _Method:
+    """The poll timer has twice its time."""
+
+    def end(self: Polls, now_ms: int) -> None:
+        original(self, now_ms)
+        assert self.deadline_ms is not None
+        self.deadline_ms += self.deadline_ms - now_ms
+
+    return end
+
+
+def _forgets_what_is_committed(original: _Method) -> _Method:
+    """Committed offsets are asked for, and not taken."""
+
+    def fetched(self: Positions, token: int, response: OffsetFetchResponse, now_ms: int) -> Any:
+        return original(self, token, msgspec.structs.replace(response, offsets={}), now_ms)
+
+    return fetched
+
+
+def _leaves_one_out(original: _Method) -> _Method:
+    """One partition of several is never fetched."""
+
+    def fetchable(self: Positions) -> Any:
+        found = original(self)
+        return dict(list(found.items())[1:]) if len(found) > 1 else found
+
+    return fetchable
+
+
+def _keeps_it_to_itself(original: _Method) -> _Method:
+    """A subscription that changes while the member is in its group is not sent."""
+
+    def subscribe(self: ConsumerMember, topics: Iterable[str], pattern: str | None, now_ms: int) -> Any:
+        if self.state not in ACTIVE:
+            return original(self, topics, pattern, now_ms)
+        self.subscription = Subscription.of(topics, pattern)
+        return ()
+
+    return subscribe
+
+
+def _loading_is_the_end(original: _Method) -> _Method:
+    """A coordinator that loads is taken for one that refuses."""
+
+    def heartbeat_rule(code: ErrorCode) -> ErrorRule:
+        return ErrorRule.FATAL if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else original(code)
+
+    return heartbeat_rule
+
+
+def _waits_for_good(original: _Method) -> _Method:
+    """What a callback that raised has stopped is not taken up again by the next poll."""
+
+    def begin(self: Polls) -> None:
+        waits = self.waits_for_next
+        original(self)
+        self.waits_for_next = waits
+
+    return begin
+
+
+def _stays_with_its_broker(_: _Method) -> _Method:
+    """That the coordinator is another one is learned from heartbeats only."""
+
+    def note(self: CoordinatorLookup, code: ErrorCode, now_ms: int) -> None:
+        if not code:
+            self.answered()
+
+    return note
+
+
+def _never_fails(original: _Method) -> _Method:
+    """A commit that fails is over, and its application does not hear of it."""
+
+    def commit_ended(self: MemberMachine, commit: Commit, error: ErrorCode, now_ms: int) -> None:
+        if not (error and commit.kind is CommitKind.MANUAL):
+            original(self, commit, error, now_ms)
+
+    return commit_ended
+
+
+def _swallows(original: _Method) -> _Method:
+    """Only fatal errors reach the application."""
+
+    def raise_to_application(self: Outbox, error: Exception, *, fatal: bool = False) -> None:
+        if fatal:
+            original(self, error, fatal=fatal)
+
+    return raise_to_application
+
+
+_NEVER_MS: Final = 2**62
+
 COMMITS_SOON: Final = ("slow-callbacks-and-poll-timeouts", *CHURN)
 
 MEMBER_MUTANTS: Final = (
@@ -156,5 +299,112 @@ MEMBER_MUTANTS: Final = (
         ("frees-own-instance",),
         ("static-rolling-deploy",),
         (instead_of(ConsumerMember, "_release_instance", _never_frees),),
+    ),
+    Mutant(
+        "empty-commit-blocks",
+        "KAFKA-16203",
+        "After an automatic commit that had nothing to say no other one follows.",
+        ("commits-go-on",),
+        ("steady", *CHURN),
+        (Patch(MemberMachine, "_auto_commit", _empty_commit_blocks),),
+        ("application.auto_commit_interval=1s",),
+    ),
+    Mutant(
+        "no-leave-beside-heartbeat",
+        "KAFKA-16639",
+        "A member that closes while a heartbeat is in flight never says that it leaves.",
+        ("leaves-told",),
+        ("rolling-deploy", "scale-up-and-down"),
+        (Patch(Heartbeats, "leave_request", _no_leave_beside_a_heartbeat),),
+        ("network.latency=1s",),
+    ),
+    Mutant(
+        "retries-at-once",
+        "KAFKA-4777",
+        "Requests that fail are sent again at once.",
+        ("retries-back-off",),
+        ("coordinator-crash-loop", "coordinator-failover"),
+        (Patch(Backoff, "next_ms", _at_once),),
+    ),
+    Mutant(
+        "fenced-for-good",
+        "KAFKA-16178",
+        "A member that was fenced gives everything up, and never joins again.",
+        ("fenced-returns",),
+        ("frozen-members", "partitioned-members"),
+        (Patch(ConsumerMember, "_progress", _stays_fenced),),
+    ),
+    Mutant(
+        "polls-missed-late",
+        NOBODY,
+        "A member whose application does not poll stays in the group for twice the time.",
+        ("poll-timeouts",),
+        ("slow-callbacks-and-poll-timeouts",),
+        (Patch(Polls, "end", _waits_twice_as_long),),
+    ),
+    Mutant(
+        "committed-offset-forgotten",
+        NOBODY,
+        "A new owner starts at the beginning of the log, whatever is committed.",
+        ("starts-at-committed",),
+        CHURN,
+        (Patch(Positions, "fetched", _forgets_what_is_committed),),
+    ),
+    Mutant(
+        "partition-left-out",
+        NOBODY,
+        "A member that owns several partitions never fetches one of them.",
+        ("partitions-read",),
+        ("steady", *CHURN),
+        (Patch(Positions, "fetchable", _leaves_one_out),),
+    ),
+    Mutant(
+        "subscription-kept-secret",
+        NOBODY,
+        "A member that is in a group does not tell it of another subscription.",
+        ("subscription-told",),
+        ("regex-subscriptions", "swarm"),
+        (Patch(ConsumerMember, "subscribe", _keeps_it_to_itself),),
+    ),
+    Mutant(
+        "loading-is-fatal",
+        NOBODY,
+        "A member stops for good when the coordinator is still loading.",
+        ("gives-up-rightly",),
+        ("coordinator-crash-loop", "coordinator-failover", "broker-failures"),
+        (Patch(consumer_machine, "heartbeat_rule", _loading_is_the_end),),
+    ),
+    Mutant(
+        "stopped-by-callback",
+        NOBODY,
+        "After a callback that raised the member does not go on towards its target.",
+        ("reconciles-on",),
+        ("slow-callbacks-and-poll-timeouts", "swarm"),
+        (Patch(Polls, "begin", _waits_for_good),),
+    ),
+    Mutant(
+        "commits-to-the-wrong-broker",
+        NOBODY,
+        "A commit is sent again and again to a broker that is not the coordinator.",
+        ("searches-anew",),
+        ("coordinator-failover", "manual-commits"),
+        (Patch(CoordinatorLookup, "note", _stays_with_its_broker),),
+    ),
+    Mutant(
+        "failed-commit-never-ends",
+        "KAFKA-10489",
+        "An application whose commit fails waits for it for ever.",
+        ("commits-end",),
+        ("frozen-members", "partitioned-members", "coordinator-crash-loop"),
+        (Patch(MemberMachine, "_commit_ended", _never_fails),),
+        ("application.commit=sync",),
+    ),
+    Mutant(
+        "errors-swallowed",
+        NOBODY,
+        "An application does not hear that its callback raised.",
+        ("errors-raised",),
+        ("slow-callbacks-and-poll-timeouts",),
+        (Patch(Outbox, "raise_to_application", _swallows),),
     ),
 )

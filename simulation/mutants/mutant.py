@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 from unittest import mock
+
+NOBODY: Final = "nobody's"
+"""The `bug` of a mutant that no one is known to have had."""
 
 
 class Patch(NamedTuple):

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+from difflib import get_close_matches
 from typing import Final
 
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.mutants.automatic import is_automatic, mutant_named, with_automatic_mutant
 from fencepost.simulation.mutants.classic import CLASSIC_MUTANTS
 from fencepost.simulation.mutants.coordinators import COORDINATOR_MUTANTS
 from fencepost.simulation.mutants.members import MEMBER_MUTANTS
 from fencepost.simulation.mutants.mutant import Mutant
+from fencepost.simulation.mutants.rebalances import REBALANCE_MUTANTS
 from fencepost.simulation.mutants.sac import SAC_MUTANTS
 from fencepost.simulation.mutants.slips import SLIPS
 from fencepost.simulation.mutants.streams import STREAMS_MUTANTS
+from fencepost.simulation.mutants.streams_groups import STREAMS_GROUP_MUTANTS
+from fencepost.simulation.mutants.transactions import TRANSACTION_MUTANTS
 
 MUTANTS: Final[Mapping[str, Mutant]] = {
     mutant.name: mutant
@@ -19,8 +26,47 @@ MUTANTS: Final[Mapping[str, Mutant]] = {
         *COORDINATOR_MUTANTS,
         *MEMBER_MUTANTS,
         *SLIPS,
+        *REBALANCE_MUTANTS,
         *CLASSIC_MUTANTS,
         *SAC_MUTANTS,
         *STREAMS_MUTANTS,
+        *TRANSACTION_MUTANTS,
+        *STREAMS_GROUP_MUTANTS,
     )
 }
+
+
+def check_mutant(name: str) -> None:
+    """Accept the name of a known bug, or of an automatic mutant.
+
+    :raises FencepostError: if it is neither, with the name that was probably meant.
+    """
+    if is_automatic(name):
+        mutant_named(name)
+    else:
+        known_names([name])
+
+
+def known_names(names: Iterable[str]) -> list[str]:
+    """Return the names of known bugs, or those of all of them if there are none.
+
+    :raises FencepostError: if a name is not theirs, with the one that was probably meant.
+    """
+    chosen = list(names)
+    for name in chosen:
+        if name not in MUTANTS:
+            near = get_close_matches(name, MUTANTS, n=1)
+            hint = f"did you mean {near[0]}?" if near else "`fencepost mutants --list` lists them"
+            raise FencepostError(f"there is no mutant {name}; {hint}")
+    return chosen or list(MUTANTS)
+
+
+def with_mutant(name: str) -> AbstractContextManager[None]:
+    """Run the block with that bug; with none if the name is empty.
+
+    :raises FencepostError: if there is no such mutant.
+    """
+    if not name:
+        return nullcontext()
+    check_mutant(name)
+    return with_automatic_mutant(name) if is_automatic(name) else MUTANTS[name].apply()

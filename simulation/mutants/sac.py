@@ -4,12 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest import mock
 
-from fencepost.coordinator.protocol.sac import SIMPLE, SacReply
+from fencepost.coordinator.protocol.sac import (
+    SIMPLE,
+    CheckConnection,
+    MonitorConnection,
+    NotifyConsumer,
+    SacReply,
+)
 from fencepost.coordinator.sac import coordinator, draft
+from fencepost.coordinator.sac.coordinator import SacCoordinator
 from fencepost.coordinator.sac.draft import GroupDraft
+from fencepost.coordinator.sac.state import SacState
 from fencepost.coordinator.sac.states import ConsumerEvent
-from fencepost.simulation.mutants.mutant import Mutant, instead_of
+from fencepost.member.base.backoff import Backoff
+from fencepost.member.sac.actions import AnswerUpdate, SacCallback
+from fencepost.member.sac.consumer import SingleActiveConsumer
+from fencepost.member.sac.machine import SacMember
+from fencepost.member.sac.offsets import NONE, OffsetKind, OffsetSpecification
+from fencepost.simulation.mutants.mutant import NOBODY, Mutant, Patch, instead_of
 
 _SPEC = "RabbitMQ's stream coordinator"
 
@@ -47,6 +61,115 @@ def _no_reconciliation(original: Callable[..., None], self: GroupDraft, mine: li
             self._move(place, ConsumerEvent.RETURNED, draft.C_WAITING)
 
 
+def _lost_is_gone(original: Callable[..., None]) -> Callable[..., None]:
+    def lose_connection(self: GroupDraft, connection: str) -> None:
+        self.end_connection(connection)
+
+    return lose_connection
+
+
+def _lost_step_down_waits(original: Callable[..., None]) -> Callable[..., None]:
+    def lose_connection(self: GroupDraft, connection: str) -> None:
+        with mock.patch.object(GroupDraft, "rebalance"):
+            original(self, connection)
+
+    return lose_connection
+
+
+def _chosen_again_is_told_nothing(original: Callable[..., None]) -> Callable[..., None]:
+    def activate(self: GroupDraft) -> None:
+        stepping_down = self.target()
+        again = stepping_down is not None and self.consumers[stepping_down].status is draft.C_DEACTIVATING
+        original(self)
+        if again and self.effects and isinstance(self.effects[-1], NotifyConsumer):
+            self.effects.pop()
+
+    return activate
+
+
+def _asks_only_indexed(original: Callable[..., SacReply]) -> Callable[..., SacReply]:
+    def node_up(event: Any, step: Any) -> SacReply:
+        for connection in step.state.connections_on(event.node):
+            if step.state.is_indexed(connection):
+                step.first += [CheckConnection(connection), MonitorConnection(connection)]
+        return SacReply()
+
+    return node_up
+
+
+def _timeout_leaves_the_index(original: Callable[..., SacReply]) -> Callable[..., SacReply]:
+    def reconnected(command: Any, step: Any) -> SacReply:
+        reply = original(command, step)
+        step.rebuilt = False
+        step.index[command.connection] = ()
+        return reply
+
+    return reconnected
+
+
+def _never_active(original: Callable[..., SacReply]) -> Callable[..., SacReply]:
+    def register(command: Any, step: Any) -> SacReply:
+        reply = original(command, step)
+        return reply if reply.error is not None else SacReply(is_active=False)
+
+    return register
+
+
+def _times_afresh_with_nothing(original: Callable[..., None]) -> Callable[..., None]:
+    def restart_timers(self: SacState, now_ms: int) -> None:
+        for connection in self.away:
+            self.timers.set(connection, now_ms)
+
+    return restart_timers
+
+
+def _no_deadline(original: Callable[..., int | None]) -> Callable[..., int | None]:
+    def next_deadline(self: SacCoordinator) -> int | None:
+        return None
+
+    return next_deadline
+
+
+def _step_down_leads_nowhere(original: Callable[..., SacReply]) -> Callable[..., SacReply]:
+    def activate(command: Any, step: Any) -> SacReply:
+        return SacReply()
+
+    return activate
+
+
+def _loss_is_not_told(original: Callable[..., Any]) -> Callable[..., Any]:
+    async def call(self: Any, kind: SacCallback) -> None:
+        if kind is SacCallback.LOST:
+            self._callback_over(None)
+        else:
+            await original(self, kind)
+
+    return call
+
+
+def _answers_at_once(original: Callable[..., Any]) -> Callable[..., Any]:
+    def consumer_update(self: SacMember, connection: int, correlation: int, active: bool, now_ms: int) -> Any:
+        actions = original(self, connection, correlation, active, now_ms)
+        return actions if active else (AnswerUpdate(correlation, NONE), *actions)
+
+    return consumer_update
+
+
+def _begins_one_too_far(original: Callable[..., Any]) -> Callable[..., Any]:
+    async def stored_or(self: Any, chosen: object) -> OffsetSpecification:
+        found: OffsetSpecification = await original(self, chosen)
+        return found if found.kind is not OffsetKind.OFFSET else OffsetSpecification.at(found.value + 1)
+
+    return stored_or
+
+
+def _at_once_again(original: Callable[..., int]) -> Callable[..., int]:
+    def next_ms(self: Backoff) -> int:
+        return 1
+
+    return next_ms
+
+
 SAC_MUTANTS = (
     Mutant(
         name="sac-no-handover",
@@ -82,5 +205,109 @@ SAC_MUTANTS = (
         expected=("sac-settled",),
         scenarios=("sac-node-failures", "sac-stale-nodes"),
         patches=(instead_of(GroupDraft, "_reconcile", _no_reconciliation),),
+    ),
+    Mutant(
+        name="sac-lost-is-gone",
+        bug=f"{_SPEC}, before its machine version 5",
+        summary="The consumers of a node that can't be reached leave their groups at once.",
+        expected=("sac-cause",),
+        scenarios=("sac-node-failures", "sac-stale-nodes"),
+        patches=(Patch(GroupDraft, "lose_connection", _lost_is_gone),),
+    ),
+    Mutant(
+        name="sac-lost-step-down-waits",
+        bug=f"{_SPEC}, its machine version 5",
+        summary="A consumer whose node is lost as it steps down leaves its group without an active one.",
+        expected=("sac-choice",),
+        scenarios=("sac-node-failures",),
+        patches=(Patch(GroupDraft, "lose_connection", _lost_step_down_waits),),
+    ),
+    Mutant(
+        name="sac-chosen-again-untold",
+        bug=f"{_SPEC}, before July 2026",
+        summary="A consumer that steps down and is chosen again is not told to be active.",
+        expected=("sac-told",),
+        scenarios=("sac-churn", "sac-node-failures"),
+        patches=(Patch(GroupDraft, "activate", _chosen_again_is_told_nothing),),
+    ),
+    Mutant(
+        name="sac-forgotten-not-asked",
+        bug=f"{_SPEC}, its machine version 8",
+        summary="A node that is back is not asked for connections that were lost with it.",
+        expected=("sac-watched",),
+        scenarios=("sac-node-failures",),
+        patches=(Patch(coordinator, "_node_up", _asks_only_indexed),),
+    ),
+    Mutant(
+        name="sac-return-not-indexed",
+        bug=f"{_SPEC}, its machine version 8",
+        summary="The end of a connection that was lost and is back is not noticed.",
+        expected=("sac-derived",),
+        scenarios=("sac-node-failures",),
+        patches=(Patch(coordinator, "_reconnected", _timeout_leaves_the_index),),
+    ),
+    Mutant(
+        name="sac-registered-waiting",
+        bug=NOBODY,
+        summary="A registration is answered as if somebody else was active.",
+        expected=("sac-replies",),
+        scenarios=("sac-churn",),
+        patches=(Patch(coordinator, "_register", _never_active),),
+    ),
+    Mutant(
+        name="sac-leader-forgets",
+        bug=f"{_SPEC}, timers of a new leader",
+        summary="A new leader gives the connections that are lost no time to come back.",
+        expected=("sac-timeout",),
+        scenarios=("sac-node-failures",),
+        patches=(Patch(SacState, "restart_timers", _times_afresh_with_nothing),),
+    ),
+    Mutant(
+        name="sac-never-forgotten",
+        bug=NOBODY,
+        summary="Lost connections are never forgotten, and block their groups.",
+        expected=("sac-timeout",),
+        scenarios=("sac-node-failures", "sac-stale-nodes"),
+        patches=(Patch(SacCoordinator, "next_deadline", _no_deadline),),
+    ),
+    Mutant(
+        name="sac-step-down-unheard",
+        bug=f"{_SPEC}, SAC with Super Stream Partition",
+        summary="A consumer has stepped down, and its group does not choose the next one.",
+        expected=("sac-unblocked",),
+        scenarios=("sac-churn",),
+        patches=(Patch(coordinator, "_activate", _step_down_leads_nowhere),),
+    ),
+    Mutant(
+        name="sac-loss-untold",
+        bug=NOBODY,
+        summary="An application is not told that its consumer lost its connection.",
+        expected=("sac-callbacks",),
+        scenarios=("sac-churn",),
+        patches=(Patch(SingleActiveConsumer, "_call", _loss_is_not_told),),
+    ),
+    Mutant(
+        name="sac-answers-at-once",
+        bug=NOBODY,
+        summary="A step-down is answered before the application has let go.",
+        expected=("sac-answers",),
+        scenarios=("sac-churn",),
+        patches=(Patch(SacMember, "consumer_update", _answers_at_once),),
+    ),
+    Mutant(
+        name="sac-offset-too-far",
+        bug=NOBODY,
+        summary="A consumer begins one message behind the one that is next.",
+        expected=("sac-records",),
+        scenarios=("sac-churn",),
+        patches=(Patch(SingleActiveConsumer, "_stored_or", _begins_one_too_far),),
+    ),
+    Mutant(
+        name="sac-retry-storm",
+        bug=NOBODY,
+        summary="A consumer connects again at once, as often as it fails.",
+        expected=("sac-prompt",),
+        scenarios=("sac-churn", "sac-node-failures"),
+        patches=(Patch(Backoff, "next_ms", _at_once_again),),
     ),
 )

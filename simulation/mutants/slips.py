@@ -37,10 +37,9 @@ from fencepost.member.consumer.actions import ConsumerMoved
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
 from fencepost.simulation.mutants.coordinators import CHURN, LOSSES
-from fencepost.simulation.mutants.mutant import Mutant, Original, Patch, instead_of
+from fencepost.simulation.mutants.mutant import NOBODY, Mutant, Original, Patch, instead_of
 
 _Targets = Mapping[MemberId, Partitions]
-NOBODY: Final = "nobody's"
 
 
 def _with_uniform(change: Callable[[Assignor, GroupSpec], _Targets]) -> Callable[[Any], Any]:

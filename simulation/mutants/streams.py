@@ -19,8 +19,7 @@ from fencepost.member.streams.handler import HandlerDecision, Handlers
 from fencepost.member.streams.heartbeats import StreamsHeartbeats
 from fencepost.member.streams.thread import StreamThread
 from fencepost.member.streams.thread_states import StreamThreadState
-from fencepost.simulation.mutants.mutant import Mutant, Original, instead_of
-from fencepost.simulation.mutants.slips import NOBODY
+from fencepost.simulation.mutants.mutant import NOBODY, Mutant, Original, instead_of
 
 FAILURES: Final = ("streams-failures",)
 SHUTDOWN: Final = ("streams-shutdown",)

@@ -258,7 +258,7 @@ class Campaign:
     def _again(self, run_id: str) -> pa.Table:
         import pyarrow as pa
 
-        from fencepost.simulation.failures.failure import with_mutant
+        from fencepost.simulation.mutants.registry import with_mutant
         from fencepost.simulation.run import run
         from fencepost.simulation.trace.parquet import SCHEMA, ArrowTrace
 

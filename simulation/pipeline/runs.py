@@ -137,7 +137,7 @@ def run_one(
 
 def _run(job: JobSpec, cell: CampaignCell, seed: int, trace: ArrowTrace | None) -> RunResult | str:
     """The result, or what went wrong."""
-    from fencepost.simulation.failures.failure import with_mutant
+    from fencepost.simulation.mutants.registry import with_mutant
     from fencepost.simulation.run import run
 
     limit = Limit(job.time_limit_s)

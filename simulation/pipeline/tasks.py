@@ -8,14 +8,13 @@ import json
 import re
 import shlex
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from difflib import get_close_matches
 from typing import Final, get_args
 
 import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.catalogue import NO_MUTANT
-from fencepost.simulation.mutants.registry import MUTANTS
+from fencepost.simulation.mutants.registry import check_mutant
 from fencepost.simulation.pipeline.arguments import hint
 from fencepost.simulation.scenarios.kinds import AnyScenario
 from fencepost.simulation.scenarios.load import load_any
@@ -261,12 +260,11 @@ def _cell(
         key: _count(key, settings[key], place_of) for key in ("members", "partitions") if key in settings
     }
     if MUTANT in settings:
-        if settings[MUTANT] not in (*MUTANTS, NO_MUTANT):
-            near = get_close_matches(settings[MUTANT], MUTANTS, n=1)
-            raise FencepostError(
-                f"{place_of[MUTANT]} {MUTANT}={settings[MUTANT]}: expected {NO_MUTANT}, or a name that "
-                f"`fencepost mutants` lists{f'; did you mean {near[0]}?' if near else ''}"
-            )
+        if settings[MUTANT] != NO_MUTANT:
+            try:
+                check_mutant(settings[MUTANT])
+            except FencepostError as error:
+                raise FencepostError(f"{place_of[MUTANT]} {MUTANT}={settings[MUTANT]}: {error}") from None
         parameters = {**parameters, MUTANT: settings[MUTANT]}
     scenario = load_any(
         source,

@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 class ClientConnection:
     """A client's end of a connection. Messages take time and keep their order, each way."""
 
-    def __init__(self, client: SacClientHost, listener: ConnectionListener, owner: str) -> None:
+    def __init__(self, subscriber: SacSubscriber, listener: ConnectionListener, owner: str) -> None:
+        client = subscriber.client
         self.owner = owner
+        self._subscriber = subscriber
         self._client = client
         self._world = client.world
         self._listener = listener
@@ -37,6 +39,11 @@ class ClientConnection:
         self._subscribing: asyncio.Future[None] | None = None
         self._queries: list[asyncio.Future[int | None]] = []
         self._connecting: asyncio.Future[ClientConnection] | None = None
+
+    @property
+    def may_be_sent(self) -> int:
+        """How many chunks the node may send before the client allows more."""
+        return 0 if self._server is None else self._server.credit
 
     # -- between the two ends -------------------------------------------------------------------------------
 
@@ -128,6 +135,7 @@ class ClientConnection:
 
     def answer(self, correlation_id: int, offset: OffsetSpecification) -> None:
         """Answer a consumer update."""
+        self._world.tell("on_client_answer", self._subscriber, correlation_id, offset)
         self._say(ServerConnection.answered, (correlation_id, offset))
 
     def credit(self, chunks: int) -> None:
@@ -161,6 +169,7 @@ class ClientConnection:
 
     def updated(self, update: tuple[int, bool]) -> None:
         """A consumer update."""
+        self._world.tell("on_client_update", self._subscriber, *update)
         self._listener.consumer_update(*update)
 
     def delivered(self, offset: int) -> None:
@@ -197,7 +206,7 @@ class SacSubscriber(SacListener):
         world = self.client.world
         self._connections += 1
         number = f"{self.name}/{self.client.generation}.{self._connections}"
-        self.connection = ClientConnection(self.client, listener, number)
+        self.connection = ClientConnection(self, listener, number)
         return self.connection.connect(world.choose_node())
 
     async def on_activated(self, consumer: SingleActiveConsumer) -> None:

@@ -48,7 +48,8 @@ class ServerConnection:
         self._correlation = 0
         self._asked: dict[int, tuple[bool, int]] = {}
         """Whether to be active, and when it was asked, for what the client has not answered."""
-        self._credit = 0
+        self.credit = 0
+        """Chunks that may be sent before the client allows more."""
         self._next = 0
         self._reading = 0
         loop = self._cluster.loop
@@ -102,7 +103,7 @@ class ServerConnection:
                 return
             self.subscription = subscription
             self.active = bool(reply.is_active)
-            self._credit = CREDIT
+            self.credit = CREDIT
             self.client.send(self.client.subscribed, None)
 
         self._ask(command, registered)
@@ -125,7 +126,7 @@ class ServerConnection:
 
     def credited(self, chunks: int) -> None:
         """The client takes more."""
-        self._credit += chunks
+        self.credit += chunks
         self._send_next()
 
     def store(self, stored: tuple[SacSubscription, int]) -> None:
@@ -179,12 +180,12 @@ class ServerConnection:
         if not self.reading or self.subscription is None:
             return
         stream, loop = self.subscription.stream, self._cluster.loop
-        while self._credit > 0 and self._next < self._cluster.log_end(stream):
-            self._credit -= 1
+        while self.credit > 0 and self._next < self._cluster.log_end(stream):
+            self.credit -= 1
             self.client.send(self.client.delivered, self._next)
             self._next += 1
         due = self._cluster.written_us(stream, self._next)
-        if self._credit > 0 and due is not None:
+        if self.credit > 0 and due is not None:
             loop.schedule(max(due, loop.now_us + 1), self._more, self._reading)
 
     def _more(self, reading: int) -> None:

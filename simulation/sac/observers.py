@@ -12,6 +12,7 @@ from fencepost.coordinator.protocol.sac import ConnectionId, ConsumerStatus, Not
 from fencepost.coordinator.protocol.sac_records import SacConsumer, SacGroupKey, SacGroupValue
 from fencepost.coordinator.sac.coordinator import SacInput, SacOutcome
 from fencepost.member.sac.actions import SacCallback
+from fencepost.member.sac.offsets import OffsetSpecification
 from fencepost.member.sac.states import SacMemberEvent, SacMemberState
 from fencepost.simulation.checkers.base import FindingReporter
 from fencepost.simulation.kernel.observers import Report, WorldObserver
@@ -89,6 +90,16 @@ class SacObserver(WorldObserver, declares_hooks=True):
         self, subscriber: SacSubscriber, kind: SacCallback, phase: str, now_us: int
     ) -> None:
         """A callback reached `begin`, `end` or `raised`."""
+
+    def on_client_update(
+        self, subscriber: SacSubscriber, correlation: int, active: bool, now_us: int
+    ) -> None:
+        """A client heard whether its consumer is to be active; the consumer takes it in next."""
+
+    def on_client_answer(
+        self, subscriber: SacSubscriber, correlation: int, offset: OffsetSpecification, now_us: int
+    ) -> None:
+        """A consumer answered an update."""
 
     def on_processed(self, subscriber: SacSubscriber, offset: int, now_us: int) -> None:
         """An application finished with a message."""

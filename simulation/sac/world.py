@@ -12,14 +12,18 @@ from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.kernel.rng import Samples
 from fencepost.simulation.kernel.supervisor import Supervisor
 from fencepost.simulation.kernel.world import PreparedRun, RunCounts, World, host_names
+from fencepost.simulation.sac.bookkeeping import SacBookkeeping
 from fencepost.simulation.sac.clients import ClientConnection, SacClientHost, subscription_of
 from fencepost.simulation.sac.connection import ServerConnection
+from fencepost.simulation.sac.consumers import SacConsumers
 from fencepost.simulation.sac.coordination import SacCoordination
 from fencepost.simulation.sac.exclusive import Exclusive
 from fencepost.simulation.sac.figures import Figures
 from fencepost.simulation.sac.nemesis import SacNemesis
 from fencepost.simulation.sac.nodes import SacNode, SacNodes
 from fencepost.simulation.sac.observers import SacObserver
+from fencepost.simulation.sac.steps import SacSteps
+from fencepost.simulation.sac.timing import SacTiming
 from fencepost.simulation.sac.trace_writer import SacTraceWriter
 from fencepost.simulation.scenarios.sac import SacScenario
 from fencepost.simulation.trace.rows import TraceRows
@@ -156,6 +160,10 @@ def prepare(
             SacTraceWriter(recorder),
             exclusive,
             SacCoordination(figures, exclusive),
+            SacSteps(),
+            SacBookkeeping(),
+            SacTiming(),
+            SacConsumers(),
             *(checkers or ()),
         ],
         sequence=lambda: recorder.seq,

@@ -203,7 +203,7 @@ def _classic(
 def _steps(scenario: AnyScenario) -> Iterator[Mistake]:
     for index, step in enumerate(scenario.steps):
         yield from _inside(scenario, ("steps", index, "at"), step.at)
-        if isinstance(step, s.RollingRestart | s.Scale | s.ChangeSubscription):
+        if isinstance(step, s.RollingRestart | s.Scale | s.ChangeSubscription | s.Operate):
             end = step.at.within(scenario.duration.us) + step.over.within(scenario.duration.us)
             if end > scenario.duration.us:
                 yield ("steps", index, "over"), f"the step ends after the run's {scenario.duration}"
@@ -223,6 +223,30 @@ def _steps(scenario: AnyScenario) -> Iterator[Mistake]:
             if step.pattern is not None and (wrong := pattern_mistake(step.pattern)):
                 yield ("steps", index, "pattern"), wrong
             yield from _unknown_topics(scenario, ("steps", index, "topics"), step.topics)
+        if isinstance(step, s.Operate):
+            yield from _unknown_topics(scenario, ("steps", index, "topics"), step.topics)
+        if isinstance(step, s.Scale) and step.members == 0 and scenario.protocol == "sac":
+            yield ("steps", index, "members"), "expected at least 1, got 0"
+
+
+def _transactions(scenario: s.Scenario) -> Iterator[Mistake]:
+    """Settings and faults of transactions where there are none, and a timeout that no broker allows."""
+    if scenario.application.commit == "transaction":
+        most = GroupCoordinatorConfig.from_properties(scenario.config).transaction_max_timeout_ms
+        if scenario.transactions.timeout.ms > most:
+            yield (
+                ("transactions", "timeout"),
+                f"expected at most transaction.max.timeout.ms, {most} ms, got"
+                f" {scenario.transactions.timeout}",
+            )
+        return
+    why = 'has no effect: application.commit is not "transaction"'
+    for field in msgspec.structs.fields(s.ScenarioTransactions):
+        if getattr(scenario.transactions, field.name) != field.default:
+            yield ("transactions", field.name), why
+    for index, fault in enumerate(scenario.faults):
+        if isinstance(fault, s.ProducerTakeover):
+            yield ("faults", index, "kind"), why
 
 
 def _topic_steps(scenario: s.Scenario) -> Iterator[Mistake]:
@@ -290,7 +314,7 @@ def _inside(scenario: AnyScenario, path: Path, moment: Moment) -> Iterator[Mista
 
 
 _CHECKS: Final[Mapping[str, tuple[Callable[[Any], Iterator[Mistake]], ...]]] = {
-    "consumer": (_lengths, _topics, _group, _config, _steps, _topic_steps, _faults),
+    "consumer": (_lengths, _topics, _group, _config, _transactions, _steps, _topic_steps, _faults),
     "sac": (_unused, _lengths, _streams, _nodes, _steps, _faults),
     "streams": (_unused, _lengths, _topics, _properties, _streams_group, _threads, _faults),
 }

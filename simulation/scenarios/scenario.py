@@ -104,9 +104,10 @@ class ScenarioApplication(_Table, frozen=True):
     max_poll_records: Count = 500
     processing: Span = Span("constant", 1_000)
     """For one record."""
-    commit: Literal["auto", "sync", "async"] = "auto"
+    commit: Literal["auto", "sync", "async", "transaction"] = "auto"
     """Who commits: the consumer (`auto`), or the application after each batch and when partitions go;
-    it waits for the answer (`sync`) or, after a batch, does not (`async`)."""
+    it waits for the answer (`sync`) or, after a batch, does not (`async`), or a producer of its commits
+    in transactions (`transaction`)."""
     auto_commit_interval: Duration = Duration(5 * SECOND)
     callback: Span = Span("uniform", 0, 50_000)
     """How long a rebalance callback takes."""
@@ -114,6 +115,21 @@ class ScenarioApplication(_Table, frozen=True):
     """How long a process is down when it is restarted."""
     clock_drift_ppm: Annotated[int, Meta(ge=0, le=100_000)] = 100
     """Clocks of hosts run faster or slower by up to so many parts in a million."""
+
+
+class ScenarioTransactions(_Table, frozen=True):
+    """How positions are committed where `application.commit` is `transaction`: exactly once."""
+
+    version: Literal[1, 2] = 2
+    """The clients' transaction.version: with 2 each transaction has an epoch of its own (KIP-890)."""
+    timeout: Duration = Duration(10 * SECOND)
+    """The producers' transaction.timeout.ms: what is open for longer is aborted."""
+    interval: Span = Span("uniform", 1 * SECOND, 5 * SECOND)
+    """How long a transaction stays open, from its first batch on; before partitions go it ends sooner."""
+    aborts: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """The chance that the application aborts a transaction, and processes its records again."""
+    plain: Annotated[float, Meta(ge=0, le=1)] = 0.0
+    """The chance that a batch is committed outside of the transaction that is open, as it should not be."""
 
 
 # -- what people do ---------------------------------------------------------------------------------------
@@ -140,7 +156,7 @@ class RollingRestart(_Step, frozen=True, tag="rolling-restart"):
 class Scale(_Step, frozen=True, tag="scale"):
     """Start or stop members until there are so many, evenly over a time."""
 
-    members: Count | None = None
+    members: Annotated[int, Meta(ge=0, le=100_000)] | None = None
     factor: Annotated[float, Meta(gt=0, le=100)] | None = None
     """Instead of `members`: so many times those at the start."""
     over: Moment = Moment(10 * SECOND)
@@ -181,7 +197,28 @@ class DeleteTopic(_Step, frozen=True, tag="delete-topic"):
     name: Name
 
 
-Step: TypeAlias = RollingRestart | Scale | ChangeSubscription | CreateTopic | GrowTopic | DeleteTopic
+Operation: TypeAlias = Literal[
+    "list", "describe", "offsets", "delete-offsets", "reset-offsets", "remove-members", "delete-group"
+]
+
+
+class Operate(_Step, frozen=True, tag="operate"):
+    """People ask the coordinator about the group, or change it, as with Kafka's command line tools."""
+
+    request: Operation
+    """What they ask for; offsets are reset to 0, which only a group without members lets them do."""
+    topics: tuple[Name, ...] = ()
+    """Whose offsets are deleted or reset; those of all topics if not given."""
+    share: Share = 0.5
+    """Which part of the members is removed, at least one."""
+    times: Count = 1
+    """How often they ask."""
+    over: Moment = Moment(10 * SECOND)
+
+
+Step: TypeAlias = (
+    RollingRestart | Scale | ChangeSubscription | CreateTopic | GrowTopic | DeleteTopic | Operate
+)
 
 
 # -- what befalls them ------------------------------------------------------------------------------------
@@ -226,6 +263,10 @@ class PollTimeout(_Fault, frozen=True, tag="poll-timeout"):
     """A member's application processes one batch for so long beyond its poll interval."""
 
     lasts: Span = Span("uniform", 1 * SECOND, 30 * SECOND)
+
+
+class ProducerTakeover(_Fault, frozen=True, tag="producer-takeover"):
+    """Another process begins under a member's transactional id: the member's producer is fenced."""
 
 
 class CoordinatorCrash(_Fault, frozen=True, tag="coordinator-crash"):
@@ -310,6 +351,7 @@ Fault: TypeAlias = (
     | SlowCallback
     | CallbackError
     | PollTimeout
+    | ProducerTakeover
     | CoordinatorCrash
     | CoordinatorMove
     | CoordinatorUnavailable
@@ -385,6 +427,7 @@ class Scenario(ScenarioBase, frozen=True, kw_only=True):
         ("network", "request_timeout"),
         ("application", "poll"),
         ("application", "auto_commit_interval"),
+        ("transactions", "timeout"),
     )
     global_topic: ClassVar[None] = None
 
@@ -393,6 +436,7 @@ class Scenario(ScenarioBase, frozen=True, kw_only=True):
     cluster: ScenarioCluster = ScenarioCluster()
     network: ScenarioNetwork = ScenarioNetwork()
     application: ScenarioApplication = ScenarioApplication()
+    transactions: ScenarioTransactions = ScenarioTransactions()
     config: dict[str, bool | int | str] = {}
     """The coordinator's configuration under Kafka's names."""
     steps: tuple[Step, ...] = ()

@@ -69,6 +69,8 @@ class StreamsApplication(_Table, frozen=True):
     """How long a client is down that died or was shut down on its own."""
     changelogs: bool = False
     """Whether stores have changelogs, which the brokers create for a streams group (KIP-1071)."""
+    endpoints: bool = False
+    """Whether clients answer interactive queries: a streams group tells each where what is (KIP-1071)."""
 
 
 class StreamsCluster(ScenarioCluster, frozen=True):

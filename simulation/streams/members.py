@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Final, cast
 
 from fencepost.coordinator.protocol.ids import TopicPartition, uuid_from_topic_id
+from fencepost.coordinator.protocol.streams import Endpoint
 from fencepost.member.base.config import ConsumerConfig
 from fencepost.member.base.leave import CloseOption
 from fencepost.member.classic.assignors.streams import StreamsAssignor
@@ -25,6 +26,9 @@ from fencepost.simulation.streams.member import SimulatedMember
 if TYPE_CHECKING:
     from fencepost.simulation.streams.client import StreamsClientHost
 
+_QUERY_PORT: Final = 8080
+"""At which each client answers interactive queries, if it does."""
+
 
 class SimulatedStreamsGroupMember(SimulatedMember):
     """Speaks KIP-1071. Its id is its own."""
@@ -36,7 +40,10 @@ class SimulatedStreamsGroupMember(SimulatedMember):
         topics = [topic.name for topic in scenario.topics]
         changelogs = {topic: changelog_topic(scenario.group.id, topic) for topic in topics}
         self.heartbeats = StreamsHeartbeats(
-            topics, host.process_id, changelogs if scenario.application.changelogs else None
+            topics,
+            host.process_id,
+            changelogs if scenario.application.changelogs else None,
+            Endpoint(host.name, _QUERY_PORT) if scenario.application.endpoints else None,
         )
         super().__init__(host, thread, events)
 

@@ -15,6 +15,7 @@ from fencepost.coordinator.protocol.streams import (
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
 )
+from fencepost.coordinator.streams.states import StreamsGroupState
 from fencepost.member.streams.actions import MoveRefused, StreamsMoved
 from fencepost.member.streams.client_states import StreamClientState
 from fencepost.member.streams.thread_states import StreamThreadState
@@ -28,6 +29,7 @@ from fencepost.simulation.scenarios.timing import is_answered
 from fencepost.simulation.streams.application import ApplicationOutcomes
 from fencepost.simulation.streams.checks import ClientChecker
 from fencepost.simulation.streams.client import StreamsClientHost
+from fencepost.simulation.streams.coordination import StreamsCoordination
 from fencepost.simulation.streams.failures import said
 from fencepost.simulation.streams.nemesis import StreamsNemesis
 from fencepost.simulation.trace.rows import TraceRows
@@ -58,7 +60,7 @@ class StreamsWorld(World):
         self.config = GroupCoordinatorConfig.from_properties(scenario.config)
         self.heartbeats = 0
         self.rebalances = 0
-        self.attach([_Coordination(self)])
+        self.attach([_Coordination(self), StreamsCoordination()])
         self.cluster = SimulatedCluster(loop, self.streams, scenario, self.config, hooks=self.hooks)
         self.network = self.cluster.network
         self._restarts = self.streams.samples("restarts", scenario.application.restart.quantiles)
@@ -124,9 +126,12 @@ class StreamsWorld(World):
     def end(self) -> bool:
         """Report an application that has not settled in time, and end all processes."""
         unsettled = self._unsettled()
+        unfinished = unsettled or self._unreconciled()
         had_time = self.loop.now_us >= self._calm_us + self.scenario.settling_us
-        if unsettled is not None and had_time and is_answered(self.scenario) and not self._is_disturbed:
-            self.application.report("streams-settles", unsettled)
+        if unfinished is not None and had_time and is_answered(self.scenario) and not self._is_disturbed:
+            self.application.report("streams-settles", unfinished)
+        for method in self.hooks["on_end"]:
+            method(self.loop.now_us)
         self.vanish()
         return unsettled is None
 
@@ -168,6 +173,25 @@ class StreamsWorld(World):
         members = self._members(coordinator)
         if members != expected and not (self._sessions_go_on and members > expected):
             return f"the group has {len(members)} members, and there are {len(expected)} threads"
+        return None
+
+    def _unreconciled(self) -> str | None:
+        """What the group, or one of its members, has still to reach of the target."""
+        coordinator = self.cluster.active
+        group_id = self.scenario.group.id
+        group = None if coordinator is None else coordinator.streams.groups.get(group_id)
+        if group is None or not group.members:
+            return None
+        if group.state is not StreamsGroupState.STABLE:
+            return f"the group is {group.state} at epoch {group.group_epoch}"
+        for host in self.clients.values():
+            threads = () if host.engine is None else host.engine.client.live
+            for driver in (host.members[thread.name].driver for thread in threads):
+                member = group.members.get(driver.member_id)
+                if member is not None and len(driver.assignment) != sum(
+                    len(numbers) for numbers in member.assigned.active.values()
+                ):
+                    return f"{driver.member_id} owns {len(driver.assignment)} partitions of its tasks"
         return None
 
     @property

@@ -26,6 +26,7 @@ from fencepost.coordinator.protocol.consumer_protocol import MalformedConsumerPr
 from fencepost.coordinator.protocol.ids import TopicPartition, topic_partitions
 from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatRequest
+from fencepost.coordinator.protocol.transactions import TransactionEnded
 from fencepost.coordinator.streams.describe import STREAMS_GROUP_TYPE
 from fencepost.simulation.trace.rows import TraceRows
 from fencepost.simulation.trace.schema import RowKind
@@ -73,6 +74,8 @@ class GroupTraceWriter(TraceWriter):
         if found is not None and name != CLASSIC_GROUP_TYPE:
             self._further(host, found, event, outcome, now_us)
             return
+        if isinstance(event, TransactionEnded):
+            self._transaction_ended(host, event, outcome.records, now_us)
         self._held.clear()  # of a consumer group that became this one
         self._raised(host, group, event, now_us)
         if type(event) is not HeartbeatRequest:

@@ -221,6 +221,28 @@ class RowKind(enum.StrEnum):
             "detail": "the offsets",
         },
     )
+    OPERATION = (
+        "operation",
+        "People have the response to a request about the group, or give it up.",
+        "`operator`",
+        {
+            "error": "the error in the response, or why there is none",
+            "detail": "the request, and what it brought",
+        },
+    )
+    TRANSACTION = (
+        "transaction",
+        "The coordinator of transactions wrote something, or refused a request; or the end of a transaction"
+        " reached its group.",
+        "the transactional id, which is its member's host; the group's coordinator where an end reaches it",
+        {
+            "state_from": "the state of the transactional id before",
+            "state_to": "the state after; Committed or Aborted where an end reaches the group",
+            "partitions": "those whose staged offsets count from now on",
+            "error": "the error of a request that was refused",
+            "detail": "the producer's id and epoch, the request that was refused, or the offsets that count",
+        },
+    )
     RECORDS = (
         "records",
         "The application finished processing records.",

@@ -32,6 +32,7 @@ from fencepost.coordinator.protocol.outcome import (
     RebalanceRequested,
     RegularExpressionsResolved,
     Request,
+    Response,
     SessionEnded,
     TopicsChanged,
 )
@@ -42,8 +43,10 @@ from fencepost.coordinator.protocol.streams import (
 )
 from fencepost.coordinator.protocol.streams_records import StreamsGroupCurrentMemberAssignmentValue
 from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.protocol.transactions import TransactionEnded
 from fencepost.coordinator.streams.describe import partitions_read
 from fencepost.coordinator.streams.states import StreamsGroupMemberState
+from fencepost.coordinator.transactions.states import TransactionState
 from fencepost.simulation.kernel.observers import (
     Observer,
     RecordsObserved,
@@ -80,6 +83,8 @@ class TraceWriter(Observer):
         self._held: dict[MemberId, tuple[Partitions, TopicsImage, tuple[TopicPartition, ...]]] = {}
         """What each member was assigned last, and its partitions under the names of those topics."""
         self._append = rows.append
+        self._transactions: dict[str, str] = {}
+        """The state of each transactional id."""
         self._group_state = ""
         self._group_epoch = -1
         self._rebalancing = False
@@ -132,6 +137,8 @@ class TraceWriter(Observer):
         """Tell of a step about a consumer group or a streams group."""
         if group is not None:
             self._group_epoch = group.group_epoch
+        if isinstance(event, TransactionEnded):
+            self._transaction_ended(host, event, outcome.records, now_us)
         self._records(host, group, event, outcome, now_us)
         if isinstance(event, ConsumerGroupHeartbeatRequest):
             self._heartbeat(event, outcome, now_us)
@@ -246,6 +253,37 @@ class TraceWriter(Observer):
         self._held.clear()
         self._add(now_us, host, RowKind.COORDINATOR, detail=what)
 
+    def on_transaction_step(self, host: str, event: Any, outcome: Any, now_us: int) -> None:
+        """A step of the coordinator of transactions."""
+        row = RowKind.TRANSACTION
+        for record in outcome.records:
+            actor, value = record.key.transactional_id, record.value
+            before = self._transactions.get(actor, "")
+            state = "Dead" if value is None else str(TransactionState.of_code(value.status))
+            self._transactions[actor] = state
+            detail = "" if value is None else f"{value.producer_id} {value.producer_epoch}"
+            self._add(now_us, actor, row, state_from=before, state_to=state, detail=detail)
+        error = error_name(outcome.reply)
+        if error:
+            self._add(now_us, event.transactional_id, row, error=error, detail=type(event).__name__)
+
+    def _transaction_ended(
+        self, host: str, event: TransactionEnded, records: Iterable[r.Record], now_us: int
+    ) -> None:
+        counted = [
+            (TopicPartition(each.key.topic, each.key.partition), each.value.offset)
+            for each in records
+            if isinstance(each.key, r.OffsetCommitKey) and isinstance(each.value, r.OffsetCommitValue)
+        ]
+        self._add(
+            now_us,
+            host,
+            RowKind.TRANSACTION,
+            state_to="Committed" if event.commit else "Aborted",
+            partitions=tuple([partition for partition, _ in counted]),
+            detail=" ".join([f"{each.topic}-{each.partition}:{offset}" for each, offset in counted]),
+        )
+
     # -- members ----------------------------------------------------------------------------------------
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
@@ -268,10 +306,7 @@ class TraceWriter(Observer):
         self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
     ) -> None:
         """A commit was answered, or was not."""
-        if isinstance(response, Exception):
-            error = type(response).__name__
-        else:
-            error = next((code.name for code in response.errors.values() if code is not NONE), "")
+        error = type(response).__name__ if isinstance(response, Exception) else error_name(response)
         offsets = sorted(request.offsets.items())
         self._add(
             now_us,
@@ -294,6 +329,14 @@ class TraceWriter(Observer):
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
         """A member's host changed."""
         self._add(now_us, host, RowKind.HOST, detail=what)
+
+    def on_operation(self, request: Request, response: Response | Exception | None, now_us: int) -> None:
+        """People asked something of the coordinator."""
+        error = type(response).__name__ if isinstance(response, Exception) else error_name(response)
+        told = "" if isinstance(response, Exception) else f" {_brought(response)}"
+        self._add(
+            now_us, "operator", RowKind.OPERATION, error=error, detail=f"{type(request).__name__}{told}"
+        )
 
     # -- the world around -------------------------------------------------------------------------------
 
@@ -358,6 +401,26 @@ class TraceWriter(Observer):
         known = self.world.topics.by_id
         by_name = [(known[i].name if i in known else i, numbers) for i, numbers in partitions.items()]
         return tuple(chain.from_iterable(starmap(topic_partitions, sorted(by_name))))
+
+
+def _brought(response: Any) -> str:
+    """Return what a response to people says: of each group its state and members, of each part its error."""
+    if (groups := getattr(response, "groups", None)) is not None:
+        return ", ".join(
+            f"{each.group_id or '(no name)'} {each.group_state} {len(getattr(each, 'members', ()))}"
+            for each in groups
+        )
+    if (members := getattr(response, "members", None)) is not None:
+        return ", ".join(each.error_code.name for each in members)
+    errors = getattr(response, "errors", {})
+    return ", ".join(f"{each.topic}-{each.partition} {code.name}" for each, code in errors.items())
+
+
+def error_name(response: Any) -> str:
+    """Return the error of a response, the first one of a response with one for each partition; or ""."""
+    errors = getattr(response, "errors", None)
+    codes = [getattr(response, "error_code", NONE)] if errors is None else errors.values()
+    return next((code.name for code in codes if code is not NONE), "")
 
 
 def _asked(request: ConsumerGroupHeartbeatRequest, reply: ConsumerGroupHeartbeatResponse, client: str) -> str:

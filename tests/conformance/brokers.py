@@ -15,11 +15,13 @@ import msgspec
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
 from fencepost import KIP848Consumer
+from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol.cluster import FindCoordinatorRequest
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH
 from fencepost.coordinator.server.brokers import Broker
 from fencepost.simulation.lab.clusters.cluster import RealCluster
-from tests.conformance.classic_members import SECONDS, Member
+from tests.unit.simulation.wire_member import WireMember
 
 FAST = GroupCoordinatorConfig(
     group_consumer_min_session_timeout_ms=100,
@@ -36,6 +38,8 @@ FAST = GroupCoordinatorConfig(
 )
 """Kafka's own profile for quick tests, but for the length of sessions."""
 
+SECONDS = 60
+"""How long a busy machine may take to what is done at once."""
 SESSION_MS = 20_000
 """A client that a busy machine leaves without the processor for seconds is no dead one: it would lose its
 partitions, and read again what it had not committed."""
@@ -115,16 +119,15 @@ class World:
         Kafka's coordinators, one a partition of their own topic, hear of topics after the broker that holds
         them, each for itself.
         """
-        with closing(Member(self.servers, self._neighbour)) as member:
-            member.find_coordinator()
-            full = {"rebalance_timeout_ms": 30_000, "subscribed_topic_names": (topic,)}
-            answer = member.modern(0, topic_partitions={}, **full)
-            deadline = time.monotonic() + SECONDS
-            while sum(map(len, (answer.assignment or {}).values())) < partitions:
+        lookup = FindCoordinatorRequest(keys=(self._neighbour,))
+        deadline = time.monotonic() + SECONDS
+        with closing(WireMember(self.servers, self._neighbour, "probe")) as member:
+            while sum(map(len, ((answer := member.join(topic)).assignment or {}).values())) < partitions:
                 assert time.monotonic() < deadline, f"the coordinator does not know {topic}: {answer}"
+                # Kafka makes the coordinators when the first client looks for one.
+                member.ask(ApiKey.FIND_COORDINATOR, lookup)
                 time.sleep(0.01)
-                answer = member.modern(answer.member_epoch, topic_partitions={}, **full)
-            member.modern(LEAVE_EPOCH)
+            member.heartbeat(LEAVE_EPOCH)
 
     def grow(self, topic: str, partitions: int) -> None:
         """More partitions."""

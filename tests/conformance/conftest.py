@@ -16,7 +16,6 @@ from fencepost.simulation.lab.clusters.artifacts import Installation
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION
 from tests.conformance.brokers import SESSION_MS, ServedBroker, World
-from tests.conformance.classic_members import Member
 from tests.conformance.java_programs import JavaProcess, JavaPrograms, jars_of, java_command
 from tests.conformance.rabbit_place import RabbitPlace
 from tests.conformance.shared_node import shared_node
@@ -99,20 +98,6 @@ def _mortal_node(kafka_installation: Installation) -> Iterator[RealCluster]:
 def mortal(_mortal_node: RealCluster) -> World:
     """A Kafka that no other test file uses, to be stopped and started."""
     return World(_mortal_node)
-
-
-@pytest.fixture
-def members(world: World) -> Iterator[Callable[[], Member]]:
-    """Makes members of one group."""
-    with contextlib.ExitStack() as stack:
-
-        def make() -> Member:
-            member = Member(world.servers, world.group)
-            stack.callback(member.close)
-            return member
-
-        make().find_coordinator()
-        yield make
 
 
 @pytest.fixture(scope="session")

@@ -10,13 +10,15 @@ import msgspec
 import pytest
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol.classic import SyncGroupResponse
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode, FencepostError
 from fencepost.coordinator.protocol.outcome import Event, Outcome
 from fencepost.coordinator.server.brokers import Broker
 from fencepost.simulation.brokers.connection import BrokerConnection
-from fencepost.simulation.lab.conform import own, scripts, scripts_streams
+from fencepost.simulation.lab.conform import own, scripts, scripts_classic, scripts_streams
 from fencepost.simulation.lab.conform.broker import Judge
+from fencepost.simulation.lab.conform.generate_classic import generate_classic
 from fencepost.simulation.lab.conform.generate_streams import generate_streams
 from fencepost.simulation.lab.conform.schedule import (
     Beat,
@@ -42,6 +44,9 @@ CONFIG = GroupCoordinatorConfig(
     group_streams_assignment_interval_ms=0,
     group_streams_initial_rebalance_delay_ms=0,
     group_streams_max_size=5,
+    group_initial_rebalance_delay_ms=0,
+    group_min_session_timeout_ms=100,
+    group_max_size=5,
 )
 TOPICS = {"x": 4, "y": 3}
 
@@ -141,6 +146,54 @@ async def test_scripts_agree_with_ourselves(broker: Broker) -> None:
     passed = {rule for rule, verdict in verdicts(report).items() if verdict == "pass"}
     assert {"check.group_full", "static.unreleased", "commit.simple_group", "remove.several"} <= passed
     assert {"regex.resolution", "reconcile.confirmed", "assignor.range.equal"} <= passed
+
+
+async def test_classic_scripts_agree_with_ourselves(broker: Broker) -> None:
+    report = await compare(broker, *scripts.classic(CONFIG))
+    assert report.differences == []
+    untested = {
+        rule for rule, verdict in verdicts(report).items() if verdict == "untested" and "classic." in rule
+    }
+    assert untested == set()
+    migration = {rule: verdict for rule, verdict in verdicts(report).items() if "migration." in rule}
+    assert {*migration.values()} == {"pass"}
+    assert verdicts(report)["timer.join"] == verdicts(report)["timer.sync"] == "pass"
+
+
+async def test_random_classic_schedules_agree_with_ourselves(broker: Broker) -> None:
+    report = await compare(broker, *(generate_classic(f"1-{number}", 0) for number in range(20)))
+    assert report.differences == []
+    assert verdicts(report)["classic.waits"] == verdicts(report)["migration.join"] == "pass"
+
+
+async def test_a_request_that_waits_at_one_side_alone_is_a_difference(
+    monkeypatch: pytest.MonkeyPatch, broker: Broker
+) -> None:
+    monkeypatch.setattr(own.OwnWaiting, "answer", None)
+    report = await compare(broker, schedule(*scripts_classic.enter("A"), Describe()))
+    (difference,) = report.differences
+    assert difference.rule == "classic.waits"
+    assert difference.fields[0].endswith("fencepost null")
+
+
+async def test_another_assignment_of_the_classic_protocol_is_found(
+    monkeypatch: pytest.MonkeyPatch, broker: Broker
+) -> None:
+    honest = own.Own.process
+
+    def stingy(self: own.Own, event: Event) -> Any:
+        reply: Any = honest(self, event)
+        if isinstance(reply, SyncGroupResponse):
+            return msgspec.structs.replace(reply, assignment=b"")
+        return reply
+
+    monkeypatch.setattr(own.Own, "process", stingy)
+    gives = {"A": {"x": (0, 1)}}
+    steps = [*scripts_classic.enter("A"), *scripts_classic.sync("A", gives=gives), Describe()]
+    report = await compare(broker, schedule(*steps))
+    (difference,) = report.differences
+    assert difference.rule == "classic.sync.leader"
+    assert difference.schedule.steps[difference.step] == steps[-2]
 
 
 async def test_a_full_streams_group_agrees_with_ourselves(broker: Broker) -> None:

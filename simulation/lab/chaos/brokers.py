@@ -186,6 +186,9 @@ class RealBrokers:
         for broker in self._stopped_followers.pop(0):
             broker.resume()
 
+    def take_producer_over(self, transactional_id: str, timeout_ms: int) -> None:
+        """Do nothing: scenarios with producers are refused before anything starts."""
+
     async def calm(self) -> None:
         """Bring all brokers back, and wait until they are, and the group has a coordinator that answers."""
         for broker in self.brokers.values():

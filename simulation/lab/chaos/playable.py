@@ -8,7 +8,7 @@ from typing import get_args
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.simulation.lab.chaos.messages import ClientName
 from fencepost.simulation.scenarios.kinds import AnyScenario
-from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.scenarios.scenario import Operate, Scenario
 from fencepost.simulation.scenarios.streams import StreamsScenario
 
 
@@ -33,6 +33,16 @@ def playable(scenario: AnyScenario, client: ClientName = "fencepost") -> Scenari
         raise FencepostError(
             f"{scenario.name} has members of the classic protocol: `simulate` and `campaign` run it, real"
             " brokers are met with group.protocol=consumer only"
+        )
+    if scenario.application.commit == "transaction":
+        raise FencepostError(
+            f"{scenario.name} commits in transactions: `simulate` and `campaign` run it, and members of"
+            " `chaos` have no transactional producers"
+        )
+    if any(isinstance(step, Operate) for step in scenario.steps):
+        raise FencepostError(
+            f"{scenario.name} has steps of kind operate: `simulate` and `campaign` run it, and in `chaos`"
+            " nobody administers the group"
         )
     if client == "confluent":
         _require_confluent(scenario)

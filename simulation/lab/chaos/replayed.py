@@ -109,7 +109,7 @@ class _ReplayTime:
 
 
 class ReplayedWorld(ObservedWorld):
-    """Everything of one run, at the time of the event that is told. It is a `WorldView` for observers."""
+    """Everything of one run, at the time of the event that is told: a `MembersWorldView` for observers."""
 
     def __init__(
         self,
@@ -152,6 +152,9 @@ class ReplayedWorld(ObservedWorld):
     def settling_ms(self) -> int:
         """How long the group may take to settle, with what a busy machine may add."""
         return self.scenario.settling_ms(self.config) + SLACK_US // 1_000
+
+    def subscription_of(self, host: str) -> None:
+        """Nothing: what processes were told to subscribe to last is in no record."""
 
     @property
     def group(self) -> ConsumerGroup | None:

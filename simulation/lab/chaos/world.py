@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.kernel.world import host_names
 from fencepost.simulation.lab.chaos import messages as m
@@ -90,6 +92,7 @@ class RealWorld(ProcessWorld[RealHost, Scenario]):
         """What the host's next process has to know."""
         group, application = self.scenario.group, self.scenario.application
         topics, pattern = host.subscription
+        assert application.commit != "transaction", "scenarios with producers are refused"
         return self._terms(
             m.Terms,
             host,
@@ -102,3 +105,6 @@ class RealWorld(ProcessWorld[RealHost, Scenario]):
             commit=application.commit,
             auto_commit_interval_ms=application.auto_commit_interval.ms,
         )
+
+    def operate(self, request: str, topics: Sequence[str], share: float) -> None:
+        """Do nothing: scenarios in which people administer the group are refused before anything starts."""

@@ -1,7 +1,7 @@
 """What differs from Kafka 4.3.1 and 4.4.0 on purpose: the table in docs/deviations.md is made from this list.
 
 A request that shows one of them ends its schedule, since the two sides may be in different states from
-then on.
+then on, except where `ends_schedule` says that they are not.
 """
 
 from __future__ import annotations
@@ -13,8 +13,15 @@ from typing import NamedTuple
 
 from fencepost.coordinator.config import ReleaseVersion
 from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.streams import TaskIds
 from fencepost.simulation.lab.conform.exchange import ConformExchange
-from fencepost.simulation.lab.conform.schedule import DescribeStreams
+from fencepost.simulation.lab.conform.schedule import (
+    Beat,
+    ClassicJoinStep,
+    ClassicSyncStep,
+    DescribeStreams,
+    StreamsBeat,
+)
 
 _DECLARED = re.compile(
     r"groups\[0\]\.subtopologies\[\d+\]\.(?:state_changelog|repartition_source)_topics\[\d+\]\.partitions: "
@@ -30,6 +37,8 @@ class Deviation(NamedTuple):
     why: str
     explains: Callable[[ConformExchange, Sequence[str]], bool]
     """Whether it accounts for all of these differing fields."""
+    ends_schedule: bool = True
+    """Whether the two sides may be in different states from then on."""
 
 
 def _subscription_changed_silently(x: ConformExchange) -> bool:
@@ -84,6 +93,83 @@ def _task_offsets_wanted(x: ConformExchange, fields: Sequence[str]) -> bool:
     return all(field.startswith("task_offset_interval_ms: ") for field in fields)
 
 
+def _changes_roles(x: ConformExchange, fields: Sequence[str]) -> bool:
+    """Whether a member of a streams group is to have a task in another role than it has it in now."""
+    if x.config.release_version is ReleaseVersion.V4_3 or x.before.streams is None or x.after.streams is None:
+        return False
+    old = x.before.streams.members.get(getattr(x.request, "member_id", ""))
+    new = None if old is None else x.after.streams.targets.get(old.member_id)
+    if old is None or new is None:
+        return False
+    had = (old.assigned.active, old.assigned.standby)
+    return _overlaps(had[0], new.standby) or _overlaps(had[1], new.active)
+
+
+def _static_streams_member(x: ConformExchange, fields: Sequence[str]) -> bool:
+    return (
+        isinstance(x.step, StreamsBeat)
+        and x.config.release_version is not ReleaseVersion.V4_3
+        and x.request.instance_id is not None
+        and x.code is ErrorCode.INVALID_REQUEST
+    )
+
+
+def _overlaps(first: TaskIds, second: TaskIds) -> bool:
+    return any(not set(numbers).isdisjoint(second.get(one, ())) for one, numbers in first.items())
+
+
+def _waits_twice(x: ConformExchange, fields: Sequence[str]) -> bool:
+    return x.answer is None and x.superseded and x.code is ErrorCode.REBALANCE_IN_PROGRESS
+
+
+def _leaves_while_it_waits(x: ConformExchange, fields: Sequence[str]) -> bool:
+    return x.answer is None and isinstance(x.step, ClassicSyncStep) and x.code is ErrorCode.UNKNOWN_MEMBER_ID
+
+
+def _unexpected(x: ConformExchange) -> bool:
+    return getattr(x.answer, "error_code", None) is ErrorCode.UNKNOWN_SERVER_ERROR
+
+
+def _dynamic_id_made_static(x: ConformExchange, fields: Sequence[str]) -> bool:
+    return (
+        isinstance(x.step, ClassicJoinStep)
+        and _unexpected(x)
+        and x.request.instance_id is not None
+        and x.code in (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID)
+    )
+
+
+def _malformed_subscription(x: ConformExchange, fields: Sequence[str]) -> bool:
+    return (
+        isinstance(x.step, ClassicJoinStep)
+        and _unexpected(x)
+        and x.code is ErrorCode.INCONSISTENT_GROUP_PROTOCOL
+    )
+
+
+def _upgrades(x: ConformExchange) -> bool:
+    return isinstance(x.step, Beat) and x.before.classic is not None
+
+
+def _upgrade_without_protocol(x: ConformExchange, fields: Sequence[str]) -> bool:
+    return _upgrades(x) and _unexpected(x) and x.code is ErrorCode.NONE
+
+
+def _upgrade_of_two_owners(x: ConformExchange, fields: Sequence[str]) -> bool:
+    return _upgrades(x) and _unexpected(x) and x.code is ErrorCode.GROUP_ID_NOT_FOUND
+
+
+def _static_upgrade(x: ConformExchange, fields: Sequence[str]) -> bool:
+    """Whether a static member converted its group, and ours alone begins an epoch by it."""
+    returned = _upgrades(x) and x.request.instance_id is not None and x.code is ErrorCode.NONE
+    return returned and x.after.group_epoch > x.answer.member_epoch
+
+
+def _static_downgrade(x: ConformExchange, fields: Sequence[str]) -> bool:
+    generation = all(field.startswith("generation: ") for field in fields)
+    return x.history.static_downgrade or (x.rebalances_by_downgrade and generation)
+
+
 def _never(x: ConformExchange, fields: Sequence[str]) -> bool:
     return False
 
@@ -110,6 +196,15 @@ TAKES_INSTANCE_ID = Deviation(
     explains=_takes_instance_id,
 )
 """Told by requests, and by the group's epoch once expressions are matched."""
+
+WARMS_TASKS_UP = Deviation(
+    name="streams-warm-up",
+    kafka="4.4 has tasks with state warmed up by the member that they are to move to, if it is far behind.",
+    fencepost="Tasks move at once, as in 4.3; of the other choices of 4.4 each is taken over.",
+    why="Streams groups have the task assignor of 4.3.",
+    explains=_never,
+)
+"""Told by the broker's target."""
 
 DEVIATIONS: tuple[Deviation, ...] = (
     NOTHING_MATCHES,
@@ -170,13 +265,100 @@ DEVIATIONS: tuple[Deviation, ...] = (
         name="streams-task-offsets",
         kafka="4.4 asks members of streams groups how far their tasks have got, to warm tasks up before "
         "they move.",
-        fencepost="Nobody is asked, and tasks move at once, as in 4.3.",
-        why="Streams groups follow the rules of 4.3.",
+        fencepost="Nobody is asked.",
+        why="Nothing is warmed up.",
         explains=_task_offsets_wanted,
+        ends_schedule=False,
+    ),
+    WARMS_TASKS_UP,
+    Deviation(
+        name="streams-static-members",
+        kafka="4.4 has static members of streams groups.",
+        fencepost="A heartbeat with an instance id is refused with INVALID_REQUEST, as in 4.3.",
+        why="Streams groups follow the rules of 4.3.",
+        explains=_static_streams_member,
+    ),
+    Deviation(
+        name="streams-task-changes-role",
+        kafka="4.4: a member that has a task as a standby and is to have it as an active one, or the other "
+        "way round, is given the new role in the response that takes the old one away.",
+        fencepost="As in 4.3: the old role is revoked first, and the new one given when that is confirmed.",
+        why="Streams groups follow the rules of 4.3.",
+        explains=_changes_roles,
+    ),
+    Deviation(
+        name="classic-request-repeated",
+        kafka="The first of two JoinGroup or SyncGroup requests of a member that waits is never answered.",
+        fencepost="It is answered with REBALANCE_IN_PROGRESS.",
+        why="Who waits must be answered; a client that sent again takes no notice.",
+        explains=_waits_twice,
+        ends_schedule=False,
+    ),
+    Deviation(
+        name="classic-sync-left",
+        kafka="SyncGroup of a member that leaves, or is removed, while it waits is never answered.",
+        fencepost="It is answered with UNKNOWN_MEMBER_ID.",
+        why="Who waits must be answered.",
+        explains=_leaves_while_it_waits,
+        ends_schedule=False,
+    ),
+    Deviation(
+        name="classic-dynamic-made-static",
+        kafka="JoinGroup with an instance id, under an id that was given to a dynamic member: "
+        "UNKNOWN_SERVER_ERROR.",
+        fencepost="UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member holds the instance id.",
+        why="There is a code for it.",
+        explains=_dynamic_id_made_static,
+    ),
+    Deviation(
+        name="classic-subscription-malformed",
+        kafka="JoinGroup of a consumer whose subscription can't be read: UNKNOWN_SERVER_ERROR from a "
+        "consumer group; no answer from a classic one, if the bytes announce more than there is.",
+        fencepost="INCONSISTENT_GROUP_PROTOCOL; from a classic group it joins, and is taken to subscribe to "
+        "any topic.",
+        why="Who waits must be answered.",
+        explains=_malformed_subscription,
+    ),
+    Deviation(
+        name="migration-without-protocol",
+        kafka="A consumer that joins a classic group in its first round, when no protocol is chosen yet, "
+        "gets UNKNOWN_SERVER_ERROR.",
+        fencepost="The group is upgraded, by what each member offers first.",
+        why="Nobody did anything wrong.",
+        explains=_upgrade_without_protocol,
+    ),
+    Deviation(
+        name="migration-of-two-owners",
+        kafka="A consumer that joins a classic group whose leader has given one partition to two members "
+        "gets UNKNOWN_SERVER_ERROR.",
+        fencepost="GROUP_ID_NOT_FOUND, as for other assignments that can't be taken over.",
+        why="The joining member did nothing wrong.",
+        explains=_upgrade_of_two_owners,
+    ),
+    Deviation(
+        name="migration-by-static-member",
+        kafka="A static member that comes back with KIP-848 converts its group without a rebalance, even if "
+        "the group is in a round, or if its topics have got partitions which no round has seen: these are "
+        "taken for known, and nobody reads them until the group rebalances for another reason.",
+        fencepost="The group rebalances.",
+        why="Nobody would own what was about to move, or is new.",
+        explains=_static_upgrade,
+    ),
+    Deviation(
+        name="migration-back-by-static-member",
+        kafka="A static member that comes back with the classic protocol converts its group without a "
+        "rebalance, even if members wait for partitions, or have not taken up the last target. If another "
+        "target is due, the group rebalances, and the member is told generation 0.",
+        fencepost="The group rebalances in all of these cases, and the member is told its generation.",
+        why="Nobody would own what was about to move, and SyncGroup would fail at generation 0.",
+        explains=_static_downgrade,
     ),
 )
 
 
-def deviation_of(exchange: ConformExchange, fields: Sequence[str]) -> Deviation | None:
-    """The first deviation that accounts for a difference, if there is one."""
-    return next((one for one in DEVIATIONS if one.explains(exchange, fields)), None)
+def deviation_of(
+    exchange: ConformExchange, fields: Sequence[str], *, ends_schedule: bool = True
+) -> Deviation | None:
+    """The first deviation of that sort that accounts for a difference, if there is one."""
+    fitting = (one for one in DEVIATIONS if one.ends_schedule is ends_schedule)
+    return next((one for one in fitting if one.explains(exchange, fields)), None)

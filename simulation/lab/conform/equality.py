@@ -1,6 +1,7 @@
 """What of two answers must be equal: all but the freedoms that a coordinator has.
 
-Free are the texts of error messages, and the order of members, topics and groups in lists.
+Free are the texts of error messages, and the order of members, topics and groups in lists, also in the bytes
+of an assignment of the classic protocol.
 """
 
 from __future__ import annotations
@@ -10,7 +11,13 @@ from typing import Any
 
 import msgspec
 
+from fencepost.coordinator.protocol.classic import DescribedClassicMember, SyncGroupResponse
 from fencepost.coordinator.protocol.consumer import ListGroupsResponse
+from fencepost.coordinator.protocol.consumer_protocol import (
+    MalformedConsumerProtocol,
+    read_assignment,
+    version_of,
+)
 from fencepost.coordinator.protocol.errors import ErrorCode
 
 _NAMED = frozenset(
@@ -42,6 +49,9 @@ def comparable(answer: Any, group_id: str) -> Any:
 def _plain(value: Any) -> Any:
     if isinstance(value, ErrorCode):
         return value.name
+    if isinstance(value, SyncGroupResponse | DescribedClassicMember):
+        fields = {name: _plain(getattr(value, name)) for name in value.__struct_fields__}
+        return {**fields, "assignment": _plain_assignment(value.assignment)}
     if isinstance(value, msgspec.Struct):
         return {
             name: _plain(_ordered(name, getattr(value, name)))
@@ -53,6 +63,15 @@ def _plain(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_plain(one) for one in value]
     return value
+
+
+def _plain_assignment(data: bytes) -> Any:
+    """The assignment in these bytes with its version; the bytes themselves if they are of another kind."""
+    try:
+        found = read_assignment(data)
+        return {"version": version_of(data) if data else None, **_plain(found)}
+    except MalformedConsumerProtocol:
+        return data
 
 
 def _ordered(name: str, value: Any) -> Any:

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 
+from fencepost.coordinator.classic.group import ClassicGroup
+from fencepost.coordinator.classic.states import ClassicGroupState
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
@@ -19,7 +21,7 @@ from fencepost.coordinator.protocol.streams import Tasks
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.streams.group import StreamsGroup
 from fencepost.coordinator.streams.member import StreamsGroupMember
-from fencepost.simulation.lab.conform.schedule import Beat, CommitStep, Step
+from fencepost.simulation.lab.conform.schedule import Beat, ClassicJoinStep, CommitStep, Step
 
 
 class StreamsView(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,6 +45,45 @@ class StreamsView(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
+class ClassicMemberView(msgspec.Struct, frozen=True, kw_only=True):
+    """A member of a classic group at one moment."""
+
+    instance_id: str | None
+    protocols: tuple[str, ...]
+    assignment: bytes
+
+
+class ClassicView(msgspec.Struct, frozen=True, kw_only=True):
+    """A classic group at one moment."""
+
+    generation: int
+    state: ClassicGroupState
+    protocol: str | None
+    leader: MemberId | None
+    members: Mapping[MemberId, ClassicMemberView]
+    expected: frozenset[MemberId]
+    """Ids that were given out, and that nobody has joined with yet."""
+
+    @classmethod
+    def of(cls, group: ClassicGroup) -> ClassicView:
+        """The group as it is now."""
+        return cls(
+            generation=group.generation,
+            state=group.state,
+            protocol=group.protocol,
+            leader=group.leader,
+            members={
+                member_id: ClassicMemberView(
+                    instance_id=member.instance_id,
+                    protocols=tuple(protocol.name for protocol in member.protocols),
+                    assignment=member.assignment,
+                )
+                for member_id, member in group.members.items()
+            },
+            expected=frozenset(group.pending_joins),
+        )
+
+
 class ConformGroupView(msgspec.Struct, frozen=True, kw_only=True):
     """A group at one moment."""
 
@@ -60,6 +101,8 @@ class ConformGroupView(msgspec.Struct, frozen=True, kw_only=True):
     has_offsets: bool = False
     streams: StreamsView | None = None
     """The group, if it is a streams group."""
+    classic: ClassicView | None = None
+    """The group, if it is a classic group."""
     image: TopicsImage = TopicsImage()
 
     @classmethod
@@ -69,9 +112,12 @@ class ConformGroupView(msgspec.Struct, frozen=True, kw_only=True):
         has_offsets = group_id in coordinator.offsets
         group = None if found is None else found[1]
         if not isinstance(group, ConsumerGroup):
-            view = StreamsView.of(group) if isinstance(group, StreamsGroup) else None
             return cls(
-                exists=view is not None, has_offsets=has_offsets, streams=view, image=coordinator.image
+                exists=group is not None,
+                has_offsets=has_offsets,
+                streams=StreamsView.of(group) if isinstance(group, StreamsGroup) else None,
+                classic=ClassicView.of(group) if isinstance(group, ClassicGroup) else None,
+                image=coordinator.image,
             )
         return cls(
             exists=True,
@@ -87,6 +133,17 @@ class ConformGroupView(msgspec.Struct, frozen=True, kw_only=True):
             image=coordinator.image,
         )
 
+    @property
+    def has_classic_members(self) -> bool:
+        """Whether it is a consumer group with members that speak the classic protocol."""
+        return any(member.classic is not None for member in self.members.values())
+
+    @property
+    def has_members(self) -> bool:
+        """Whether anybody is in it, of whatever kind it is."""
+        other = self.streams or self.classic
+        return bool(self.members or (other is not None and other.members))
+
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
     """What a broker may still remember of a group, and we do not: for recognizing known deviations."""
@@ -97,6 +154,8 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     """Whether a known member joined again under an instance id that was not its own."""
     simple: frozenset[str] = frozenset()
     """Groups without members that had an offset, or were refused one."""
+    static_downgrade: bool = False
+    """Whether a static member made a consumer group classic, and ours rebalances by it."""
 
     def after(self, exchange: ConformExchange) -> History:
         """With what a request added."""
@@ -111,10 +170,12 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
         simple = self.simple
         if isinstance(exchange.step, CommitStep) and exchange.request.member_epoch < 0 and not before.exists:
             simple |= {exchange.group_id}
-        merged = self.merged or exchange.merges
-        if not given_up and simple is self.simple and merged is self.merged:
-            return self
-        return History(abandoned=self.abandoned | given_up, merged=merged, simple=simple)
+        return History(
+            abandoned=self.abandoned | given_up,
+            merged=self.merged or exchange.merges,
+            simple=simple,
+            static_downgrade=self.static_downgrade or exchange.rebalances_by_downgrade,
+        )
 
 
 class ConformExchange(msgspec.Struct, frozen=True, kw_only=True):
@@ -133,6 +194,8 @@ class ConformExchange(msgspec.Struct, frozen=True, kw_only=True):
     """What we wrote."""
     config: GroupCoordinatorConfig
     history: History = History()
+    superseded: bool = False
+    """Its member has asked again while it waited."""
 
     @property
     def code(self) -> ErrorCode:
@@ -171,6 +234,16 @@ class ConformExchange(msgspec.Struct, frozen=True, kw_only=True):
             and request.instance_id is not None
             and (known := self.known) is not None
             and known.instance_id != request.instance_id
+        )
+
+    @property
+    def rebalances_by_downgrade(self) -> bool:
+        """Whether a static member makes a consumer group classic, and ours rebalances by it."""
+        return (
+            isinstance(self.step, ClassicJoinStep)
+            and bool(self.before.members)
+            and self.after.classic is not None
+            and self.after.classic.state is ClassicGroupState.PREPARING_REBALANCE
         )
 
     @property

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Generic, TypeVar
 
+from fencepost.coordinator.protocol.classic import (
+    NO_GENERATION,
+    HeartbeatResponse,
+    JoinGroupResponse,
+    SyncGroupResponse,
+)
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
+from fencepost.coordinator.protocol.consumer_protocol import MalformedConsumerProtocol, read_assignment
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatResponse
@@ -14,10 +22,11 @@ Held = TypeVar("Held")
 
 
 class Epochs:
-    """The epochs that a member was told, one after the other."""
+    """The epochs or generations that a member was told, one after the other; before the first, `nothing`."""
 
-    def __init__(self) -> None:
+    def __init__(self, nothing: int = 0) -> None:
         self._told: list[int] = []
+        self._nothing = nothing
 
     def hear(self, epoch: int) -> bool:
         """An answer has that epoch. False if the member is none any more: it starts over."""
@@ -29,7 +38,7 @@ class Epochs:
         return True
 
     def of(self, wanted: Epoch | int) -> int:
-        """The epoch that a request carries. A member that was told nothing is new: 0."""
+        """The epoch that a request carries. A member that was told nothing is new."""
         if isinstance(wanted, int):
             return wanted
         match wanted:
@@ -43,7 +52,7 @@ class Epochs:
                 return self._nth(1)
 
     def _nth(self, back: int) -> int:
-        return self._told[-back] if len(self._told) >= back else 0
+        return self._told[-back] if len(self._told) >= back else self._nothing
 
 
 class Knowledge(Generic[Held]):
@@ -70,3 +79,40 @@ class Knowledge(Generic[Held]):
             self.assigned = self.before = self._nothing
         elif assignment is not None and assignment != self.assigned:
             self.before, self.assigned = self.assigned, assignment
+
+
+class ClassicKnowledge:
+    """What one member of the classic protocol was told. Topics have their names in the cluster."""
+
+    def __init__(self) -> None:
+        self._start_over()
+
+    def _start_over(self) -> None:
+        self.member_id: MemberId = ""
+        self.generations = Epochs(NO_GENERATION)
+        self.protocol: str | None = None
+        """The one that the group chose."""
+        self.assigned: Mapping[str, tuple[int, ...]] = {}
+        self.before: Mapping[str, tuple[int, ...]] = {}
+
+    def hear(self, answer: JoinGroupResponse | SyncGroupResponse | HeartbeatResponse) -> None:
+        """An answer arrived. A member that is unknown starts over, as clients do."""
+        match answer:
+            case _ if answer.error_code is ErrorCode.UNKNOWN_MEMBER_ID:
+                self._start_over()
+            case JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED):
+                self.member_id = answer.member_id
+            case JoinGroupResponse(error_code=ErrorCode.NONE):
+                self.member_id = answer.member_id
+                self.generations.hear(answer.generation)
+                self.protocol = answer.protocol_name
+            case SyncGroupResponse(error_code=ErrorCode.NONE):
+                self._assign(answer.assignment)
+
+    def _assign(self, data: bytes) -> None:
+        try:
+            partitions = read_assignment(data).partitions
+        except MalformedConsumerProtocol:
+            partitions = {}
+        if partitions != self.assigned:
+            self.before, self.assigned = self.assigned, partitions

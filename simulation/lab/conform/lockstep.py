@@ -10,35 +10,42 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
-from fencepost.coordinator.protocol import consumer
+from fencepost.coordinator.codec.registry import ApiKey
+from fencepost.coordinator.protocol import classic, consumer
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId, partitions_of
+from fencepost.coordinator.protocol.streams import StreamsGroupDescribeResponse
 from fencepost.simulation.brokers.connection import BrokerConnection, to_the_end
 from fencepost.simulation.brokers.requests import COORDINATOR_ABSENT, poll
 from fencepost.simulation.lab.conform.broker import READY_S, Judge, await_topics
+from fencepost.simulation.lab.conform.classic_requests import MAY_WAIT
 from fencepost.simulation.lab.conform.deviations import (
     NOTHING_MATCHES,
     TAKES_INSTANCE_ID,
+    WARMS_TASKS_UP,
     Deviation,
     deviation_of,
 )
 from fencepost.simulation.lab.conform.equality import comparable, differing
 from fencepost.simulation.lab.conform.exchange import ConformExchange, ConformGroupView, History
-from fencepost.simulation.lab.conform.own import Own
+from fencepost.simulation.lab.conform.own import Own, OwnWaiting
 from fencepost.simulation.lab.conform.resolve import ADMIN, ResolveContext, WireRequest
 from fencepost.simulation.lab.conform.rules import exercised
 from fencepost.simulation.lab.conform.schedule import (
+    AwaitStep,
     Configure,
     CreateTopicStep,
     DeleteTopicStep,
     Describe,
+    DescribeStreams,
     Grow,
     Schedule,
     Step,
+    StreamsBeat,
     Wait,
 )
 
@@ -50,6 +57,16 @@ _SETTLE_S = 2.0
 _POLL_S = 0.01
 _QUIET_S = 0.05
 """How long a resolution may take that changes no epoch, so that nothing tells of its end."""
+
+_WAITS_S = 0.03
+"""How long the broker may take to a request before it is taken to wait for other members."""
+_UNANSWERED_S = 0.1
+"""How long the broker has for an answer that Kafka is known not to give."""
+_GRACE_S = 0.3
+"""How much later than the broker our own timers may end what waits."""
+_LONGEST_WAIT_S = 60.0
+_CLASSIC_DESCRIPTION = 5
+"""The version of DescribeGroups that tells who is in a classic group, with instance ids."""
 
 
 class LockstepDifference(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,6 +88,8 @@ class LockstepResult(msgspec.Struct, kw_only=True):
     """How often each rule was exercised with equal answers."""
     deviation: Deviation | None = None
     """The known deviation that ended the schedule early."""
+    passed: Counter[str] = msgspec.field(default_factory=Counter)
+    """How often known deviations showed that end no schedule."""
     difference: LockstepDifference | None = None
 
 
@@ -90,6 +109,17 @@ class _Deviates(Exception):
     def __init__(self, deviation: Deviation) -> None:
         super().__init__(deviation.name)
         self.deviation = deviation
+
+
+class _WaitingExchange(NamedTuple):
+    """A request that waits for other members, at our side at least."""
+
+    exchange: ConformExchange
+    call: WireRequest
+    connection: BrokerConnection
+    answering: asyncio.Task[Any]
+    """The broker's answer."""
+    ours: OwnWaiting
 
 
 class Lockstep:
@@ -117,6 +147,12 @@ class Lockstep:
         self._connections: dict[tuple[str, tuple[str, int]], BrokerConnection] = {}
         self._comparison = LockstepResult()
         self._history = History()
+        self._waiting: list[_WaitingExchange] = []
+        self._replaced: list[BrokerConnection] = []
+        """Connections on which a request waits, or waited, and that have a successor."""
+        self._was_consumer_group = False
+        self._leader_is_free = False
+        """Whether the members of a consumer group that became classic have no leader yet."""
 
     async def run(self) -> LockstepResult:
         """All steps, until the sides differ.
@@ -147,10 +183,11 @@ class Lockstep:
         if not self._connections:
             return  # nothing was asked: there is no group
         try:
-            described = await self._described_by_broker()
+            groups: list[Any] = [*(await self._described_by_broker()).groups]
+            groups += await self._described_as_classic()
             members = tuple(
                 consumer.LeaveGroupRequest(group_id=self._situation.group_id, member_id=member.member_id)
-                for group in described.groups
+                for group in groups
                 for member in group.members
             )
             for call in self._situation.farewell(members):
@@ -158,15 +195,27 @@ class Lockstep:
                 await admin.ask(call.api_key, call.version, call.message)
             await self._judge.forget_group(self._situation.group_id)
         finally:
-            for connection in self._connections.values():
+            for waiting in self._waiting:
+                waiting.answering.cancel()
+            for connection in (*self._connections.values(), *self._replaced):
                 connection.hang_up()
 
     async def _connection(self, sender: str, group_id: str = "") -> BrokerConnection:
-        """The sender's connection to the coordinator of a group; a blank one is asked about anywhere."""
+        """The sender's connection to the coordinator of a group; a blank one is asked about anywhere.
+
+        A connection on which a request waits is not used meanwhile: Kafka would read nothing from it.
+        """
         address = await self._judge.coordinator(group_id.strip() or self._situation.group_id)
         found = self._connections.get((sender, address))
+        if found is not None and any(
+            waiting.connection is found and not waiting.answering.done() for waiting in self._waiting
+        ):
+            self._replaced.append(found)
+            found = None
         if found is None:
-            found = self._connections[sender, address] = await BrokerConnection.open(*address, sender)
+            found = self._connections[sender, address] = await BrokerConnection.open(
+                *address, sender, _LONGEST_WAIT_S
+            )
         return found
 
     def _now_ms(self) -> int:
@@ -199,6 +248,9 @@ class Lockstep:
         match step:
             case Wait():
                 await asyncio.sleep(step.ms / 1000)
+                await self._settle()
+            case AwaitStep():
+                await self._await_answers(step.ms / 1000)
             case CreateTopicStep() | Grow() | DeleteTopicStep():
                 await self._change_topics(step)
             case Configure():
@@ -213,43 +265,64 @@ class Lockstep:
         if not self._judge.speaks(call.api_key, call.version):
             return
         connection = await self._connection(call.sender, call.group_id)
-        answer = await to_the_end(connection.ask(call.api_key, call.version, call.message))
-        exchange = await self._ask_own(step, call, answer, connection.host)
-        self._judge_exchange(exchange)
-        self._history = self._history.after(exchange)
-        self._situation.hear(step, answer)
+        if isinstance(step, MAY_WAIT):
+            await self._exchange_that_may_wait(step, call, connection)
+        else:
+            answer = await to_the_end(connection.ask(call.api_key, call.version, call.message))
+            self._own.generated_member_id = getattr(answer, "member_id", None) or "generated"
+            if isinstance(step, StreamsBeat) and self._own.coordinator.follows_tasks:
+                await self._offer_tasks()
+            exchange = await self._ask_own(step, call, connection.host, self._now_ms())
+            self._finish(msgspec.structs.replace(exchange, answer=answer))
         if (matches := self._own.resolve()) is not None:
             await self._await_resolution(matches)
         await self._await_internal_topics()
+        await self._settle()
 
-    async def _ask_own(self, step: Step, call: WireRequest, answer: Any, host: str) -> ConformExchange:
+    async def _ask_own(self, step: Step, call: WireRequest, host: str, now_ms: int) -> ConformExchange:
         """Our answer, once with the broker's choice among equals if that is what ours depends on."""
         own = self._own
         own.records.clear()
         own.internal_topics.clear()
-        own.fenced.clear()
         own.coordinator.checked.clear()
-        own.advance(self._now_ms())
-        own.generated_member_id = getattr(answer, "member_id", None) or "generated"
+        own.advance(now_ms)
         before = ConformGroupView.of(own.coordinator, call.group_id)
         ours = self._our_answer(call, host)
         if own.coordinator.wanted:
-            own.coordinator.offered = _targets(await self._described_by_broker())
+            own.coordinator.offered = _targets(described := await self._described_by_broker())
+            own.coordinator.alone = described.groups[0].error_code is not ErrorCode.NONE
             ours = self._our_answer(call, host)
             own.coordinator.wanted, own.coordinator.offered = False, None
+            own.coordinator.alone = False
+        after = ConformGroupView.of(own.coordinator, call.group_id)
+        was_consumer_group = self._was_consumer_group or bool(before.members)
+        self._leader_is_free |= was_consumer_group and after.classic is not None
+        self._was_consumer_group = bool(after.members)
         return ConformExchange(
             step=step,
             request=call.message,
             version=call.version,
             group_id=call.group_id,
-            answer=answer,
+            answer=None,
             ours=ours,
             before=before,
-            after=ConformGroupView.of(own.coordinator, call.group_id),
+            after=after,
             records=tuple(own.records),
             config=self._judge.config,
             history=self._history,
         )
+
+    async def _offer_tasks(self) -> None:
+        """Show our side what the broker wants each member of a streams group to have."""
+        admin = await self._connection(ADMIN)
+        call = self._situation.call(DescribeStreams())
+        described: StreamsGroupDescribeResponse = await admin.ask(call.api_key, call.version, call.message)
+        members = described.groups[0].members
+        if any(member.target_assignment.warmup for member in members):
+            raise _Deviates(WARMS_TASKS_UP)
+        self._own.coordinator.offered_tasks = {
+            member.member_id: member.target_assignment for member in members
+        }
 
     def _our_answer(self, call: WireRequest, host: str) -> Any:
         try:
@@ -260,12 +333,20 @@ class Lockstep:
                 "crash", [f"fencepost raised {type(error).__name__}: {error}"], call.message
             ) from error
 
+    def _finish(self, exchange: ConformExchange) -> None:
+        """Both sides have answered."""
+        self._judge_exchange(exchange)
+        self._history = self._history.after(exchange)
+        self._situation.hear(exchange.step, exchange.answer)
+
     def _judge_exchange(self, exchange: ConformExchange) -> None:
         self._comparison.requests += 1
         timers = [f"timer.{reason}" for reason in dict.fromkeys(self._own.fenced)]
+        self._own.fenced.clear()
         rules = [*timers, *exercised(exchange)]
         group_id = self._situation.group_id
         fields = differing(comparable(exchange.answer, group_id), comparable(exchange.ours, group_id))
+        fields = [field for field in fields if not self._passes(exchange, field)]
         own = self._own.coordinator
         broken = own.broken
         if broken and not fields:
@@ -276,6 +357,128 @@ class Lockstep:
                 raise _Deviates(deviation)
             raise _Parted(rules[0] if rules else _UNSPECIFIED, fields, exchange.request)
         self._comparison.exercised.update([*rules, *own.checked])
+
+    def _passes(self, exchange: ConformExchange, field: str) -> bool:
+        """Whether a field differs as is known, and the two sides are in the same state all the same."""
+        deviation = deviation_of(exchange, [field], ends_schedule=False)
+        if deviation is None:
+            return False
+        self._comparison.passed[deviation.name] += 1
+        return True
+
+    # Requests that wait
+
+    async def _exchange_that_may_wait(
+        self, step: Step, call: WireRequest, connection: BrokerConnection
+    ) -> None:
+        """JoinGroup or SyncGroup: our side tells whether it waits, and the broker's must do the same."""
+        sent_ms = self._now_ms()
+        answering = asyncio.create_task(connection.ask(call.api_key, call.version, call.message))
+        try:
+            await asyncio.wait({answering}, timeout=_WAITS_S)
+            if not answering.done():
+                # One question more, so that the broker has handled the request before the next step.
+                await self._described_as_classic()
+            self._own.generated_member_id = await self._given_id(call, answering)
+            self._adopt_leader(answering)
+            exchange = await self._ask_own(step, call, connection.host, sent_ms)
+        except BaseException:
+            answering.cancel()
+            raise
+        self._supersede(call)
+        if isinstance(exchange.ours, OwnWaiting):
+            self._waiting.append(_WaitingExchange(exchange, call, connection, answering, exchange.ours))
+        else:
+            await self._finish_late(exchange, answering)
+
+    async def _given_id(self, call: WireRequest, answering: asyncio.Task[Any]) -> MemberId:
+        """The id that the broker made for a member that joins without one, which may still wait."""
+        request = call.message
+        if isinstance(request, classic.JoinGroupRequest) and not request.member_id:
+            group = self._own.coordinator.classic.groups.get(call.group_id)
+            known = set() if group is None else set(group.members)
+            deadline = self._loop.time() + _SETTLE_S
+            while not answering.done() and self._loop.time() < deadline:
+                for described in await self._described_as_classic():
+                    for member in described.members:
+                        mine = member.client_id == call.sender or member.instance_id == request.instance_id
+                        if mine and member.member_id not in known:
+                            return member.member_id
+                await asyncio.sleep(_POLL_S)
+        member_id = getattr(answering.result(), "member_id", "") if answering.done() else ""
+        return member_id or "generated"
+
+    def _adopt_leader(self, answering: asyncio.Task[Any]) -> None:
+        """Let the broker choose who leads a consumer group that became classic."""
+        tasks = [answering, *(waiting.answering for waiting in self._waiting)]
+        answers = [task.result() for task in tasks if self._leader_is_free and task.done()]
+        for answer in answers:
+            if isinstance(answer, classic.JoinGroupResponse) and answer.leader:
+                self._own.lead(self._situation.group_id, answer.leader)
+                self._leader_is_free = False
+
+    def _supersede(self, call: WireRequest) -> None:
+        """What waits for the same member and is of the same kind is over."""
+        asked = call.api_key, call.message.member_id
+        for place, waiting in enumerate(self._waiting):
+            before = waiting.call
+            if before.message.member_id and asked == (before.api_key, before.message.member_id):
+                exchange = msgspec.structs.replace(waiting.exchange, superseded=True)
+                self._waiting[place] = waiting._replace(exchange=exchange)
+
+    async def _await_answers(self, limit_s: float) -> None:
+        deadline = self._loop.time() + limit_s
+        while self._waiting and self._loop.time() < deadline:
+            await asyncio.sleep(_POLL_S)
+            await self._settle()
+
+    async def _settle(self) -> None:
+        """Compare the answers to requests that have waited, and see that all others wait on both sides."""
+        if self._waiting:
+            self._own.advance(self._now_ms())
+        for waiting in tuple(self._waiting):
+            if waiting.answering.done():
+                await self._our_timers(waiting)
+            ours = waiting.ours.answer
+            exchange = msgspec.structs.replace(
+                waiting.exchange,
+                ours=ours,
+                after=ConformGroupView.of(self._own.coordinator, waiting.call.group_id),
+            )
+            if ours is not None:
+                self._waiting.remove(waiting)
+                await self._finish_late(exchange, waiting.answering)
+                self._comparison.exercised["classic.waits"] += 1
+            elif waiting.answering.done():
+                kafka = comparable(waiting.answering.result(), waiting.call.group_id)
+                raise _Parted("classic.waits", differing(kafka, None), waiting.call.message)
+
+    async def _our_timers(self, waiting: _WaitingExchange) -> None:
+        """The broker has answered: ours may follow a little later, if a timer ends the wait."""
+        deadline = self._loop.time() + _GRACE_S
+        while waiting.ours.answer is None and self._loop.time() < deadline:
+            await asyncio.sleep(_POLL_S)
+            self._own.advance(self._now_ms())
+
+    async def _finish_late(self, exchange: ConformExchange, answering: asyncio.Task[Any]) -> None:
+        """Our side has answered: the broker's must follow, unless Kafka is known not to answer."""
+        known = deviation_of(exchange, ["answer"], ends_schedule=False)
+        await asyncio.wait({answering}, timeout=_SETTLE_S if known is None else _UNANSWERED_S)
+        if not answering.done():
+            answering.cancel()
+            answer = None
+        else:
+            answer = answering.result()
+        self._finish(msgspec.structs.replace(exchange, answer=answer))
+
+    async def _described_as_classic(self) -> tuple[classic.DescribedClassicGroup, ...]:
+        """The schedule's group, as DescribeGroups has it at the broker."""
+        admin = await self._connection(ADMIN)
+        request = classic.DescribeGroupsRequest(group_ids=(self._situation.group_id,))
+        answer: classic.DescribeGroupsResponse = await admin.ask(
+            ApiKey.DESCRIBE_GROUPS, _CLASSIC_DESCRIPTION, request
+        )
+        return answer.groups
 
     async def _described_by_broker(self) -> consumer.ConsumerGroupDescribeResponse:
         admin = await self._connection(ADMIN)

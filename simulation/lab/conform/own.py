@@ -8,21 +8,24 @@ they are computed; which of several equal ones `uniform` chooses is up to the br
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, cast
 
 import msgspec
 
+from fencepost.coordinator.assign.java_order import hash_map_order
 from fencepost.coordinator.assign.spec import Assignor, GroupSpec
+from fencepost.coordinator.assign.tasks import TaskGroupSpec
 from fencepost.coordinator.codec.client import read_response, request_frame
 from fencepost.coordinator.codec.context import RequestContext
 from fencepost.coordinator.codec.framing import read_header
 from fencepost.coordinator.codec.registry import api_name, codec_of
-from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig
+from fencepost.coordinator.config import GroupConfig, GroupCoordinatorConfig, ReleaseVersion
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import CoordinatorHost, HostHooks, ManualClock
 from fencepost.coordinator.journal.memory import MemoryJournal
+from fencepost.coordinator.protocol.classic import JoinGroupRequest
 from fencepost.coordinator.protocol.cluster import Node
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
@@ -39,7 +42,7 @@ from fencepost.coordinator.protocol.outcome import (
 )
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.slices import Sliced, at_once
-from fencepost.coordinator.protocol.streams import TopicInfo
+from fencepost.coordinator.protocol.streams import NO_TASKS, TopicInfo
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 from fencepost.coordinator.server.cluster import KafkaCluster
 from fencepost.coordinator.server.dispatch import handlers
@@ -47,7 +50,14 @@ from fencepost.coordinator.server.groups import GroupCoordinators
 from fencepost.coordinator.server.services import Asked, Services
 from fencepost.coordinator.server.transactions import TransactionCoordinators
 from fencepost.coordinator.server.turns import WorkQueue
-from fencepost.simulation.lab.conform.targets import TARGET_RULES, Target, broken_rules
+from fencepost.simulation.lab.conform.targets import (
+    TARGET_RULES,
+    TASKS_ARE_VALID,
+    Target,
+    TaskTarget,
+    broken_rules,
+    valid_tasks,
+)
 
 
 class TargetWanted(Exception):
@@ -61,20 +71,36 @@ class _Following(GroupCoordinator):
         super().__init__(config)
         self.wanted = False
         self.offered: Target | None = None
+        self.alone = False
+        """Whether the broker has computed no target, so that ours is as good as any."""
         self.checked: list[str] = []
         """The rules about targets that the last request put to the test."""
         self.broken: list[str] = []
         """Those that do not hold."""
         own = self.consumer.assignors.items()
         self.consumer.assignors = {name: partial(self._follow, name, assignor) for name, assignor in own}
+        self.follows_tasks = config.release_version is not ReleaseVersion.V4_3
+        """Whether the broker's targets of streams groups are taken over: those of Kafka 4.4 are not ours."""
+        self.offered_tasks: TaskTarget = {}
+        if self.follows_tasks:
+            self.streams.assignor = self._follow_tasks
 
     def _follow(self, name: str, assignor: Assignor, spec: GroupSpec) -> Mapping[MemberId, Partitions]:
+        if self.alone:
+            return assignor(spec)
         if self.offered is None:
             self.wanted = True
             raise TargetWanted
         self.checked += TARGET_RULES.get(name, ())
         self.broken += broken_rules(name, spec, assignor(spec), self.offered)
         return {member: self.offered.get(member, {}) for member in spec.subscriptions}
+
+    def _follow_tasks(self, spec: TaskGroupSpec) -> TaskTarget:
+        target = {member_id: self.offered_tasks.get(member_id, NO_TASKS) for member_id in spec.members}
+        self.checked.append(TASKS_ARE_VALID)
+        if not valid_tasks(target, spec):
+            self.broken.append(TASKS_ARE_VALID)
+        return target
 
 
 class _Groups:
@@ -83,12 +109,27 @@ class _Groups:
     def __init__(self, own: Own) -> None:
         self._own = own
 
-    def ask(self, request: Request, node_id: int) -> Response | None:
-        return self._own.process(request)
+    def ask(self, request: Request, node_id: int) -> Response | OwnWaiting:
+        reply = self._own.process(request)
+        return self._own.park(request) if reply is None else reply
 
     def explained(self, group_id: str, reply: Response) -> Response:
         """Topics are created where they are compared, and nothing fails."""
         return reply
+
+
+class OwnWaiting:
+    """A request of the classic protocol that waits at our side."""
+
+    def __init__(self) -> None:
+        self.reply: Response | None = None
+        """What it is answered, once it is."""
+        self.over_the_wire: Callable[[Response], Any] = lambda reply: reply
+
+    @property
+    def answer(self) -> Any:
+        """The answer as the client reads it; None while it waits."""
+        return None if self.reply is None else self.over_the_wire(self.reply)
 
 
 class _Connection:
@@ -111,6 +152,10 @@ class _OwnHooks(HostHooks):
 
     def later(self, work: Sliced[None]) -> None:
         self._own.later(work)
+
+    def deliver(self, responses: Sequence[tuple[OwnWaiting, Response]], outcome: Outcome) -> None:
+        for waiting, response in responses:
+            waiting.reply = response
 
 
 class Own:
@@ -158,15 +203,44 @@ class Own:
         context = RequestContext(version, header.client_id, client_host)
         request = codec.decode(frame, codec.body_of(frame, header), context)
         reply = self._handlers[api_key](self._services, request, Asked(context, "127.0.0.1", _Connection()))
-        _, answer = read_response(api_key, version, b"".join(codec.encode(1, reply))[4:])
-        return answer
+
+        def over_the_wire(reply: Response) -> Any:
+            return read_response(api_key, version, b"".join(codec.encode(1, reply))[4:])[1]
+
+        if isinstance(reply, OwnWaiting):
+            reply.over_the_wire = over_the_wire
+            return reply
+        return over_the_wire(reply)
 
     def process(self, event: Event) -> Response | None:
         """One step of the coordinator."""
         if isinstance(event, ConsumerGroupHeartbeatRequest) and event.generated_member_id:
             event = msgspec.structs.replace(event, generated_member_id=self.generated_member_id)
+        if isinstance(event, JoinGroupRequest):
+            prefix = event.client_id if event.instance_id is None else event.instance_id
+            suffix = self.generated_member_id.removeprefix(f"{prefix}-")
+            event = msgspec.structs.replace(event, new_member_suffix=suffix)
+        self._order_members()
         reply: Response | None = self._host.process(event).reply
         return reply
+
+    def park(self, request: Any) -> OwnWaiting:
+        """A request has no reply yet."""
+        waiting = OwnWaiting()
+        self._host.park(request.token, waiting)
+        return waiting
+
+    def _order_members(self) -> None:
+        """Have the members of classic groups in the order of Kafka's hash map, whose first one leads next."""
+        for group in self.coordinator.classic.groups.values():
+            members = group.members
+            group.members = {member_id: members[member_id] for member_id in hash_map_order(members)}
+
+    def lead(self, group_id: str, leader: MemberId) -> None:
+        """Let the broker's choice lead a classic group whose leader it is free to choose."""
+        group = self.coordinator.classic.groups.get(group_id)
+        if group is not None and leader in group.members:
+            group.leader = leader
 
     @property
     def now_ms(self) -> int:
@@ -177,6 +251,7 @@ class Own:
         """It is that late now, in milliseconds since the schedule began; what was due happened."""
         while (deadline := self.coordinator.next_deadline()) is not None and deadline <= now_ms:
             self._clock.time_ms = max(self._clock.time_ms, deadline)
+            self._order_members()
             self._host.run_due()
         self._clock.time_ms = max(self._clock.time_ms, now_ms)
 

@@ -10,6 +10,7 @@ from fencepost.coordinator.codec import groups as group_messages
 from fencepost.coordinator.codec import offsets as offset_messages
 from fencepost.coordinator.codec.registry import ApiKey
 from fencepost.coordinator.protocol import classic, consumer
+from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import (
     LEAVE_EPOCH,
     NO_EPOCH,
@@ -27,9 +28,13 @@ from fencepost.coordinator.protocol.streams import (
     StreamsGroupHeartbeatRequest,
     Tasks,
 )
-from fencepost.simulation.lab.conform.knowledge import Knowledge
+from fencepost.simulation.lab.conform.classic_requests import classic_request
+from fencepost.simulation.lab.conform.knowledge import ClassicKnowledge, Knowledge
 from fencepost.simulation.lab.conform.schedule import (
     Beat,
+    ClassicBeat,
+    ClassicJoinStep,
+    ClassicSyncStep,
     CommitStep,
     DeleteGroup,
     Describe,
@@ -80,6 +85,7 @@ class ResolveContext:
         """Before each topic's name in the cluster."""
         self.members: dict[str, Knowledge[Partitions]] = {}
         self.streams_members: dict[str, Knowledge[Tasks]] = {}
+        self.classic_members: dict[str, ClassicKnowledge] = {}
         self.topic_ids: dict[str, TopicId] = {}
         """Of topics that exist, or did, by their names in the schedule."""
         self._asked: dict[str, None] = {group_id: None}
@@ -119,6 +125,8 @@ class ResolveContext:
                 self.streams_members.setdefault(step.member, Knowledge(step.member, NO_TASKS))
                 message = heartbeat(step, group_id, self.streams_members, self.topic)
                 return ApiKey.STREAMS_GROUP_HEARTBEAT, message
+            case ClassicJoinStep() | ClassicSyncStep() | ClassicBeat():
+                return classic_request(step, group_id, self.classic_members, self.topic)
             case DescribeStreams():
                 return ApiKey.STREAMS_GROUP_DESCRIBE, StreamsGroupDescribeRequest(group_ids=(group_id,))
             case Describe():
@@ -133,6 +141,11 @@ class ResolveContext:
                 return ApiKey.OFFSET_COMMIT, self._commit(step, group_id)
             case Fetch():
                 return ApiKey.OFFSET_FETCH, self._fetch(step, group_id)
+            case _:
+                return self._administration(step, group_id)
+
+    def _administration(self, step: Step, group_id: str) -> tuple[ApiKey, Any]:
+        match step:
             case Forget():
                 topics = self._topics(step.topics, by_id=False)
                 return ApiKey.OFFSET_DELETE, offset_messages.OffsetDeleteCall(
@@ -220,9 +233,18 @@ class ResolveContext:
         """Who commits or fetches. Nobody has no id, and no epoch unless the step gives a number."""
         if name is None:
             return None, epoch if isinstance(epoch, int) else NO_EPOCH
+        if (classic_member := self.classic_members.get(name)) is not None:
+            return classic_member.member_id, classic_member.generations.of(epoch)
         streams = self.streams_members.get(name)
         member = self.member(name) if streams is None else streams
         return member.member_id, member.epochs.of(epoch)
+
+    def _member_id(self, name: str) -> MemberId:
+        """The id of a member of either protocol; of one that was given none, its name."""
+        classic_member = self.classic_members.get(name)
+        if classic_member is not None:
+            return classic_member.member_id or name
+        return self.member(name).member_id
 
     def _topics(self, topics: Mapping[str, Iterable[int]], *, by_id: bool) -> tuple[OfTopic[int], ...]:
         return tuple(
@@ -240,7 +262,7 @@ class ResolveContext:
             members=tuple(
                 consumer.LeaveGroupRequest(
                     group_id=group_id,
-                    member_id=self.member(one.member).member_id if one.member else "",
+                    member_id=self._member_id(one.member) if one.member else "",
                     instance_id=one.instance,
                 )
                 for one in step.members
@@ -273,6 +295,14 @@ class ResolveContext:
                 self.member(step.member).hear(answer, answer.assignment)
             case StreamsBeat() if not step.lost and step.group is None:
                 self.streams_members[step.member].hear(answer, answer.tasks)
+            case ClassicJoinStep(lost=True):
+                pass
+            case ClassicJoinStep() | ClassicSyncStep() | ClassicBeat():
+                # That an instance id is nobody's says nothing of the member.
+                about_it = step.group is None and step.member_id is None and step.instance is None
+                known = getattr(answer, "error_code", None) is not ErrorCode.UNKNOWN_MEMBER_ID
+                if answer is not None and (about_it or (known and step.group is step.member_id is None)):
+                    self.classic_members[step.member].hear(answer)
 
 
 def _pairs(partitions: Partitions) -> list[tuple[TopicId, int]]:

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from fencepost.simulation.lab.conform import rules_administration as administration
+from fencepost.simulation.lab.conform import rules_classic as classic
 from fencepost.simulation.lab.conform import rules_group as group
 from fencepost.simulation.lab.conform import rules_heartbeat as heartbeat
 from fencepost.simulation.lab.conform import rules_streams as streams
 from fencepost.simulation.lab.conform.exchange import ConformExchange, ConformRule
 from fencepost.simulation.lab.conform.schedule import (
     Beat,
+    ClassicBeat,
+    ClassicJoinStep,
+    ClassicSyncStep,
     CommitStep,
     DeleteGroup,
     Describe,
@@ -24,7 +28,11 @@ from fencepost.simulation.lab.conform.schedule import (
 )
 
 _BY_STEP: Mapping[type, tuple[ConformRule, ...]] = {
+    ClassicJoinStep: (*classic.MIGRATION, *classic.JOINS),
+    ClassicSyncStep: classic.SYNCS,
+    ClassicBeat: classic.HEARTBEATS,
     Beat: (
+        *classic.MIGRATION,
         *heartbeat.CHECKS,
         *heartbeat.STATIC,
         *heartbeat.EPOCHS,
@@ -37,18 +45,26 @@ _BY_STEP: Mapping[type, tuple[ConformRule, ...]] = {
     ),
     StreamsBeat: streams.HEARTBEATS,
     DescribeStreams: streams.DESCRIPTIONS,
-    CommitStep: administration.COMMITS,
+    CommitStep: (*classic.MIGRATED_COMMITS, *administration.COMMITS),
     Fetch: administration.FETCHES,
     Describe: administration.DESCRIPTIONS,
     DescribeClassic: administration.CLASSIC,
     List: administration.LISTS,
-    Remove: administration.REMOVALS,
+    Remove: (*classic.MIGRATION, *administration.REMOVALS),
     DeleteGroup: administration.DELETIONS,
     Forget: administration.FORGETTING,
 }
 
 _OF_STREAMS: Mapping[type, tuple[ConformRule, ...]] = {CommitStep: streams.OFFSETS, Fetch: streams.OFFSETS}
 """The same, where the group is a streams group."""
+
+_OF_CLASSIC: Mapping[type, tuple[ConformRule, ...]] = {
+    CommitStep: classic.COMMITS,
+    Describe: classic.NEWER_DESCRIPTIONS,
+    DescribeClassic: classic.DESCRIPTIONS,
+    Remove: classic.LEAVING,
+}
+"""The same, where it is a classic group."""
 
 WITHOUT_REQUEST: Mapping[str, str] = {
     "assignor.range.equal": "both range targets are equal",
@@ -60,13 +76,15 @@ WITHOUT_REQUEST: Mapping[str, str] = {
     "timer.session": "a member that was silent for its session is removed",
     "timer.rebalance": "a member that does not revoke in time is removed",
     "topics.change": "topics are created, grown, deleted, or refused",
-    **streams.CREATED,
+    **classic.WITHOUT_REQUEST,
+    **streams.WITHOUT_REQUEST,
 }
 """Rules that no single request exercises."""
 
 NAMES: Mapping[str, str] = {
     **{rule.name: rule.about for rules in _BY_STEP.values() for rule in rules},
     **{rule.name: rule.about for rules in _OF_STREAMS.values() for rule in rules},
+    **{rule.name: rule.about for rules in _OF_CLASSIC.values() for rule in rules},
     **WITHOUT_REQUEST,
 }
 """All rules with what they are about."""
@@ -78,4 +96,6 @@ def exercised(exchange: ConformExchange) -> list[str]:
     rules = _BY_STEP[kind]
     if exchange.before.streams is not None:
         rules = _OF_STREAMS.get(kind, rules)
+    elif exchange.before.classic is not None:
+        rules = _OF_CLASSIC.get(kind, rules)
     return [rule.name for rule in rules if rule.when(exchange)]

@@ -193,4 +193,8 @@ OFFSETS = (
     ConformRule("streams.offsets", "offsets of a streams group", lambda x: True),
 )
 
-CREATED = {"streams.topics.created": "internal topics are created as a group needs them"}
+WITHOUT_REQUEST = {
+    "streams.topics.created": "internal topics are created as a group needs them",
+    "streams.target.valid": "Kafka 4.4's target gives each task to one member",
+}
+"""Rules that no single request exercises."""

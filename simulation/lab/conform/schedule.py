@@ -107,6 +107,69 @@ class DescribeStreams(_Step, frozen=True, kw_only=True, tag="describe_streams"):
     group: str | None = None
 
 
+TOLD = "told"
+"""In the place of a protocol's name: the one that the member was told when it joined."""
+
+
+class ClassicJoinStep(_Step, frozen=True, kw_only=True, tag="classic_join"):
+    """JoinGroup. It may have to wait, and the steps after it are taken meanwhile.
+
+    A member that was given no id has none, unless `member_id` says one.
+    """
+
+    member: str
+    protocols: tuple[str, ...] = ("range",)
+    topics: tuple[str, ...] = ("x",)
+    owned: Owned = Owned.NULL
+    """What its subscription says that it owns; `null` is nothing, as eager members have it."""
+    instance: str | None = None
+    session_timeout_ms: int = 30_000
+    rebalance_timeout_ms: int = 30_000
+    protocol_type: str = "consumer"
+    malformed: bool = False
+    """Its subscription can't be read."""
+    version: int = 9
+    member_id: str | None = None
+    group: str | None = None
+    """Another group than the schedule's: "" or a name."""
+    lost: bool = False
+    """The member does not hear the answer."""
+
+
+class ClassicSyncStep(_Step, frozen=True, kw_only=True, tag="classic_sync"):
+    """SyncGroup. Whoever sends it may give partitions to members; they count if it leads."""
+
+    member: str
+    gives: Mapping[str, Mapping[str, tuple[int, ...]]] = {}
+    """Partitions by topic, by the member's name in the schedule."""
+    user_data: bool = False
+    """The leader's assignor has added data of its own."""
+    generation: Epoch | int = Epoch.LAST
+    protocol: str | None = TOLD
+    protocol_type: str | None = "consumer"
+    instance: str | None = None
+    version: int = 5
+    member_id: str | None = None
+    group: str | None = None
+
+
+class ClassicBeat(_Step, frozen=True, kw_only=True, tag="classic_beat"):
+    """Heartbeat."""
+
+    member: str
+    generation: Epoch | int = Epoch.LAST
+    instance: str | None = None
+    version: int = 4
+    member_id: str | None = None
+    group: str | None = None
+
+
+class AwaitStep(_Step, frozen=True, kw_only=True, tag="await"):
+    """Nothing is sent until no request waits, but no longer than that."""
+
+    ms: int
+
+
 class Describe(_Step, frozen=True, kw_only=True, tag="describe"):
     """ConsumerGroupDescribe of the schedule's group, or of another one."""
 
@@ -217,6 +280,10 @@ Step: TypeAlias = (
     Beat
     | StreamsBeat
     | DescribeStreams
+    | ClassicJoinStep
+    | ClassicSyncStep
+    | ClassicBeat
+    | AwaitStep
     | Describe
     | DescribeClassic
     | List

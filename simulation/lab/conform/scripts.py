@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
-from fencepost.simulation.lab.conform import scripts_streams
+from fencepost.simulation.lab.conform import scripts_classic, scripts_migration, scripts_streams
 from fencepost.simulation.lab.conform.generate import MISSING, TIMEOUT_MS, TOPICS
 from fencepost.simulation.lab.conform.schedule import (
     Beat,
@@ -451,6 +451,13 @@ SCRIPTS: dict[str, list[Step]] = {
         Remove(members=(Removed(member="D"),), version=2),
         Describe(),
     ],
+    "a member prefers another assignor": [
+        join("A", "x"),
+        Beat(member="A", assignor="uniform"),
+        *confirm("A"),
+        join("B", "x", assignor="uniform"),
+        *confirm("A", "B"),
+    ],
     "the life of a group": [
         Describe(),
         DescribeClassic(),
@@ -513,6 +520,18 @@ def _settings(config: GroupCoordinatorConfig) -> list[Step]:
     ]
 
 
+def classic(config: GroupCoordinatorConfig) -> Iterator[Schedule]:
+    """Those of the classic protocol, and of groups that are migrated."""
+    parts = scripts_classic, scripts_migration
+    found = {name: steps for part in parts for name, steps in (*part.TIMED.items(), *part.SCRIPTS.items())}
+    if max(config.group_consumer_min_session_timeout_ms, config.group_min_session_timeout_ms) <= SHORT_MS:
+        found |= scripts_classic.SESSIONS | scripts_migration.SESSIONS
+    if config.group_max_size <= _FULL_AT_MOST:
+        found["classic: a full group"] = scripts_classic.full(config.group_max_size)
+    for name, steps in found.items():
+        yield Schedule(name=name, topics=TOPICS, steps=(*steps, Describe(), DescribeClassic(), List()))
+
+
 def scripted(config: GroupCoordinatorConfig) -> Iterator[Schedule]:
     """The schedules that a broker of this configuration can run; long ones first."""
     found = {**_SPACING}
@@ -523,6 +542,7 @@ def scripted(config: GroupCoordinatorConfig) -> Iterator[Schedule]:
         found["a full group"] = full(config.group_consumer_max_size)
     for name, steps in found.items():
         yield Schedule(name=name, topics=TOPICS, steps=(*steps, Describe(), List()))
+    yield from classic(config)
     if _STREAMS in config.group_coordinator_rebalance_protocols:
         made = {**scripts_streams.SCRIPTS}
         if config.group_streams_max_size <= _FULL_AT_MOST:

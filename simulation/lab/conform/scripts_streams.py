@@ -14,6 +14,7 @@ from fencepost.simulation.lab.conform.schedule import (
     DescribeStreams,
     Epoch,
     Fetch,
+    Grow,
     List,
     Owned,
     Step,
@@ -106,6 +107,13 @@ SCRIPTS: dict[str, list[Step]] = {
         DeleteTopicStep(topic="n"),
         *confirm("A", "A"),
         join("B", "missing"),
+        DescribeStreams(),
+    ],
+    "streams: topics of wrong sizes": [
+        join("A", "uneven"),
+        DescribeStreams(),
+        Grow(topic="y", partitions=4),
+        *confirm("A"),
         DescribeStreams(),
     ],
     "streams: standby tasks move": [

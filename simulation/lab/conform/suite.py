@@ -20,6 +20,7 @@ from fencepost.coordinator.protocol.ids import TopicId
 from fencepost.simulation.brokers.connection import to_the_end
 from fencepost.simulation.lab.conform.broker import Judge
 from fencepost.simulation.lab.conform.generate import generate
+from fencepost.simulation.lab.conform.generate_classic import generate_classic
 from fencepost.simulation.lab.conform.generate_streams import generate_streams
 from fencepost.simulation.lab.conform.lockstep import Lockstep, LockstepDifference, LockstepResult
 from fencepost.simulation.lab.conform.rules import NAMES
@@ -29,8 +30,9 @@ SHRUNK = 5
 """So many differences of one run are made small; the others are told as they are."""
 REPEATS = 2
 """How often a schedule that differs is run again: on a busy machine a timer may run out in between twice."""
-STREAMS_EVERY = 4
-"""One in so many random schedules is about a streams group, where the broker has those."""
+KINDS_EVERY = 4
+"""Of so many random schedules one is about the classic protocol, and one about a streams group if the broker
+has those; the others are about consumer groups."""
 
 
 class RuleVerdict(msgspec.Struct, frozen=True):
@@ -139,15 +141,18 @@ class Suite:
         return self._report()
 
     def _random(self, seed: int, requests: int) -> Iterator[Schedule]:
-        interval_ms = self._judge.config.group_consumer_assignment_interval_ms
+        config = self._judge.config
         speaks_streams = self._judge.speaks(ApiKey.STREAMS_GROUP_HEARTBEAT, 0)
         for number in itertools.count():
             if self._requests >= requests:
                 return
-            if number % STREAMS_EVERY == STREAMS_EVERY - 1 and speaks_streams:
+            kind = number % KINDS_EVERY
+            if kind == KINDS_EVERY - 1 and speaks_streams:
                 yield generate_streams(f"{seed}-{number}")
+            elif kind == KINDS_EVERY - 2:
+                yield generate_classic(f"{seed}-{number}", config.group_initial_rebalance_delay_ms)
             else:
-                yield generate(f"{seed}-{number}", interval_ms)
+                yield generate(f"{seed}-{number}", config.group_consumer_assignment_interval_ms)
 
     async def _work(self, schedules: Iterator[Schedule]) -> None:
         for schedule in schedules:
@@ -155,6 +160,7 @@ class Suite:
             self._schedules += 1
             self._requests += found.requests
             self._exercised += found.exercised
+            self._deviations += found.passed
             if found.deviation is not None:
                 self._deviations[found.deviation.name] += 1
             if found.difference is not None:

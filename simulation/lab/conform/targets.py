@@ -1,14 +1,18 @@
-"""Comparing targets of an assignor that may choose among equals: sizes, moves and validity."""
+"""Comparing targets of assignors that may choose among equals, or are others: sizes, moves and validity."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import TypeAlias
 
 from fencepost.coordinator.assign.spec import GroupSpec
+from fencepost.coordinator.assign.tasks import TaskGroupSpec
 from fencepost.coordinator.protocol.ids import MemberId, Partitions, TopicId, partition_count
+from fencepost.coordinator.protocol.streams import Tasks
 
 Target: TypeAlias = Mapping[MemberId, Partitions]
+TaskTarget: TypeAlias = Mapping[MemberId, Tasks]
 Placement: TypeAlias = dict[tuple[TopicId, int], MemberId]
 
 
@@ -61,3 +65,19 @@ def broken_rules(assignor: str, spec: GroupSpec, ours: Target, theirs: Target) -
         "assignor.uniform.moves": moves(before, placement(ours)) <= moves(before, placement(theirs)),
     }
     return [rule for rule in TARGET_RULES[assignor] if not holds[rule]]
+
+
+TASKS_ARE_VALID = "streams.target.valid"
+"""What must hold of the targets of Kafka 4.4, whose task assignor is not the one of 4.3."""
+
+
+def valid_tasks(target: TaskTarget, spec: TaskGroupSpec) -> bool:
+    """Whether each task is the active task of exactly one member, and there are no others."""
+    given = Counter(
+        (subtopology, number)
+        for tasks in target.values()
+        for subtopology, numbers in tasks.active.items()
+        for number in numbers
+    )
+    every = {(subtopology, number) for subtopology, count in spec.tasks.items() for number in range(count)}
+    return given.keys() == every and given.total() == len(every)

@@ -8,7 +8,8 @@ from difflib import get_close_matches
 import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.lab.explorer.group import GroupWorld
+from fencepost.simulation.lab.explorer.group import GroupWorld, State
+from fencepost.simulation.lab.explorer.reduced import ReducedWorld
 from fencepost.simulation.lab.explorer.roles import FAULTS, USUAL_FAULTS
 from fencepost.simulation.lab.explorer.space import Search, Walk
 
@@ -24,6 +25,8 @@ class Exploration(Walk, frozen=True, kw_only=True):
     """Which faults might happen."""
     static: bool
     """Whether a place in the group is kept for the next process that comes for it."""
+    full: bool
+    """Whether steps that commute were taken in every order."""
     states_per_second: int
 
 
@@ -34,11 +37,13 @@ def explore(
     faults: int = 1,
     kinds: Iterable[str] = USUAL_FAULTS,
     static: bool = False,
+    full: bool = False,
     max_states: int = 2_000_000,
     progress: Callable[[int], None] = lambda count: None,
 ) -> Exploration:
     """Walk through everything that may happen to a consumer group, up to a number of states.
 
+    Steps that commute are taken in one order only, unless it is `full`: the walk then takes them in each.
     `progress` is told how many states are new.
 
     :raises FencepostError: if there is no fault of that kind.
@@ -50,7 +55,7 @@ def explore(
             hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(FAULTS)}"
             raise FencepostError(f"no fault is called {kind!r}; {hint}")
     world = GroupWorld(members=members, partitions=partitions, faults=faults, kinds=chosen, static=static)
-    walk = Search(world, max_states, progress).run()
+    walk = Search[State](world if full else ReducedWorld(world), max_states, progress).run()
     return Exploration(
         world="consumer",
         members=members,
@@ -58,6 +63,7 @@ def explore(
         faults=faults,
         kinds=chosen if faults else (),
         static=static,
+        full=full,
         states_per_second=round(walk.states / walk.wall_seconds),
         **msgspec.structs.asdict(walk),
     )

@@ -33,6 +33,11 @@ _LENGTHS: Final = frozenset(
     {"_initial_ms", "_max_ms", "heartbeat_interval_ms", "interval_ms", "rebalance_timeout_ms"}
 )
 """Attributes that say how long."""
+_NEAR_MS: Final = 5_000
+"""Up to an interval of heartbeats a distance is told as it is."""
+_FAR_MS: Final = 30_000
+_FARTHEST_MS: Final = 300_000
+"""What is farther off comes no nearer while heartbeats are sent: it may come after any of them."""
 _TOKENS: Final = frozenset({"commit_id", "fetch_in_flight", "in_flight", "reset_in_flight", "token"})
 """Attributes that name a request, or a callback, until it is over."""
 
@@ -157,7 +162,7 @@ class _Telling:
         now_ms, tokens = self._now_ms, self._tokens
         for at in plan.moments:
             if (moment := found[at]) is not None:
-                found[at] = moment - now_ms if moment > now_ms else 0
+                found[at] = _distance(moment - now_ms)
         for at in plan.tokens:
             if (token := found[at]) is not None:
                 found[at] = tokens.setdefault(token, len(tokens) + 1)
@@ -222,6 +227,13 @@ class _Building:
         _OBJECT: _object,
         _VALUE: _value,
     }
+
+
+def _distance(length_ms: int) -> int:
+    """How far off a moment is: 0 if it is past, and one of few lengths if it is not near."""
+    if length_ms <= 0:
+        return 0
+    return length_ms if length_ms <= _NEAR_MS else _FAR_MS if length_ms <= _FAR_MS else _FARTHEST_MS
 
 
 def _cannot_change(kind: type) -> bool:

@@ -32,7 +32,8 @@ class GroupWorld:
         self._members = members
         self._faults = faults
         self._kinds = kinds
-        self._steps = Steps(partitions, kinds, static=static)
+        self.steps = self._steps = Steps(partitions, kinds, static=static)
+        """All steps of processes and of the coordinator that were worked out."""
 
     def first(self) -> State:
         """Nobody runs, and the coordinator knows the topic."""
@@ -192,8 +193,11 @@ class GroupWorld:
 
     # -- in words ------------------------------------------------------------------------------------------
 
-    def told(self, label: Label) -> str:
+    def told(self, label: Label) -> tuple[str, ...]:
         """What happens."""
+        return (self._told(label),)
+
+    def _told(self, label: Label) -> str:
         kind, who, said = label
         if kind in ("takes", "stray"):
             return f"the coordinator takes {'late ' if kind == 'stray' else ''}{self._request_told(said)}"
@@ -209,6 +213,7 @@ class GroupWorld:
 _WORDS = {
     "starts": "{} starts",
     "timer": "time passes for {}",
+    "idles": "much time passes for {}",
     "callback": "the callback of {} returns",
     "answer": "{} gets its answer",
     "breaks": "the connection of {} breaks",

@@ -110,11 +110,20 @@ class ExploredProcess:
         """How much time passes for it in such an event."""
         if kind == "stalls":
             return self.machine.config.max_poll_interval_ms
+        if kind == "idles":
+            return self._idle_until_ms or 0
         return self.machine.deadline_ms or 0 if kind == "timer" else 0
 
     def timer(self, image: TopicsImage) -> list[Finding]:
         """Time passes until its next deadline."""
-        now_ms, close_by_ms = self.machine.deadline_ms, self.machine.closing.deadline_ms
+        return self._time_passes(self.machine.deadline_ms, image)
+
+    def idles(self, image: TopicsImage) -> list[Finding]:
+        """Much time passes, until its next deadline that is no heartbeat's."""
+        return self._time_passes(self._idle_until_ms, image)
+
+    def _time_passes(self, now_ms: int | None, image: TopicsImage) -> list[Finding]:
+        close_by_ms = self.machine.closing.deadline_ms
         assert now_ms is not None
         gives_up = close_by_ms is not None and now_ms >= close_by_ms
         return self._run(self.machine.deadline_reached(now_ms), image, now_ms, gives_up=gives_up)
@@ -184,6 +193,7 @@ class ExploredProcess:
         polls = runs and self.machine.polls.in_poll and self.callbacks.running is None
         found = {
             "timer": self.machine.deadline_ms is not None,
+            "idles": self._idle_until_ms is not None,
             "callback": self.callbacks.running is not None,
             "refused": self.is_refused and self.callbacks.running is None,
             "answer": self.answers,
@@ -197,6 +207,21 @@ class ExploredProcess:
             "closes": runs,
         }
         return tuple([kind for kind, is_possible in found.items() if is_possible])
+
+    @property
+    def _idle_until_ms(self) -> int | None:
+        """The next deadline that is no heartbeat's, if one of a heartbeat comes first."""
+        first_ms = self.machine.deadline_ms
+        later = [
+            moment_ms
+            for moment_ms in (
+                self.machine.polls.deadline_ms,
+                self.machine.leave.deadline_ms,
+                self.machine.closing.deadline_ms,
+            )
+            if first_ms is not None and moment_ms is not None and moment_ms > first_ms
+        ]
+        return min(later, default=None)
 
     @property
     def is_refused(self) -> bool:
@@ -256,6 +281,7 @@ class ExploredProcess:
                     found.append(
                         ("progress", f"{machine.member_id} raises to its application: {action.error}")
                     )
+        machine.commits.next_auto_ms = 0  # nothing commits: when the next one would is no matter
         return found
 
     def _judged(self, moved: ConsumerMoved) -> list[Finding]:

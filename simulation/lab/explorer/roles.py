@@ -140,6 +140,7 @@ class Roles:
 
 _STEPS: Final[Mapping[str, Callable[[ExploredProcess, TopicsImage], Iterable[Finding]]]] = {
     "timer": ExploredProcess.timer,
+    "idles": ExploredProcess.idles,
     "callback": ExploredProcess.callback_ends,
     "answer": ExploredProcess.answer_arrives,
     "polls": ExploredProcess.polls,

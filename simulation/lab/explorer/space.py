@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from array import array
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
@@ -34,8 +34,8 @@ class ExploredWorld(Protocol[S]):
     def has_settled(self, state: S) -> bool:
         """Whether all is as it shall be in the end."""
 
-    def told(self, label: Any) -> str:
-        """What happens, in words."""
+    def told(self, label: Any) -> Sequence[str]:
+        """What happens, each step in words."""
 
 
 class Counterexample(msgspec.Struct, frozen=True, kw_only=True):
@@ -139,7 +139,7 @@ class Search(Generic[S]):
             return
         steps = self._way(number)
         if last is not None:
-            steps.append(self._world.told(last))
+            steps.extend(self._world.told(last))
         found = Counterexample(invariant=invariant, message=message, steps=tuple(steps))
         self._violations[invariant] = found
 
@@ -152,7 +152,7 @@ class Search(Generic[S]):
         for wanted in reversed(path[:-1]):
             for label, after, _, _ in self._world.moves(state):
                 if self._numbers.get(after) == wanted:
-                    steps.append(self._world.told(label))
+                    steps.extend(self._world.told(label))
                     state = after
                     break
         return steps

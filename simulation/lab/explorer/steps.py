@@ -91,7 +91,7 @@ class Steps:
         self._freezer = freezer()
         self.roles = Roles(self._image, self._freezer, kinds, static=static)
         self.processes: list[KnownProcess] = []
-        self._process_numbers: dict[tuple[int, MemberId], int] = {}
+        self._process_numbers: dict[tuple[int, MemberId, int], int] = {}
         self._coordinators: list[CoordinatorState] = []
         self._coordinator_numbers: dict[object, int] = {}
         self._origins: dict[int, tuple[int, int]] = {}
@@ -151,7 +151,8 @@ class Steps:
 
     def _stepped(self, number: int, kind: str) -> Local:
         known = self.processes[number]
-        return self._local(self.roles.step(known.role, kind), kind, known.member_id, known.claims)
+        claims = self.roles.known[known.role].claims
+        return self._local(self.roles.step(known.role, kind), kind, known.member_id, claims)
 
     def _local(self, step: RoleStep, kind: str, member_id: MemberId, claims: int = 0) -> Local:
         """A step, with the name of who steps."""
@@ -165,13 +166,21 @@ class Steps:
         gains = bool(self.processes[after].claims & ~claims)
         return Local(label, after, sent, gains, not sent and not gains, findings)
 
-    def _process(self, role: int, member_id: MemberId) -> int:
-        number = self._process_numbers.setdefault((role, member_id), len(self.processes))
+    def holding(self, number: int, claims: int) -> int:
+        """A process that may as well not have let these partitions go yet."""
+        known = self.processes[number]
+        if not claims & ~known.claims:
+            return number
+        return self._process(known.role, known.member_id, claims | known.claims)
+
+    def _process(self, role: int, member_id: MemberId, claims: int = 0) -> int:
+        known = self.roles.known[role]
+        claims |= known.claims
+        number = self._process_numbers.setdefault((role, member_id, claims), len(self.processes))
         if number == len(self.processes):
-            known = self.roles.known[role]
             request = -1 if known.request is None else self._request(known.request, member_id)
             takes = Label("takes", member_id, request)
-            self.processes.append(KnownProcess(role, member_id, request, takes, known.claims, known.settled))
+            self.processes.append(KnownProcess(role, member_id, request, takes, claims, known.settled))
         return number
 
     def _request(self, request: ConsumerGroupHeartbeatRequest, member_id: MemberId) -> int:

@@ -19,6 +19,7 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetFetchResponse,
 )
 from fencepost.coordinator.protocol.streams import (
+    Endpoint,
     Status,
     StatusCode,
     StreamsGroupHeartbeatRequest,
@@ -74,6 +75,9 @@ def test_a_join_has_the_topology_and_the_process() -> None:
     ]
     assert (request.process_id, request.rebalance_timeout_ms) == ("process", 300_000)
     assert request.owned == Tasks()
+    assert request.user_endpoint is None
+    endpoint = Endpoint("host", 80)
+    assert StreamsHeartbeats([], "p", endpoint=endpoint).request(heartbeat(0, {})).user_endpoint == endpoint
 
 
 def test_later_heartbeats_say_only_what_is_owned_if_that() -> None:
@@ -82,6 +86,22 @@ def test_later_heartbeats_say_only_what_is_owned_if_that() -> None:
         group_id="g", member_id="m", member_epoch=3, client_id="c"
     )
     assert heartbeats.request(heartbeat(3, {"1": (0, 2)})).owned == Tasks(active={"1": (0, 2)})
+
+
+def test_standby_tasks_that_the_group_gives_or_takes_are_confirmed() -> None:
+    """The group waits for it: a heartbeat that lists no tasks confirms nothing, and the member is removed."""
+    heartbeats = StreamsHeartbeats(["a"], "process")
+    heartbeats.request(heartbeat(0, {}))
+    active = {"0": (0, 1)}
+    heartbeats.response(StreamsGroupHeartbeatResponse(tasks=Tasks(active)))
+    assert heartbeats.request(heartbeat(3, active)).owned == Tasks(active)
+    heartbeats.response(StreamsGroupHeartbeatResponse())
+    for standby in ({"0": (2,)}, {}):
+        heartbeats.response(StreamsGroupHeartbeatResponse(tasks=Tasks(active, standby)))
+        for _ in range(2):  # the answer to the first one is lost
+            assert heartbeats.request(heartbeat(4)).owned == Tasks(active)
+        heartbeats.response(StreamsGroupHeartbeatResponse())
+        assert heartbeats.request(heartbeat(4)).owned is None
 
 
 @pytest.mark.parametrize("epoch", [0, 3, -1])

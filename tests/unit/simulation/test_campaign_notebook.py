@@ -55,7 +55,7 @@ def scenario(tmp_path: Path) -> str:
         ),
         (
             {"grid": {"mutant": ["owner-by-epok"]}},
-            "grid: mutant=owner-by-epok: expected none, or a name that",
+            "grid: mutant=owner-by-epok: there is no mutant owner-by-epok; did you mean owner-by-epoch?",
         ),
         ({"grid": {"option": ["a"]}}, "grid: option=a: no setting has this name"),
         ({"grid": [("members", 1)]}, "grid=[('members', 1)]: expected lists of values by parameter"),

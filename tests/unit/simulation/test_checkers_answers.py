@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from fencepost.coordinator.consumer.member import ConsumerGroupMember
@@ -107,6 +108,24 @@ def test_the_answer_follows_from_epoch_and_names(request_, expected):
         assert [name for name, _ in findings] == ["heartbeat-answers"]
 
 
+@pytest.mark.parametrize(
+    ("code", "request_", "broken"),
+    [
+        (ErrorCode.INVALID_REQUEST, heartbeat("U", 0), True),
+        (ErrorCode.GROUP_MAX_SIZE_REACHED, heartbeat("D", 5), True),
+        (ErrorCode.INVALID_REGULAR_EXPRESSION, heartbeat("U", 0), True),
+        (ErrorCode.INVALID_REGULAR_EXPRESSION, heartbeat("U", 0, subscribed_topic_regex="("), False),
+        (ErrorCode.UNSUPPORTED_ASSIGNOR, heartbeat("U", 0), True),
+        (ErrorCode.UNSUPPORTED_ASSIGNOR, heartbeat("U", 0, server_assignor="mine"), False),
+        (ErrorCode.UNSUPPORTED_VERSION, heartbeat("U", 0), True),
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, heartbeat("D", 5), False),
+    ],
+)
+def test_a_heartbeat_is_refused_for_a_reason(code, request_, broken):
+    found = list(check_answer(request_, ConsumerGroupHeartbeatResponse(error_code=code), known_group()))
+    assert [name for name, _ in found] == (["heartbeat-answers"] if broken else [])
+
+
 def test_without_a_group_only_a_join_succeeds():
     assert expected_error(heartbeat("D", 0), None) == NONE
     assert expected_error(heartbeat("D", 1), None) == ErrorCode.GROUP_ID_NOT_FOUND
@@ -192,21 +211,70 @@ def commit(member_id, epoch, *partitions, **fields):
         (commit("T", 5), ErrorCode.STALE_MEMBER_EPOCH),
         (commit("U", 5), ErrorCode.UNKNOWN_MEMBER_ID),
         (commit("", -1), ErrorCode.UNKNOWN_MEMBER_ID),
-        (commit("D", 5, api_version=8), None),
+        (commit("D", 5, api_version=8), ErrorCode.UNSUPPORTED_VERSION),
     ],
 )
 def test_commits_are_fenced_by_member_and_epoch(request_, expected):
     known = known_group()
     assert expected_commit_error(request_, known, IMAGE) == expected
-    if expected is None:
-        return
     commits = CommittedOffsets()
-    answer = OffsetCommitResponse(errors=dict.fromkeys(request_.offsets, expected))
-    assert not list(commits.check(request_, Outcome(reply=answer), known, IMAGE))
+    assert not list(commits.check(request_, committed(request_, expected), known, IMAGE))
     other = NONE if expected != NONE else ErrorCode.STALE_MEMBER_EPOCH
-    answer = OffsetCommitResponse(errors=dict.fromkeys(request_.offsets, other))
-    found = list(commits.check(request_, Outcome(reply=answer), known, IMAGE))
+    found = list(commits.check(request_, committed(request_, other), known, IMAGE))
     assert [name for name, _ in found] == ["commit-fenced"]
+
+
+def committed(request_, code):
+    """The outcome of a commit that is answered like that."""
+    records = [
+        r.Record(
+            r.OffsetCommitKey("g", *partition),
+            r.OffsetCommitValue(position.offset, position.leader_epoch, position.metadata, 0, topic_id=X),
+        )
+        for partition, position in request_.offsets.items()
+    ]
+    answer = OffsetCommitResponse(errors=dict.fromkeys(request_.offsets, code))
+    return Outcome(records=tuple(records) if code == NONE else (), reply=answer)
+
+
+def test_a_commit_that_is_refused_for_no_reason_is_flagged():
+    request = commit("D", 5)
+    for code, broken in (
+        (ErrorCode.COORDINATOR_NOT_AVAILABLE, False),
+        (ErrorCode.UNSUPPORTED_VERSION, True),
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, True),
+    ):
+        found = list(CommittedOffsets().check(request, committed(request, code), known_group(), IMAGE))
+        assert [name for name, _ in found] == (["commit-fenced"] if broken else [])
+
+
+def committing(offset, member_id="D"):
+    offsets = {X0: OffsetAndMetadata(offset=offset)}
+    return msgspec.structs.replace(commit(member_id, 5), offsets=offsets)
+
+
+def test_a_member_commits_no_offset_before_its_own():
+    known = known_group()
+    known.members["E"] = msgspec.structs.replace(known.members["D"], member_id="E")
+    commits = CommittedOffsets()
+    for request, broken in (
+        (committing(7), False),
+        (committing(7), False),
+        (committing(6), True),
+        (committing(5, "E"), False),
+        (committing(4), False),
+    ):
+        found = list(commits.check(request, committed(request, NONE), known, IMAGE))
+        assert [name for name, _ in found] == (["offsets-advance"] if broken else [])
+
+
+def test_a_commit_may_be_overtaken_by_one_that_was_sent_later():
+    commits = CommittedOffsets()
+    first, second = committing(7), committing(9)
+    commits.sends(first)
+    commits.sends(second)
+    for request in (second, first):
+        assert not list(commits.check(request, committed(request, NONE), known_group(), IMAGE))
 
 
 def test_commits_without_members():
@@ -219,9 +287,12 @@ def test_commits_without_members():
     assert expected_commit_error(commit("", -1), KnownGroup(), IMAGE) == NONE
 
 
-def test_an_unknown_partition_is_refused_on_its_own():
-    answer = OffsetCommitResponse(errors={X0: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
-    assert not list(CommittedOffsets().check(commit("D", 5), Outcome(reply=answer), known_group(), IMAGE))
+@pytest.mark.parametrize(("partition", "broken"), [(X0, True), (TopicPartition("x", 4), False)])
+def test_an_unknown_partition_is_refused_on_its_own(partition, broken):
+    answer = OffsetCommitResponse(errors={partition: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION})
+    request = commit("D", 5, partition)
+    found = list(CommittedOffsets().check(request, Outcome(reply=answer), known_group(), IMAGE))
+    assert [name for name, _ in found] == (["commit-fenced"] if broken else [])
 
 
 def offset_record(offset):

@@ -232,11 +232,18 @@ def test_an_answer_that_comes_while_the_coordinator_is_looked_for_starts_no_cloc
     member = in_generation(3)
     asked = beat()
     assert names(member.sends(asked, 3_000_000)) == []
-    member.search()
+    assert names(member.search(30_000_000, 3_000_500)) == []
     member.receives(asked, HeartbeatResponse(), 3_001_000)
     assert names(member.sends(beat(), 30_000_000)) == []
     member.moved(S.FENCED, 9_000_000)
     assert names(member.sends(beat(), 9_000_000)) == ["one-in-flight", "epoch-as-answered"]
+
+
+def test_a_member_that_sends_no_heartbeat_at_all_is_flagged():
+    member = in_generation(3)
+    assert names(member.sends(sync(3), 1_000_000)) == []
+    assert names(member.silent(3_850_000)) == []
+    assert names(member.silent(3_851_000)) == ["heartbeats-go-on"]
 
 
 def test_a_group_has_not_settled_while_nobody_runs_for_its_members():

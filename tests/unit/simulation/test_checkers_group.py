@@ -6,10 +6,16 @@ import msgspec
 import pytest
 
 from fencepost.coordinator.consumer.group import ConsumerGroup
-from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
+from fencepost.coordinator.consumer.states import ConsumerGroupMemberState, GroupState
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
-from fencepost.coordinator.protocol.outcome import NOTHING, DeadlineReached, Event, Outcome
+from fencepost.coordinator.protocol.outcome import (
+    NOTHING,
+    DeadlineReached,
+    Event,
+    Outcome,
+    RebalanceRequested,
+)
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage, metadata_hash
 from fencepost.simulation.checkers.groups import GroupInvariants, check_epochs
 from fencepost.simulation.checkers.ownership import Ownership
@@ -336,7 +342,7 @@ def test_a_revocation_that_never_ends_is_flagged_at_the_end(history):
     members = dict(history.group.members)
     assert not list(history.reconciliation.overdue("g", members, 1100))
     assert [name for name, _ in history.reconciliation.overdue("g", members, 1101)] == ["revocation-bounded"]
-    history.reconciliation.restart_clocks(500)
+    history.reconciliation.loaded(500)
     assert not list(history.reconciliation.overdue("g", members, 1101))
 
 
@@ -373,6 +379,18 @@ def test_assigned_outside_the_subscription_is_flagged(history):
 @pytest.mark.parametrize("since", [-1, 3])
 def test_an_assignment_epoch_beyond_the_member_is_flagged(history, since):
     assert history.write(current("A", 2, {"x": (0, 1, 2, 3)}, since=since)) == {"assignment-epochs"}
+
+
+def test_a_member_that_is_back_was_never_away(history):
+    """Its epoch before is one that it may come with."""
+    assert history.write(current("A", 2, {"x": (0, 1, 2, 3)}, previous=-2)) == {"epochs-ordered"}
+
+
+def test_a_group_is_in_the_state_of_its_epochs_and_members(history, monkeypatch):
+    monkeypatch.setattr(ConsumerGroup, "state", GroupState.ASSIGNING)
+    assert history.write(subscribes("B", "x"), epoch(3)) == set()
+    monkeypatch.setattr(ConsumerGroup, "state", GroupState.RECONCILING)
+    assert "transitions" in history.write(epoch(4))
 
 
 def test_two_targets_with_one_partition_are_flagged(history):
@@ -437,6 +455,59 @@ def test_a_draw_between_assignors_is_not_judged():
         target("A", x=(0, 2)), target("B", x=(1, 3)), target_epoch(2), current("A", 2, {"x": (0, 2)}),
         current("B", 2, {"x": (1, 3)}),
     )  # fmt: skip
+
+
+def with_different_topics(history, a, b):
+    """A subscribes to x and y, B to y: a target for both."""
+    return history.write(
+        subscribes("A", "x", "y"), subscribes("B", "y"), epoch(3, "x", "y"), target("A", **a),
+        target("B", **b), target_epoch(3),
+    )  # fmt: skip
+
+
+def test_targets_of_different_subscriptions_are_balanced_topic_by_topic(history):
+    assert not with_different_topics(history, {"x": (0, 1, 2, 3)}, {"y": (0, 1)})
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [({"x": (0, 1, 2, 3), "y": (0,)}, {"y": (1,)}), ({"x": (0, 1, 2, 3), "y": (0, 1)}, {})]
+)
+def test_a_subscriber_with_much_less_than_an_owner_of_the_topic_is_flagged(history, a, b):
+    assert with_different_topics(history, a, b) == {"target-balanced"}
+
+
+def test_a_needless_move_among_different_subscriptions_is_flagged():
+    history = History()
+    names = {"A": ("x",), "B": ("x",), "C": ("x", "y")}
+    assert not history.write(
+        *(subscribes(member_id, *topics) for member_id, topics in names.items()), epoch(2, "x", "y"),
+        target("A", x=(0, 1)), target("B", x=(2, 3)), target("C", y=(0, 1)), target_epoch(2),
+        current("A", 2, {"x": (0, 1)}), current("B", 2, {"x": (2, 3)}), current("C", 2, {"y": (0, 1)}),
+    )  # fmt: skip
+    asked = RebalanceRequested(group_id="g")
+    assert not history.write(epoch(3, "x", "y"), target_epoch(3), event=asked)
+    found = history.write(
+        epoch(4, "x", "y"), target("A", x=(0, 2)), target("B", x=(1, 3)), target_epoch(4), event=asked
+    )
+    assert found == {"target-sticky"}
+
+
+def test_ranges_go_to_static_members_by_instance_then_to_others_by_id():
+    history = History()
+    static = {"A": None, "B": "2", "C": "1"}
+    written = [
+        *(subscribes(m, "x", "y", assignor="range", instance_id=i) for m, i in static.items()),
+        epoch(2, "x", "y"),
+    ]
+    right = (target("C", x=(0, 1), y=(0,)), target("B", x=(2,), y=(1,)), target("A", x=(3,)))
+    holds = (
+        current("C", 2, {"x": (0, 1), "y": (0,)}),
+        current("B", 2, {"x": (2,), "y": (1,)}),
+        current("A", 2, {"x": (3,)}),
+    )
+    assert not history.write(*written, *right, target_epoch(2), *holds)
+    other = (target("B", x=(0, 1), y=(0,)), target("C", x=(2,), y=(1,)))
+    assert history.write(epoch(3, "x", "y"), *other, target_epoch(3)) == {"target-balanced"}
 
 
 def test_a_needless_move_is_flagged(history):

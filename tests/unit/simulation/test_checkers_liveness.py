@@ -13,7 +13,7 @@ from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.outcome import DeadlineReached, Outcome
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.simulation.checkers.liveness import Liveness, uncovered, unsettled
+from fencepost.simulation.checkers.liveness import Liveness, uncovered, unsettled, untold
 
 X = "XXXXXXXXXXXXXXXXXXXXXX"
 IMAGE = TopicsImage.of([Topic(topic_id=X, name="x", partitions=4)])
@@ -92,6 +92,15 @@ def test_a_target_that_is_behind_its_group_is_flagged():
 )
 def test_partitions_that_are_not_spread_are_flagged(members):
     assert names(uncovered(group(members), IMAGE, "uniform")) == ["progress"]
+
+
+@pytest.mark.parametrize(
+    ("subscription", "broken"),
+    [((frozenset({"x"}), None), []), ((frozenset({"x", "y"}), None), ["subscription-told"]), (None, [])],
+    ids=["known", "other", "not-known"],
+)
+def test_a_subscription_that_the_coordinator_does_not_have_is_flagged(subscription, broken):
+    assert names(untold(group({"A": A, "B": B}), "A", subscription)) == broken
 
 
 # -- quiet: the group may move for ten seconds after its faults, unless callbacks take long -----------------

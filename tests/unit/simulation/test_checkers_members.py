@@ -18,6 +18,7 @@ from fencepost.simulation.checkers.members import CallbackBalance, MachineMoves
 from fencepost.simulation.checkers.records import ProcessedProgress, ProcessedRecords, Records
 from fencepost.simulation.checkers.requests import Requests, Sender
 from fencepost.simulation.kernel.observers import WorldView
+from tests.unit.simulation.member_worlds import world_of_members
 
 X = "XXXXXXXXXXXXXXXXXXXXXX"
 P0, P1, P2 = (TopicPartition("x", number) for number in range(3))
@@ -73,6 +74,14 @@ def test_unbalanced_callbacks_are_flagged(kind, partitions):
     assert run(watch, kind, *partitions) == ["callbacks-balanced"]
 
 
+def test_an_acknowledgement_inside_a_callback_is_flagged():
+    watch = CallbackBalance("m")
+    assert not names(watch.begin("assigned", frozenset({P0})))
+    assert names(watch.acknowledges()) == ["callbacks-balanced"]
+    assert not names(watch.end("assigned", frozenset({P0})))
+    assert not names(watch.acknowledges())
+
+
 def test_overlapping_callbacks_are_flagged():
     watch = CallbackBalance("m")
     assert not names(watch.begin("assigned", frozenset({P0})))
@@ -112,7 +121,7 @@ def heartbeat(epoch, owned=None, *, full=False, **fields):
     )
 
 
-def answer(epoch, interval_ms=5000):
+def answer(epoch, interval_ms=1):
     return ConsumerGroupHeartbeatResponse(member_epoch=epoch, heartbeat_interval_ms=interval_ms)
 
 
@@ -272,12 +281,12 @@ def test_an_answer_to_an_older_join_is_not_the_newest_epoch(sender):
 
 
 def test_silence_is_flagged(sender):
-    assert not exchange(sender, heartbeat(3), answer(3), 3_000)
+    assert not exchange(sender, heartbeat(3), answer(3, 5000), 3_000)
     assert not names(sender.sends(heartbeat(3), 5_000_000))
-    sender.receives(heartbeat(3), answer(3), 5_000_000)
+    sender.receives(heartbeat(3), answer(3, 5000), 5_000_000)
     late = Sender("m", {})
     late.moved("JOINING")
-    assert not exchange(late, heartbeat(0), answer(1), 0)
+    assert not exchange(late, heartbeat(0), answer(1, 5000), 0)
     assert names(late.sends(heartbeat(1), 7_000_000)) == ["heartbeats-go-on"]
 
 
@@ -286,11 +295,11 @@ def test_who_looks_for_the_coordinator_may_be_silent(searches):
     """An answer to another request may say that the coordinator moved, long after heartbeats worked."""
     found: list[str] = []
     checker = Requests()
-    checker.attach(cast(WorldView, None), lambda invariant, message: found.append(invariant))
+    checker.attach(cast(WorldView, world_of_members()), lambda invariant, message: found.append(invariant))
     checker.on_member_state("m", "subscribe", "UNSUBSCRIBED", "JOINING", 0)
     joined = heartbeat(0)
     checker.on_member_request("m", joined, 0)
-    checker.on_member_response("m", joined, answer(1), 0)
+    checker.on_member_response("m", joined, answer(1, 5000), 0)
     if searches:
         checker.on_member_search("m", 3_000_000)
     checker.on_member_request("m", heartbeat(1), 7_000_000)
@@ -299,15 +308,65 @@ def test_who_looks_for_the_coordinator_may_be_silent(searches):
 
 def test_an_answer_that_comes_while_the_coordinator_is_looked_for_starts_no_clock(sender):
     """A commit was answered meanwhile: that the coordinator moved."""
-    assert not exchange(sender, heartbeat(3), answer(3), 0)
+    assert not exchange(sender, heartbeat(3), answer(3, 5000), 3_000)
     asked = heartbeat(3)
     assert not names(sender.sends(asked, 5_000_000))
-    sender.search()
-    sender.receives(asked, answer(3), 5_001_000)
+    assert not names(sender.search(30_000_000, 5_000_500))
+    sender.receives(asked, answer(3, 5000), 5_001_000)
     found = heartbeat(3)
     assert not names(sender.sends(found, 30_000_000))
-    sender.receives(found, answer(3), 30_001_000)
+    sender.receives(found, answer(3, 5000), 30_001_000)
     assert names(sender.sends(heartbeat(3), 40_000_000)) == ["heartbeats-go-on"]
+
+
+def test_a_coordinator_that_is_looked_for_once_and_never_again_is_flagged(sender):
+    assert not exchange(sender, heartbeat(3), answer(3, 5000), 3_000)
+    assert not names(sender.search(30_000_000, 1_000_000))
+    assert not names(sender.silent(40_000_000))
+    assert names(sender.silent(60_000_000)) == ["heartbeats-go-on"]
+
+
+def test_a_failure_that_nothing_follows_is_flagged(sender):
+    assert not exchange(sender, heartbeat(3), RequestTimedOut("late"), 3_000)
+    assert not names(sender.silent(1_503_000))
+    assert names(sender.silent(1_600_000)) == ["heartbeats-go-on"]
+
+
+def test_a_heartbeat_with_nothing_new_before_its_time_is_flagged(sender):
+    assert not exchange(sender, heartbeat(3), answer(3, 5000), 3_000)
+    assert names(sender.sends(heartbeat(3), 2_000_000)) == ["heartbeats-go-on"]
+
+
+def test_a_heartbeat_with_news_comes_at_any_time(sender):
+    assert not exchange(sender, heartbeat(3), answer(3, 5000), 3_000)
+    assert not names(sender.sends(heartbeat(3, {X: (0, 1)}), 1_100_000))
+
+
+def test_a_join_without_a_subscription_is_flagged():
+    sender = Sender("m", {})
+    sender.moved("JOINING")
+    nothing = heartbeat(0, subscribed_topic_names=(), subscribed_topic_regex=None)
+    assert names(sender.sends(nothing, 0)) == ["request-fields"]
+
+
+def test_names_that_the_coordinator_has_already_are_flagged(sender):
+    news = heartbeat(3, subscribed_topic_names=("x", "y"))
+    assert not exchange(sender, news, answer(3, 5000), 3_000)
+    again = heartbeat(3, subscribed_topic_names=("x", "y"))
+    assert names(sender.sends(again, 6_000_000)) == ["request-fields"]
+
+
+def test_a_commit_of_its_own_out_of_the_group_is_flagged():
+    found: list[str] = []
+    checker = Requests()
+    checker.attach(cast(WorldView, world_of_members()), lambda invariant, message: found.append(invariant))
+    commit = OffsetCommitRequest(group_id="g", member_id="m", member_epoch=-1, offsets={})
+    checker.on_member_state("m", "subscribed", "UNSUBSCRIBED", "JOINING", 0)
+    checker.on_member_request("m", commit, 0)
+    assert found == []
+    checker.on_member_state("m", "fenced", "JOINING", "FENCED", 1)
+    checker.on_member_request("m", commit, 1)
+    assert found == ["commit-while-owned"]
 
 
 # -- records and commits -----------------------------------------------------------------------------------

@@ -1,94 +1,460 @@
-"""Streams groups (KIP-1071) behind the journal's check: their records make what the coordinator has."""
+"""What the coordinator of a streams group may do: real steps, and the same with one thing wrong."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from types import SimpleNamespace
+from typing import Any, TypeAlias
+
+import msgspec
 import pytest
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
-from fencepost.coordinator.host import CoordinatorHost
+from fencepost.coordinator.epoch_groups import MemberContact
 from fencepost.coordinator.journal.memory import MemoryJournal
-from fencepost.coordinator.protocol.outcome import Event, TopicsChanged
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.offsets import (
+    OffsetAndMetadata,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from fencepost.coordinator.protocol.outcome import DeadlineReached, Event, Outcome, TopicsChanged
 from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.streams import (
+    NO_TASKS,
+    Endpoint,
+    Status,
+    StatusCode,
     StreamsGroupHeartbeatRequest,
     StreamsGroupHeartbeatResponse,
     Subtopology,
+    Tasks,
+    TopicInfo,
     Topology,
 )
-from fencepost.coordinator.protocol.streams_records import StreamsGroupMetadataKey
+from fencepost.coordinator.protocol.streams_records import (
+    StreamsGroupCurrentMemberAssignmentValue,
+    StreamsGroupMetadataValue,
+    StreamsGroupTargetAssignmentMemberValue,
+)
 from fencepost.coordinator.protocol.topics import Topic, TopicsImage
-from fencepost.simulation.checkers.base import Finding
-from fencepost.simulation.checkers.journal import Shadow, check_replays, compare_coordinators
-from fencepost.simulation.checkers.step import touched_groups
+from fencepost.coordinator.streams.member import StreamsGroupMember
+from fencepost.simulation.streams.coordination import StreamsCoordination
+from fencepost.simulation.streams.targets import ExpectedTopics, TargetInput, targets
 
-CONFIG = GroupCoordinatorConfig(group_streams_initial_rebalance_delay_ms=0)
-TOPOLOGY = Topology(0, (Subtopology("0", ("in",)),))
+Tamper: TypeAlias = Callable[[Outcome], Outcome]
+TOPOLOGY = Topology(0, (Subtopology("0", ("orders",), (), (TopicInfo("store"),)),))
+TASKS = 4
+A, B, C = "a", "b", "c"
+
+
+def topics(*names: str) -> TopicsImage:
+    return TopicsImage.of(Topic(topic_id=name, name=name, partitions=TASKS) for name in names)
+
+
+def same(outcome: Outcome) -> Outcome:
+    return outcome
+
+
+def nothing_happens(outcome: Outcome) -> Outcome:
+    return msgspec.structs.replace(outcome, records=(), effects=())
+
+
+def replied(**changes: Any) -> Tamper:
+    """The same outcome, but the reply differs in this."""
+
+    def tamper(outcome: Outcome) -> Outcome:
+        assert isinstance(outcome.reply, StreamsGroupHeartbeatResponse)
+        return msgspec.structs.replace(outcome, reply=msgspec.structs.replace(outcome.reply, **changes))
+
+    return tamper
+
+
+def recorded(kind: type[Any], change: Callable[[Any], Any]) -> Tamper:
+    """The same outcome, but records of that kind hold something else."""
+
+    def tamper(outcome: Outcome) -> Outcome:
+        assert any(isinstance(record.value, kind) for record in outcome.records)
+        records = tuple(
+            Record(record.key, change(record.value)) if isinstance(record.value, kind) else record
+            for record in outcome.records
+        )
+        return msgspec.structs.replace(outcome, records=records)
+
+    return tamper
+
+
+def given(tasks: Tasks) -> Tamper:
+    """The member is given these tasks."""
+    epochs = {one: dict.fromkeys(numbers, 2) for one, numbers in tasks.active.items()}
+    return recorded(
+        StreamsGroupCurrentMemberAssignmentValue,
+        lambda value: msgspec.structs.replace(value, assigned=tasks, assignment_epochs=epochs),
+    )
+
+
+def aimed(tasks: Tasks) -> Tamper:
+    """Each target that is written is this one."""
+    return recorded(
+        StreamsGroupTargetAssignmentMemberValue, lambda value: msgspec.structs.replace(value, tasks=tasks)
+    )
 
 
 class Scene:
-    """A coordinator, its journal, and the shadow that follows it."""
+    """A coordinator whose every step is judged. Each member is a process of its own."""
 
-    def __init__(self) -> None:
-        self.live = GroupCoordinator(CONFIG)
-        self.journal = MemoryJournal()
-        self.shadow = Shadow(CONFIG)
-        self.findings: list[Finding] = []
-        self._runtime = CoordinatorHost(self.live, self.journal)
-
-    def process(self, event: Event, now_ms: int, *, unseen: type | None = None) -> object:
-        """The reply; records with a key of the type `unseen` are kept from the shadow."""
-        outcome = self._runtime.step(event, now_ms)
-        records: tuple[Record, ...] = tuple(r for r in outcome.records if type(r.key) is not unseen)
-        if records:
-            self.findings += self.shadow.follow(self.live, records, touched_groups(records), {})
-        return outcome.reply
-
-    def beat(self, member_id: str, epoch: int, now_ms: int, *, unseen: type | None = None) -> int:
-        """The epoch that a member is told."""
-        fields: dict[str, object] = {"endpoint_information_epoch": 0}
-        if epoch == 0:
-            fields |= {"active_tasks": {}, "standby_tasks": {}, "warmup_tasks": {}}
-            fields |= {"rebalance_timeout_ms": 60_000, "topology": TOPOLOGY, "process_id": member_id}
-        request = StreamsGroupHeartbeatRequest(
-            group_id="app",
-            member_id=member_id,
-            member_epoch=epoch,
-            **fields,  # type: ignore[arg-type]
+    def __init__(self, standbys: int = 0, names: Sequence[str] = ("orders", "store")) -> None:
+        self.config = GroupCoordinatorConfig(
+            group_streams_num_standby_replicas=standbys, group_streams_assignment_interval_ms=0
         )
-        reply = self.process(request, now_ms, unseen=unseen)
+        self.live = GroupCoordinator(self.config)
+        self.journal = MemoryJournal()
+        self.now_ms = 0
+        self.found: list[str] = []
+        self.epochs: dict[str, int] = {}
+        self.checker = StreamsCoordination()
+        world: Any = SimpleNamespace(
+            cluster=SimpleNamespace(
+                brokers={"one": SimpleNamespace(coordinator=self.live)},
+                active=self.live,
+                journal=self.journal,
+            ),
+            config=self.config,
+            loop=SimpleNamespace(now_us=0),
+            scenario=SimpleNamespace(group=SimpleNamespace(id="g", protocol="streams")),
+        )
+        self.checker.attach(world, lambda invariant, message: self.found.append(invariant))
+        self.step(TopicsChanged(image=topics(*names)))
+
+    def step(self, event: Event, tamper: Tamper = same) -> Outcome:
+        outcome = tamper(self.live.handle(event, self.now_ms))
+        if outcome.records:
+            self.journal.append(outcome.records)
+            self.live.apply_batch(outcome.records)
+        self.checker.on_coordinator_step("one", event, outcome, self.now_ms * 1_000)
+        return outcome
+
+    def beat(
+        self,
+        member: str,
+        owned: Tasks | None = None,
+        tamper: Tamper = same,
+        epoch: int | None = None,
+        **more: Any,
+    ) -> list[str]:
+        """Return what is reported of one heartbeat; a member without an epoch joins."""
+        reported = len(self.found)
+        at = self.epochs.get(member, 0) if epoch is None else epoch
+        joins = at == 0
+        has = NO_TASKS if joins else owned
+        request = StreamsGroupHeartbeatRequest(
+            group_id="g",
+            member_id=member,
+            member_epoch=at,
+            rebalance_timeout_ms=60_000 if joins else -1,
+            topology=TOPOLOGY if joins else None,
+            process_id=f"process-{member}" if joins else None,
+            active_tasks=None if has is None else has.active,
+            standby_tasks=None if has is None else has.standby,
+            warmup_tasks=None if has is None else has.warmup,
+            **more,
+        )
+        reply = self.step(request, tamper).reply
         assert isinstance(reply, StreamsGroupHeartbeatResponse)
-        return reply.member_epoch
+        self.epochs[member] = reply.member_epoch
+        return self.found[reported:]
+
+    def wait(self, seconds: float, tamper: Tamper = same) -> list[str]:
+        """Return what is reported while time passes."""
+        reported = len(self.found)
+        self.now_ms += round(seconds * 1_000)
+        while (due := self.live.next_deadline()) is not None and due <= self.now_ms:
+            self.step(DeadlineReached(due), tamper)
+            tamper = same
+        return self.found[reported:]
+
+    def tasks(self, member: str) -> Tasks:
+        return self.live.streams.groups["g"].members[member].assigned
+
+    def formed(self) -> Scene:
+        """Two members have joined, and have their tasks."""
+        for member in (A, B):
+            self.beat(member)
+        self.wait(3)
+        for _ in range(2):
+            for member in (A, B):
+                self.beat(member, self.tasks(member))
+        assert self.found == []
+        assert sum(len(self.tasks(one).active["0"]) for one in (A, B)) == TASKS
+        return self
 
 
 @pytest.fixture
 def scene() -> Scene:
-    made = Scene()
-    topics = [Topic(topic_id="id-of-in", name="in", partitions=4)]
-    made.process(TopicsChanged(image=TopicsImage.of(topics, 1)), 0)
-    return made
+    return Scene().formed()
 
 
-def test_what_members_do_is_followed(scene: Scene) -> None:
-    one = scene.beat("one", 0, 1_000)
-    scene.beat("two", 0, 2_000)
-    for now_ms in range(3_000, 40_000, 5_000):
-        one = scene.beat("one", one, now_ms)
-    assert scene.live.streams.groups["app"].group_epoch > 1
-    scene.beat("two", -1, 41_000)
-    assert scene.findings == []
-    assert list(compare_coordinators(scene.shadow.coordinator, scene.live, "the records")) == []
-    assert list(check_replays(lambda: GroupCoordinator(CONFIG), scene.journal, scene.live)) == []
+def test_a_life_without_fault_is_in_order(scene: Scene) -> None:
+    scene.beat(C)
+    for _ in range(3):
+        for member in (A, B, C):
+            scene.beat(member, scene.tasks(member))
+    scene.beat(A, epoch=-1)
+    scene.wait(30)
+    scene.beat(B, scene.tasks(B))
+    scene.beat(A, NO_TASKS, epoch=7)
+    scene.wait(20)
+    scene.checker.on_end(scene.now_ms * 1_000)
+    assert scene.found == []
+    assert set(scene.live.streams.groups["g"].members) == {B}
 
 
-def test_a_group_that_differs_from_its_records_is_told(scene: Scene) -> None:
-    scene.beat("one", 0, 1_000)
-    scene.beat("two", 0, 2_000, unseen=StreamsGroupMetadataKey)
-    ((invariant, message),) = compare_coordinators(scene.shadow.coordinator, scene.live, "the records")
-    assert (invariant, message) == (
-        "journal-replay",
-        "app: group_epoch of the records differ from the live state",
+def test_standby_tasks_are_in_order() -> None:
+    scene = Scene(standbys=1).formed()
+    scene.checker.on_end(scene.now_ms * 1_000)
+    assert scene.found == []
+    assert all(scene.tasks(one).standby for one in (A, B))
+
+
+@pytest.mark.parametrize(
+    ("tamper", "invariant"),
+    [
+        (replied(member_epoch=9), "streams-replies"),
+        (replied(tasks=NO_TASKS), "streams-replies"),
+        (replied(status=(Status(StatusCode.SHUTDOWN_APPLICATION, ""),)), "streams-replies"),
+        (replied(error_code=ErrorCode.FENCED_MEMBER_EPOCH), "streams-answers"),
+        (replied(error_code=ErrorCode.UNKNOWN_MEMBER_ID), "streams-answers"),
+    ],
+)
+def test_a_wrong_reply_is_found(scene: Scene, tamper: Tamper, invariant: str) -> None:
+    assert scene.beat(A, tamper=tamper) == [invariant]
+
+
+def test_a_reply_that_omits_the_tasks_is_found() -> None:
+    scene = Scene()
+    scene.beat(A)
+    scene.wait(3)
+    assert scene.beat(A, NO_TASKS, replied(tasks=None)) == ["streams-replies"]
+
+
+def test_a_join_that_is_refused_is_found(scene: Scene) -> None:
+    tamper = replied(error_code=ErrorCode.GROUP_MAX_SIZE_REACHED)
+    assert set(scene.beat(C, tamper=lambda outcome: tamper(nothing_happens(outcome)))) == {"streams-answers"}
+
+
+def test_a_shutdown_that_is_not_passed_on_is_found(scene: Scene) -> None:
+    assert scene.beat(A, shutdown_application=True) == []
+    assert scene.beat(B) == []
+    assert scene.beat(B, tamper=replied(status=())) == ["streams-replies"]
+
+
+def test_topics_that_are_not_created_are_found() -> None:
+    scene = Scene(names=("orders",))
+    assert scene.beat(A) == []
+    assert scene.beat(A, NO_TASKS, nothing_happens) == ["streams-topics"]
+
+
+def test_an_epoch_that_is_raised_for_nothing_is_found(scene: Scene) -> None:
+    group = scene.live.streams.groups["g"]
+
+    def raised(outcome: Outcome) -> Outcome:
+        record = group.metadata_record(group.group_epoch + 1, group.metadata_hash, 0, {})
+        assert isinstance(record.value, StreamsGroupMetadataValue)
+        configs = {"num.standby.replicas": "0"}
+        value = msgspec.structs.replace(record.value, last_assignment_configs=configs)
+        return msgspec.structs.replace(outcome, records=(Record(record.key, value),))
+
+    assert "streams-epochs" in scene.beat(A, scene.tasks(A), raised)
+
+
+def test_a_member_that_changes_no_epoch_is_found(scene: Scene) -> None:
+    tamper = recorded(
+        StreamsGroupMetadataValue, lambda value: msgspec.structs.replace(value, epoch=value.epoch - 1)
     )
-    scene.shadow = Shadow(CONFIG)
-    ((_, message),) = compare_coordinators(scene.shadow.coordinator, scene.live, "the records")
-    assert message == "app is there live, and missing in the records"
+    assert "streams-epochs" in scene.beat(C, tamper=tamper)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "invariants"),
+    [
+        (Tasks({"0": (0, 1, 2)}), {"streams-target"}),
+        (Tasks({"0": (9,)}), {"streams-target"}),
+        (Tasks({}, {"0": (0,)}), {"streams-target", "streams-standby", "streams-sticky"}),
+    ],
+)
+def test_a_wrong_target_is_found(tasks: Tasks, invariants: set[str]) -> None:
+    scene = Scene()
+    for member in (A, B):
+        scene.beat(member)
+    assert set(scene.wait(3, aimed(tasks))) & invariants == invariants - {"streams-sticky"}
+
+
+def computed(before: dict[str, Tasks], after: dict[str, Tasks], standbys: int = 0) -> list[str]:
+    """What is reported of a new target of members that were there before."""
+    members = {one: StreamsGroupMember(member_id=one, process_id=one) for one in after}
+    expected = ExpectedTopics({"0": TASKS}, frozenset({"0"}), frozenset(), None)
+    given = TargetInput(members, before, members, after, expected, standbys)
+    return [invariant for invariant, _ in targets(given)]
+
+
+def test_a_target_that_stays_is_in_order() -> None:
+    both = {A: Tasks({"0": (0, 1)}, {"0": (2, 3)}), B: Tasks({"0": (2, 3)}, {"0": (0, 1)})}
+    assert computed(both, both, standbys=1) == []
+
+
+def test_tasks_that_move_for_nothing_are_found() -> None:
+    before = {A: Tasks({"0": (0, 1)}), B: Tasks({"0": (2, 3)})}
+    assert set(computed(before, {A: before[B], B: before[A]})) == {"streams-sticky"}
+
+
+def test_standby_tasks_that_move_for_nothing_are_found() -> None:
+    active = {A: {"0": (0, 1)}, B: {"0": (2, 3)}, C: {}}
+    before = {A: Tasks(active[A], {"0": (2, 3)}), B: Tasks(active[B], {"0": (0, 1)}), C: Tasks()}
+    after = {A: Tasks(active[A], {"0": (2,)}), B: before[B], C: Tasks({}, {"0": (3,)})}
+    assert computed(before, after, standbys=1) == ["streams-sticky"]
+
+
+def test_standby_tasks_that_do_not_stay_are_found(scene: Scene) -> None:
+    scene.checker._standbys = [60, 100]
+    scene.checker.on_end(scene.now_ms * 1_000)
+    assert scene.found == ["streams-sticky"]
+
+
+def test_a_target_that_is_put_off_for_nothing_is_found(scene: Scene) -> None:
+    assert "streams-delays" in scene.beat(C, tamper=without_target)
+
+
+def without_target(outcome: Outcome) -> Outcome:
+    records = tuple(each for each in outcome.records if "TargetAssignment" not in type(each.key).__name__)
+    return msgspec.structs.replace(outcome, records=records)
+
+
+def test_a_process_that_stands_by_for_itself_is_found() -> None:
+    both = {A: Tasks({"0": (0, 1)}, {"0": (0, 1)}), B: Tasks({"0": (2, 3)}, {"0": (2, 3)})}
+    assert set(computed(both, both, standbys=1)) == {"streams-standby"}
+
+
+def test_a_standby_task_that_is_left_out_is_found() -> None:
+    scene = Scene(standbys=1)
+    for member in (A, B):
+        scene.beat(member)
+    tamper = recorded(
+        StreamsGroupTargetAssignmentMemberValue,
+        lambda value: msgspec.structs.replace(value, tasks=Tasks(value.tasks.active)),
+    )
+    assert set(scene.wait(3, tamper)) == {"streams-standby"}
+
+
+def test_a_task_of_two_members_is_found() -> None:
+    scene = Scene()
+    for member in (A, B):
+        scene.beat(member)
+    scene.wait(3)
+    scene.beat(A, NO_TASKS)
+    found = scene.beat(B, NO_TASKS, given(scene.tasks(A)))
+    assert {"streams-one-owner", "streams-reconciles"} <= set(found)
+
+
+def test_a_member_that_is_given_nothing_is_found() -> None:
+    scene = Scene()
+    scene.beat(A)
+    scene.wait(3)
+    assert "streams-reconciles" in scene.beat(A, NO_TASKS, given(NO_TASKS))
+
+
+def test_a_member_that_is_removed_too_soon_is_found(scene: Scene) -> None:
+    scene.now_ms += 40_000
+    scene.beat(A, scene.tasks(A))
+    scene.beat(B, scene.tasks(B))
+    for member in (A, B):
+        scene.live.streams.soft.groups["g"].contacts[member].last_ms = 0
+    assert set(scene.wait(10)) == {"streams-sessions"}
+
+
+def test_a_member_that_is_removed_too_late_is_found(scene: Scene) -> None:
+    scene.now_ms += 50_000
+    assert "streams-sessions" in scene.beat(A, scene.tasks(A))
+
+
+def test_a_first_target_that_does_not_wait_is_found() -> None:
+    scene = Scene()
+    scene.beat(A)
+    scene.live.streams.soft.timers.clear()
+    assert "streams-delays" in scene.beat(A, NO_TASKS)
+
+
+def test_a_first_target_that_does_not_come_is_found() -> None:
+    scene = Scene()
+    scene.beat(A)
+    scene.now_ms += 6_000
+    assert set(scene.beat(A, NO_TASKS)) == {"streams-delays"}
+
+
+def test_what_is_kept_of_gone_members_is_found(scene: Scene) -> None:
+    scene.live.streams.soft.groups["g"].contacts["gone"] = MemberContact(1)
+    scene.checker.on_end(scene.now_ms * 1_000)
+    assert scene.found == ["streams-bookkeeping"]
+
+
+def commit(member: str, epoch: int, partition: int = 0) -> OffsetCommitRequest:
+    return OffsetCommitRequest(
+        group_id="g",
+        member_id=member,
+        member_epoch=epoch,
+        offsets={TopicPartition("orders", partition): OffsetAndMetadata(offset=7)},
+        topic_ids={"orders": "orders"},
+    )
+
+
+@pytest.mark.parametrize(
+    ("member", "epoch", "code"),
+    [
+        (A, 3, ErrorCode.STALE_MEMBER_EPOCH),
+        (A, 9, ErrorCode.NONE),
+        (C, 3, ErrorCode.NONE),
+    ],
+)
+def test_a_commit_that_is_answered_wrongly_is_found(
+    scene: Scene, member: str, epoch: int, code: ErrorCode
+) -> None:
+    right = commit(member, epoch)
+    scene.step(right)
+    assert scene.found == []
+    errors = dict.fromkeys(right.offsets, code)
+    scene.step(right, lambda outcome: Outcome(reply=OffsetCommitResponse(errors=errors)))
+    assert scene.found == ["streams-commits"]
+
+
+def test_a_fetch_that_gives_something_else_is_found(scene: Scene) -> None:
+    scene.step(commit(A, 3))
+    partition = TopicPartition("orders", 0)
+    fetch = OffsetFetchRequest(group_id="g", member_id=A, member_epoch=3, partitions=(partition,))
+    scene.step(fetch)
+    scene.step(msgspec.structs.replace(fetch, member_epoch=2))
+    assert scene.found == []
+    other = OffsetFetchResponse(group_id="g", offsets={partition: OffsetAndMetadata(offset=8)})
+    scene.step(fetch, lambda outcome: Outcome(reply=other))
+    assert scene.found == ["streams-commits"]
+
+
+def test_the_map_of_endpoints_is_judged() -> None:
+    scene = Scene()
+    for member in (A, B):
+        scene.beat(member, user_endpoint=Endpoint(member, 80))
+    scene.wait(3)
+    for member in (A, B):
+        scene.beat(member, NO_TASKS)
+    assert scene.beat(A, scene.tasks(A)) == []
+    assert scene.beat(A, scene.tasks(A), replied(partitions_by_endpoint=None)) == ["streams-endpoints"]
+    assert scene.beat(A, scene.tasks(A), replied(partitions_by_endpoint=())) == ["streams-endpoints"]
+    assert scene.beat(A, scene.tasks(A), replied(endpoint_information_epoch=0)) == ["streams-endpoints"]
+
+
+def test_a_journal_that_can_not_be_read_is_found(scene: Scene) -> None:
+    scene.journal.append((Record(scene.live.streams.groups["g"].metadata_record(9, 9, 9, {}).key, None),))
+    scene.checker.on_end(scene.now_ms * 1_000)
+    assert scene.found == ["journal-replay"]

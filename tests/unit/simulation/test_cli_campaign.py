@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -183,8 +184,18 @@ def test_analyze_refuses_what_holds_no_traces(tmp_path: Path, capsys: pytest.Cap
 def test_mutants_tell_who_caught_what(
     caught: bool, code: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def hunt(mutant: Any, seeds: range, **_: Any) -> MutantResult:
-        return MutantResult(mutant=mutant.name, caught=caught, seeds_needed=len(seeds), by=("one-owner",))
+    def hunt(mutant: Any, seeds: Sequence[int], **_: Any) -> MutantResult:
+        hits = len(seeds) if caught else 0
+        return MutantResult(
+            mutant=mutant.name,
+            caught=caught,
+            seeds=len(seeds),
+            hits=hits,
+            share=hits / len(seeds),
+            share_low=0.0,
+            share_high=1.0,
+            by=("one-owner",),
+        )
 
     monkeypatch.setattr(fencepost.simulation.lab.hunt, "hunt", hunt)
     assert main(["mutants", "--seeds", "3", "--json"]) == code
@@ -192,7 +203,7 @@ def test_mutants_tell_who_caught_what(
     assert list(document) == list(MUTANTS)
     for result in document.values():
         assert result["caught"] is caught
-        assert result["seeds_needed"] == 3
+        assert (result["hits"], result["seeds"]) == (3 if caught else 0, 3)
         assert result["by"] == ["one-owner"]
     name = next(iter(MUTANTS))
     assert main(["mutants", name]) == code
@@ -204,4 +215,4 @@ def test_mutants_tell_who_caught_what(
 
 def test_an_unknown_mutant_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mutants", "nope"]) == 2
-    assert "unknown mutant 'nope'" in capsys.readouterr().err
+    assert "there is no mutant nope" in capsys.readouterr().err

@@ -8,7 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from fencepost.simulation.cli import conform as conform_command
 from fencepost.simulation.cli import main
+from fencepost.simulation.lab.conform.suite import Report, RuleVerdict, SeenDeviation
 
 VECTORS = Path(__file__).parents[2] / "vectors" / "assignors.jsonl.gz"
 
@@ -69,3 +71,23 @@ class TestWithABroker:
             file.write_text(text)
         assert main(["conform", "--cluster", "127.0.0.1:1", "--schedules", str(file)]) == 2
         assert str(file) in capsys.readouterr().err
+
+
+def test_the_summary_says_how_much_was_tested(capsys: pytest.CaptureFixture[str]) -> None:
+    verdicts = [
+        RuleVerdict("a.one", "pass", 3),
+        RuleVerdict("a.two", "pass", 1),
+        RuleVerdict("b", "untested"),
+    ]
+    report = Report(
+        requests=4,
+        schedules=1,
+        differences=[],
+        rules=verdicts,
+        deviations=[SeenDeviation("known", 2)],
+        unclear=0,
+    )
+    conform_command._print(report)
+    out = capsys.readouterr().out
+    assert "rules: 2 pass, 0 differ, 1 untested; 67% tested" in out
+    assert "known deviation: known, 2 times" in out

@@ -147,4 +147,4 @@ def test_what_is_no_failure_gives_exit_2(
 
 def test_an_unknown_mutant_gives_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["simulate", "steady", "--mutant", "nobody"]) == 2
-    assert "there is no mutant nobody, expected one of " in capsys.readouterr().err
+    assert "there is no mutant nobody; `fencepost mutants --list`" in capsys.readouterr().err

@@ -12,18 +12,27 @@ import pytest
 from fencepost.coordinator.assign.spec import GroupSpec
 from fencepost.coordinator.codec.cluster import BrokerVersions
 from fencepost.coordinator.config import GroupCoordinatorConfig
-from fencepost.coordinator.protocol import cluster, consumer
+from fencepost.coordinator.protocol import classic, cluster, consumer
+from fencepost.coordinator.protocol.consumer_protocol import (
+    ConsumerProtocolAssignment,
+    read_assignment,
+    write_assignment,
+)
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, ErrorCode, FencepostError
 from fencepost.simulation.brokers.requests import offsets_partition
 from fencepost.simulation.lab.conform.broker import Judge, neighbour
 from fencepost.simulation.lab.conform.deviations import DEVIATIONS
 from fencepost.simulation.lab.conform.equality import comparable, differing
 from fencepost.simulation.lab.conform.generate import generate
+from fencepost.simulation.lab.conform.generate_classic import generate_classic
 from fencepost.simulation.lab.conform.lockstep import Lockstep
 from fencepost.simulation.lab.conform.resolve import UNKNOWN_TOPIC_ID, ResolveContext
 from fencepost.simulation.lab.conform.rules import NAMES
 from fencepost.simulation.lab.conform.schedule import (
     Beat,
+    ClassicBeat,
+    ClassicJoinStep,
+    ClassicSyncStep,
     CommitStep,
     CreateTopicStep,
     Describe,
@@ -47,12 +56,14 @@ DOCS = Path(__file__).parents[3] / "docs"
 class TestSchedules:
     def test_a_schedule_survives_json(self) -> None:
         for seed in range(20):
-            schedule = generate(f"t-{seed}", 1_000)
-            assert schedules_of(msgspec.json.encode(schedule), "it") == [schedule]
+            for schedule in (generate(f"t-{seed}", 1_000), generate_classic(f"t-{seed}", 0)):
+                assert schedules_of(msgspec.json.encode(schedule), "it") == [schedule]
 
     def test_a_seed_is_one_schedule(self) -> None:
         assert generate("7-1", 0) == generate("7-1", 0)
         assert generate("7-1", 0) != generate("7-2", 0)
+        assert generate_classic("7-1", 0) == generate_classic("7-1", 0)
+        assert generate_classic("7-1", 0) != generate_classic("7-2", 0)
 
     def test_defaults_are_left_out(self) -> None:
         assert msgspec.json.encode(Beat(member="A")) == b'{"type":"beat","member":"A"}'
@@ -69,7 +80,9 @@ class TestSchedules:
         ).changes_topics
 
     def test_short_sessions_are_waited_for_only_where_a_broker_allows_them(self) -> None:
-        quick = GroupCoordinatorConfig(group_consumer_min_session_timeout_ms=100)
+        quick = GroupCoordinatorConfig(
+            group_consumer_min_session_timeout_ms=100, group_min_session_timeout_ms=100
+        )
         names = {schedule.name for schedule in scripted(quick)}
         assert names - {s.name for s in scripted(GroupCoordinatorConfig())} == {
             "a session ends",
@@ -77,6 +90,9 @@ class TestSchedules:
             "a static member does not return",
             "a static member returns in time",
             "an expression matches nothing until sessions end",
+            "classic: a session ends",
+            "classic: a session of an id that was given out ends",
+            "migration: the last session of the newer protocol ends",
         }
 
     def test_a_group_is_filled_only_where_that_is_quick(self) -> None:
@@ -173,6 +189,41 @@ class TestSymbols:
         assert leave.message.members[0].member_id == "A"
 
 
+class TestClassicSymbols:
+    def told(self, *answers: classic.JoinGroupResponse) -> ResolveContext:
+        situation = ResolveContext("g", "p-")
+        for answer in answers:
+            situation.call(ClassicJoinStep(member="A"))
+            situation.hear(ClassicJoinStep(member="A"), answer)
+        return situation
+
+    def test_a_member_that_was_told_nothing_has_neither_id_nor_generation(self) -> None:
+        request = self.told().call(ClassicBeat(member="A")).message
+        assert (request.member_id, request.generation) == ("", -1)
+
+    def test_it_takes_the_id_and_the_generation_that_it_is_told(self) -> None:
+        given = classic.JoinGroupResponse(error_code=ErrorCode.MEMBER_ID_REQUIRED, member_id="A-1")
+        joined = classic.JoinGroupResponse(member_id="A-1", generation=4, protocol_name="range")
+        assert self.told(given).call(ClassicJoinStep(member="A")).message.member_id == "A-1"
+        situation = self.told(given, joined)
+        request = situation.call(ClassicSyncStep(member="A", gives={"A": {"x": (0,)}, "B": {}})).message
+        assert (request.generation, request.protocol_name) == (4, "range")
+        assert {
+            member_id: dict(read_assignment(data).partitions)
+            for member_id, data in request.assignments.items()
+        } == {"A-1": {"p-x": (0,)}}
+        ahead = situation.call(ClassicBeat(member="A", generation=Epoch.AHEAD)).message
+        assert ahead.generation == 5
+
+    def test_a_member_that_is_unknown_starts_over(self) -> None:
+        situation = self.told(classic.JoinGroupResponse(member_id="A-1", generation=4))
+        unknown = classic.HeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID)
+        situation.hear(ClassicBeat(member="A", instance="nobody's"), unknown)
+        assert situation.call(ClassicBeat(member="A")).message.member_id == "A-1"
+        situation.hear(ClassicBeat(member="A"), unknown)
+        assert situation.call(ClassicBeat(member="A")).message.member_id == ""
+
+
 class TestComparing:
     def described(self, *members: str, epoch: int = 2, message: str = "") -> Any:
         def member(name: str) -> consumer.DescribedMember:
@@ -218,6 +269,17 @@ class TestComparing:
             for assignment in (None, {})
         )
         assert differing(none, empty) == ["assignment: Kafka null, fencepost {}"]
+
+    def test_topics_of_an_assignment_of_the_classic_protocol_have_no_order(self) -> None:
+        def synced(*topics: str) -> Any:
+            partitions = dict.fromkeys(topics, (0,))
+            data = write_assignment(ConsumerProtocolAssignment(partitions=partitions))
+            return comparable(classic.SyncGroupResponse(assignment=data), "g")
+
+        assert differing(synced("x", "y"), synced("y", "x")) == []
+        assert differing(synced("x"), synced("y")) != []
+        other = comparable(classic.SyncGroupResponse(assignment=b"\x00"), "g")
+        assert differing(other, synced()) != []
 
 
 class TestTargets:

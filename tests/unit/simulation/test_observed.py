@@ -139,8 +139,15 @@ def member(member_id: str, instance_id: str | None = None) -> Record:
     )
 
 
-def epoch(number: int) -> Record:
-    return Record(r.ConsumerGroupMetadataKey(GROUP), r.ConsumerGroupMetadataValue(number, 77))
+def epoch(number: int, digest: int = 77) -> Record:
+    return Record(r.ConsumerGroupMetadataKey(GROUP), r.ConsumerGroupMetadataValue(number, digest))
+
+
+async def test_an_epoch_that_is_raised_for_nothing_is_found() -> None:
+    for digest, broken in ((78, set()), (77, {"epoch-caused"})):
+        watch = await two_members()
+        watch.play(epoch(4, digest), at_us=5_000)
+        assert watch.broken == broken
 
 
 def target(number: int) -> Record:
@@ -240,7 +247,8 @@ async def test_topics_that_changed_just_now_are_not_judged_by() -> None:
     grown = TopicsImage.of([msgspec.structs.replace(TOPIC, partitions=6)], version=2)
     for unsettled, broken in ((frozenset({TOPIC.topic_id}), set()), (frozenset(), {"target-covers"})):
         watch = await two_members()
-        watch.play(epoch(4), wanted("a", 0, 1), target(4), image=grown, at_us=5_000, unsettled=unsettled)
+        raised = epoch(4, 78)
+        watch.play(raised, wanted("a", 0, 1), target(4), image=grown, at_us=5_000, unsettled=unsettled)
         assert watch.broken == broken
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fencepost.coordinator.config import GroupConfig
+from fencepost.coordinator.config import GroupConfig, ReleaseVersion
 from fencepost.coordinator.host import AppendFailed
 from fencepost.coordinator.protocol.consumer import (
     DeleteGroupsRequest,
@@ -273,6 +273,34 @@ class TestProcesses:
         code = scene.error("a", 0, Tasks(), user_endpoint=Endpoint("here", 1), **joining)
         assert code is ErrorCode.UNKNOWN_SERVER_ERROR
         assert scene.last.reply.error_message is None
+
+
+class TestKafka44:
+    """Kafka 4.4.0, asked over the wire by `fencepost conform`."""
+
+    @pytest.mark.parametrize("release", ReleaseVersion)
+    def test_a_group_without_members_has_the_target_of_its_epoch(self, scenes, release):
+        scene = scenes(release_version=release)
+        scene.topics(**{"in": 4})
+        scene.join("a")
+        scene.join("b")
+        scene.beat("a", -1)
+        behind = scene.group.group_epoch - scene.group.assignment_epoch
+        scene.beat("b", -1)
+        assert behind == 1
+        expected = 2 if release is ReleaseVersion.V4_3 else 0
+        assert scene.group.group_epoch - scene.group.assignment_epoch == expected
+
+    @pytest.mark.parametrize("release", ReleaseVersion)
+    def test_a_member_that_joins_again_is_no_news_to_the_others(self, scenes, release):
+        scene = scenes(release_version=release)
+        scene.topics(**{"in": 4})
+        here, there = Endpoint("here", 1), Endpoint("there", 2)
+        scene.join("a", user_endpoint=here)
+        known = scene.beat("a", 2).endpoint_information_epoch
+        again = scene.join("a", user_endpoint=here).endpoint_information_epoch
+        assert again - known == (1 if release is ReleaseVersion.V4_3 else 0)
+        assert scene.join("a", user_endpoint=there).endpoint_information_epoch == again + 1
 
 
 class TestShutdown:

@@ -12,7 +12,7 @@ import pytest
 
 from fencepost.simulation.analyses.catalogue import ANALYSES
 from fencepost.simulation.analyses.views import Views
-from fencepost.simulation.failures.failure import with_mutant
+from fencepost.simulation.mutants.registry import with_mutant
 from fencepost.simulation.run import RunResult, run
 from fencepost.simulation.scenarios.load import library_names, load_any
 from fencepost.simulation.trace.parquet import ParquetTrace

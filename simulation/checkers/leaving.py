@@ -1,0 +1,247 @@
+"""How a membership ends.
+
+A member that leaves tells its coordinator, one that was fenced comes back, and none gives up without need.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from fencepost.coordinator.protocol.classic import JoinGroupRequest, JoinGroupResponse
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    LeaveGroupRequest,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import JOIN_EPOCH, TopicPartition
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
+from fencepost.coordinator.protocol.outcome import Request, Response
+from fencepost.member.classic.states import ClassicMemberState
+from fencepost.member.consumer.states import FATAL, FENCED, ConsumerMemberEvent
+from fencepost.simulation.checkers.base import Checker, Finding
+from fencepost.simulation.checkers.members import CLOSE_TIMEOUT_US
+from fencepost.simulation.checkers.polls import ACTIVE_STATES, POLL_TIMED_OUT
+from fencepost.simulation.checkers.requests import AFTER_FAILURE_US
+from fencepost.simulation.kernel.observers import MembersWorldView
+
+_LEAVES: Final = (ConsumerMemberEvent.CLOSE, ConsumerMemberEvent.UNSUBSCRIBE, POLL_TIMED_OUT)
+_NOT_NOW: Final = frozenset(
+    {
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.REQUEST_TIMED_OUT,
+    }
+)
+"""Responses after which the group has its member still."""
+_NO_MEMBER: Final = frozenset(
+    {
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.FENCED_INSTANCE_ID,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.GROUP_ID_NOT_FOUND,
+    }
+)
+_MENDED: Final = frozenset(
+    {
+        ErrorCode.NONE,
+        *(code for code in ErrorCode if code.retriable),
+        ErrorCode.UNKNOWN_MEMBER_ID,
+        ErrorCode.FENCED_MEMBER_EPOCH,
+        ErrorCode.ILLEGAL_GENERATION,
+        ErrorCode.REBALANCE_IN_PROGRESS,
+        ErrorCode.MEMBER_ID_REQUIRED,
+    }
+)
+"""Responses after which a member goes on: it tries again, or joins again."""
+_AT_ONCE_US: Final = 100_000
+"""Some time for what happens in one step: none in a simulation, a little where a machine is busy."""
+
+
+class MembershipEnd:
+    """One process: whether it is a member as far as it knows, and what it owes its group."""
+
+    __slots__ = (
+        "_called_back_us",
+        "_calls_back",
+        "_event",
+        "_failed_us",
+        "_fenced_us",
+        "_host",
+        "_in_flight",
+        "_is_member",
+        "_keeps_place",
+        "_last_code",
+        "_owes",
+        "_searched",
+        "_since_us",
+        "_stood_still",
+    )
+
+    def __init__(self, host: str, *, is_static: bool) -> None:
+        self._host = host
+        self._keeps_place = is_static
+        """A static member of a classic group says nothing when it leaves: it keeps its place."""
+        self._is_member = False
+        self._owes = False
+        """It left, and the coordinator has not been told yet."""
+        self._event = ""
+        """Why it left."""
+        self._since_us = 0
+        self._searched = False
+        """It has looked for the coordinator since."""
+        self._failed_us: int | None = None
+        """When the leave failed that was sent last, if nothing was tried since."""
+        self._in_flight: Request | None = None
+        """The leave that is on its way."""
+        self._fenced_us: int | None = None
+        """Since when it is fenced, and has not gone on."""
+        self._calls_back = False
+        self._called_back_us = 0
+        """When its last callback ended."""
+        self._stood_still = False
+        self._last_code: ErrorCode | None = None
+        """What the coordinator said last; None if it did not answer, or was asked nothing."""
+
+    def moved(self, event: str, source: str, target: str, now_us: int) -> Iterator[Finding]:
+        """The member machine moved."""
+        yield from self.lingers(now_us)
+        self._fenced_us = None
+        if target == FATAL and self._last_code in _MENDED:
+            yield "gives-up-rightly", f"{self._host} gave up in {source} after {self._last_code.name}"
+        if target == FENCED:
+            self._fenced_us, self._stood_still = now_us, False
+            self._is_member = self._owes = False
+            self._failed_us = None
+        elif event in _LEAVES and source in ACTIVE_STATES:
+            stays = isinstance(target, ClassicMemberState) and self._keeps_place
+            self._owes = self._is_member and not stays
+            self._event, self._since_us, self._searched = event, now_us, False
+            self._is_member = False
+
+    def callback(self, phase: str, now_us: int) -> None:
+        """A callback began or ended."""
+        self._calls_back = phase == "begin"
+        self._called_back_us = now_us
+
+    def froze(self) -> None:
+        """The process stands still, or goes on."""
+        self._stood_still = self._searched = True
+        self._failed_us = None
+
+    def searches(self) -> None:
+        """It cannot tell its coordinator anything yet, and may be refused one."""
+        self._searched = True
+        self._failed_us = self._last_code = None
+
+    def lingers(self, now_us: int) -> Iterator[Finding]:
+        """Whether it is fenced and ought to have gone on."""
+        if self._fenced_us is None or self._calls_back or self._stood_still:
+            return
+        since_us = max(self._fenced_us, self._called_back_us)
+        if now_us - since_us > _AT_ONCE_US:
+            yield (
+                "fenced-returns",
+                f"{self._host} was fenced, has given everything up, and does not join again for"
+                f" {(now_us - since_us) // 1_000} ms",
+            )
+
+    def sends(self, request: Request, now_us: int) -> Iterator[Finding]:
+        """A request goes out."""
+        if isinstance(request, LeaveGroupRequest) or (
+            isinstance(request, ConsumerGroupHeartbeatRequest) and request.member_epoch < JOIN_EPOCH
+        ):
+            self._owes, self._failed_us, self._in_flight = False, None, request
+        elif isinstance(request, JoinGroupRequest) or (
+            isinstance(request, ConsumerGroupHeartbeatRequest) and request.member_epoch == JOIN_EPOCH
+        ):
+            if self._owes and not self._searched:
+                yield "leaves-told", f"{self._host} joins again, and never left after {self._event}"
+            elif self._failed_us is not None and now_us - self._failed_us > AFTER_FAILURE_US:
+                yield "leaves-told", f"{self._host} joins again, and its leave failed and was not sent again"
+            self._owes, self._failed_us, self._in_flight = False, None, None
+
+    def receives(self, request: Request, response: Response | Exception, now_us: int) -> None:
+        """A request was answered, or failed."""
+        code = ErrorCode.NONE if isinstance(response, Exception) else getattr(response, "error_code", 0)
+        self._last_code = None if isinstance(response, Exception) else ErrorCode(code)
+        if request is self._in_flight:
+            self._in_flight = None
+            self._owes = isinstance(response, Exception) or code in _NOT_NOW
+            self._searched = True
+            self._failed_us = now_us if self._owes else None
+        elif isinstance(response, ConsumerGroupHeartbeatResponse | JoinGroupResponse) and not code:
+            epoch = response.generation if isinstance(response, JoinGroupResponse) else response.member_epoch
+            self._is_member = self._is_member or epoch > 0
+        elif code in _NO_MEMBER:
+            self._is_member = self._owes = False
+
+    def stopped(self, limit_us: int, now_us: int) -> Iterator[Finding]:
+        """The process has ended in good order."""
+        yield from self.lingers(now_us)
+        if self._owes and now_us - self._since_us < limit_us:
+            yield (
+                "leaves-told",
+                f"{self._host} stopped {(now_us - self._since_us) // 1_000} ms after {self._event}, and its"
+                " coordinator does not know",
+            )
+
+
+class Leaving(Checker):
+    """Checks all members of a world."""
+
+    world: MembersWorldView
+
+    def __init__(self) -> None:
+        self._ends: dict[str, MembershipEnd] = {}
+
+    def on_member_host(self, host: str, what: str, now_us: int) -> None:
+        """A process that has stopped has left."""
+        if what == "start":
+            is_static = self.world.members[host].instance_id is not None
+            self._ends[host] = MembershipEnd(host, is_static=is_static)
+        elif what == "crash":
+            self._ends.pop(host, None)
+        elif what == "stopped":
+            if end := self._ends.pop(host, None):
+                timeout_us = self.world.scenario.network.request_timeout.us
+                self.report_all(end.stopped(min(CLOSE_TIMEOUT_US, timeout_us * 49 // 50), now_us))
+        elif what in ("freeze", "thaw") and (end := self._ends.get(host)):
+            end.froze()
+
+    def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
+        """States decide whether there is something to tell."""
+        if end := self._ends.get(host):
+            self.report_all(end.moved(event, source, target, now_us))
+
+    def on_callback(
+        self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
+    ) -> None:
+        """What waits for a callback may take its time."""
+        if end := self._ends.get(host):
+            end.callback(phase, now_us)
+
+    def on_member_search(self, host: str, now_us: int) -> None:
+        """Without a coordinator nothing can be told."""
+        if end := self._ends.get(host):
+            end.searches()
+
+    def takes_request(self, host: str, request: Request, now_us: int) -> None:
+        """The leave, or the next join."""
+        if type(request) is not OffsetCommitRequest and (end := self._ends.get(host)):
+            self.report_all(end.sends(request, now_us))
+
+    def takes_response(
+        self, host: str, request: Request, response: Response | Exception, now_us: int
+    ) -> None:
+        """What the coordinator knows."""
+        if end := self._ends.get(host):
+            end.receives(request, response, now_us)
+
+    def on_end(self, now_us: int) -> None:
+        """Nobody is left fenced."""
+        for end in self._ends.values():
+            self.report_all(end.lingers(now_us))

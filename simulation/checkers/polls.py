@@ -1,0 +1,479 @@
+"""What follows from an application's polls: it stays in the group, its commits go on, and it gets records.
+
+A member whose application polls in time is not removed for its silence, and one whose application does not is
+(`poll-timeouts`). With auto-commit what a poll finds processed is committed, at the latest an interval after
+(`commits-go-on`). What a member owns its application is handed (`partitions-read`), and what its target asks
+for is worked off (`reconciles-on`). It hears of what went wrong (`errors-raised`, `commits-end`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Final
+
+from fencepost.coordinator.protocol.classic import HeartbeatRequest, JoinGroupRequest
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
+from fencepost.coordinator.protocol.outcome import Outcome, Request, Response
+from fencepost.member.classic.states import ACTIVE as CLASSIC_ACTIVE
+from fencepost.member.consumer.states import ACTIVE as CONSUMER_ACTIVE
+from fencepost.member.consumer.states import ConsumerMemberEvent
+from fencepost.simulation.checkers.base import (
+    NOTHING,
+    Checker,
+    Finding,
+    OfHosts,
+    as_set,
+    shown_names,
+    without,
+)
+from fencepost.simulation.checkers.records import Records
+from fencepost.simulation.checkers.requests import NEVER
+from fencepost.simulation.kernel.observers import MembersWorldView, StepEvent
+
+ACTIVE_STATES: Final = frozenset(map(str, (*CONSUMER_ACTIVE, *CLASSIC_ACTIVE)))
+_SETTLED: Final = "STABLE"
+_RECONCILING: Final = ("RECONCILING", "ACKNOWLEDGING")
+_TAKES_NO_COMMITS: Final = "COMPLETING_REBALANCE"
+"""Between two generations of a classic group commits wait."""
+POLL_TIMED_OUT: Final = ConsumerMemberEvent.POLL_TIMED_OUT
+
+_EARLY: Final = 990
+_LATE: Final = 1_010
+"""Microseconds of the world in a millisecond of a host's clock, at least and at most."""
+_SLACK_US: Final = 100_000
+_COMMIT_LIMIT_US: Final = 65_000_000
+"""How long an application waits for a commit: default.api.timeout.ms, and some more."""
+HALF_WINDOW_US: Final = 30_000_000
+"""Records that came in the first half of a window are handed over in it."""
+
+
+class PollTimer:
+    """One process: how long its application has been out of poll, and how long it may be."""
+
+    __slots__ = ("_excused", "_host", "interval_ms", "out_since_us", "state")
+
+    def __init__(self, host: str) -> None:
+        self._host = host
+        self.state = ""
+        self.interval_ms = 0
+        """What the member told its coordinator; 0 before it did."""
+        self.out_since_us: int | None = None
+        """None in a poll, and before the first one."""
+        self._excused = False
+        """It stood still since its last poll."""
+
+    def froze(self) -> None:
+        """The process stands still, or goes on: its timers may run late."""
+        self._excused = True
+
+    def begins(self) -> None:
+        """The application polls."""
+        self.out_since_us = None
+        self._excused = False
+
+    def ends(self, now_us: int) -> None:
+        """The application has its records, or an exception."""
+        self.out_since_us = now_us
+
+    def sends(self, request: Request, now_us: int) -> Iterator[Finding]:
+        """The member sends something. Heartbeats stop when the time between polls is over."""
+        if type(request) is ConsumerGroupHeartbeatRequest:
+            if request.rebalance_timeout_ms > 0:
+                self.interval_ms = request.rebalance_timeout_ms
+            if request.member_epoch >= 0:
+                yield from self.overdue("sends a heartbeat", now_us)
+        elif type(request) is JoinGroupRequest:
+            self.interval_ms = request.rebalance_timeout_ms
+        elif type(request) is HeartbeatRequest:
+            yield from self.overdue("sends a heartbeat", now_us)
+
+    def moved(self, event: str, source: str, target: str, now_us: int) -> Iterator[Finding]:
+        """The member machine moved."""
+        self.state = str(target)
+        if event != POLL_TIMED_OUT or source not in ACTIVE_STATES or not self.interval_ms:
+            return
+        if self.out_since_us is None:
+            yield "poll-timeouts", f"{self._host} leaves for want of polls while its application polls"
+        elif now_us - self.out_since_us < self.interval_ms * _EARLY - 1_000:
+            yield (
+                "poll-timeouts",
+                f"{self._host} leaves {(now_us - self.out_since_us) // 1_000} ms after its last poll, its"
+                f" max.poll.interval.ms is {self.interval_ms}",
+            )
+
+    def overdue(self, does: str, now_us: int) -> Iterator[Finding]:
+        """Whether it does that although the time between two polls is over."""
+        since_us = self.out_since_us
+        if since_us is None or self._excused or not self.interval_ms or self.state not in ACTIVE_STATES:
+            return
+        if now_us - since_us > self.interval_ms * _LATE + _SLACK_US:
+            yield (
+                "poll-timeouts",
+                f"{self._host} in {self.state} {does} {(now_us - since_us) // 1_000} ms after its last poll,"
+                f" its max.poll.interval.ms is {self.interval_ms}",
+            )
+
+
+class AutoCommits:
+    """One process that commits by itself: what it has committed, and since when it could have done more."""
+
+    __slots__ = ("_calm_us", "_committed", "_host", "_in_flight", "_interval_us", "_lacking_us", "_searches")
+
+    def __init__(self, host: str, interval_ms: int) -> None:
+        self._host = host
+        self._interval_us = interval_ms * _LATE + _SLACK_US
+        self._committed: dict[TopicPartition, int] = {}
+        """What the coordinator took, of each partition."""
+        self._lacking_us: int | None = None
+        """Since when it is known that something is not committed."""
+        self._calm_us = 0
+        """When something happened last that a commit may wait for, or that was one."""
+        self._in_flight: OffsetCommitRequest | None = None
+        self._searches = False
+
+    def disturbed(self, now_us: int) -> None:
+        """Something happened after which a whole interval may pass."""
+        self._calm_us = now_us
+        self._lacking_us = None
+
+    def searches(self, now_us: int) -> None:
+        """The coordinator is not known."""
+        self._searches = True
+        self.disturbed(now_us)
+
+    def sends(self, request: Request, now_us: int) -> None:
+        """The coordinator is known; perhaps this is the commit."""
+        if self._searches:
+            self._searches = False
+            self.disturbed(now_us)
+        if type(request) is OffsetCommitRequest:
+            self._in_flight = request
+            self.disturbed(now_us)
+
+    def answered(
+        self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
+    ) -> None:
+        """A commit ended."""
+        if request is self._in_flight:
+            self._in_flight = None
+        self.disturbed(now_us)
+        if isinstance(response, OffsetCommitResponse):
+            for partition, value in request.offsets.items():
+                if response.errors.get(partition) is ErrorCode.NONE:
+                    self._committed[partition] = value.offset
+
+    def released(self, partitions: Iterable[TopicPartition]) -> None:
+        """These are to be committed no more, or anew."""
+        for partition in partitions:
+            self._committed.pop(partition, None)
+
+    def ends(
+        self,
+        state: str,
+        begun_us: int,
+        processed: Mapping[TopicPartition, int],
+        owned: Iterable[TopicPartition],
+    ) -> Iterator[Finding]:
+        """A poll ends that began then: what was due has been sent."""
+        waits = self._in_flight is not None or self._searches or state == _TAKES_NO_COMMITS
+        if waits or state not in ACTIVE_STATES:
+            return
+        lacking = [each for each in owned if processed.get(each, -1) > self._committed.get(each, -1)]
+        if not lacking:
+            self._lacking_us = None
+        elif self._lacking_us is None:
+            self._lacking_us = begun_us
+        elif begun_us - self._lacking_us > self._interval_us:
+            yield (
+                "commits-go-on",
+                f"{self._host} in {state} has committed nothing for {(begun_us - self._calm_us) // 1_000} ms,"
+                f" and has processed {shown_names(lacking)}",
+            )
+
+    def may_be_due(self, begun_us: int) -> bool:
+        """Whether a poll that began then had to commit, if there was anything."""
+        return begun_us - self._calm_us > self._interval_us
+
+
+class ReadWindow:
+    """One process that nothing disturbs: what it owns, and what it was handed for a while."""
+
+    __slots__ = ("_before", "_began_us", "_came", "_half", "_open", "_polls", "_positions")
+
+    def __init__(
+        self, ends: Mapping[TopicPartition, int], positions: Mapping[TopicPartition, int], now_us: int
+    ) -> None:
+        self._began_us = now_us
+        self._before = ends
+        """The ends of the logs as it began."""
+        self._positions = {each: positions.get(each, -1) for each in ends}
+        self._half = self._positions
+        """Positions as its second half began."""
+        self._came: list[TopicPartition] | None = None
+        """Partitions to which records came in the first half; None before it is over."""
+        self._open = False
+        """The application has polled through the second half."""
+        self._polls = 0
+        """Polls of the second half that ended with records."""
+
+    def polled(self, *, records: bool) -> None:
+        """A poll is over."""
+        self._open = False
+        self._polls += records
+
+    def is_half_over(self, now_us: int) -> bool:
+        """Whether the present half has lasted long enough."""
+        halves = 1 if self._came is None else 2
+        return now_us >= self._began_us + halves * HALF_WINDOW_US
+
+    def first_half(
+        self, ends: Mapping[TopicPartition, int], positions: Mapping[TopicPartition, int], *, polls: bool
+    ) -> None:
+        """The first half is over."""
+        self._came = [each for each, end in self._before.items() if ends.get(each, 0) > end]
+        self._half = {each: positions.get(each, -1) for each in self._before}
+        self._open = polls
+        self._polls = 0
+
+    @property
+    def is_first(self) -> bool:
+        """Whether the first half is under way."""
+        return self._came is None
+
+    def unread(self, positions: Mapping[TopicPartition, int], most: int) -> list[TopicPartition]:
+        """Partitions with records that the application could have been handed, and was not."""
+        handed = sum(positions.get(each, -1) - half for each, half in self._half.items() if half >= 0)
+        if not self._open and handed >= self._polls * most:
+            return []
+        return [each for each in self._came or () if positions.get(each, -1) == self._positions[each]]
+
+
+class PolledProcess:
+    """All that is kept of one process."""
+
+    __slots__ = (
+        "begun_us",
+        "calls_back",
+        "commits",
+        "disturbed_us",
+        "in_poll",
+        "owned",
+        "raised_us",
+        "timer",
+        "window",
+    )
+
+    def __init__(self, host: str, interval_ms: int | None) -> None:
+        self.timer = PollTimer(host)
+        self.commits = None if interval_ms is None else AutoCommits(host, interval_ms)
+        self.owned = NOTHING
+        self.calls_back = False
+        self.raised_us = NEVER
+        """When a callback raised of which the application has not heard."""
+        self.in_poll = False
+        self.begun_us = 0
+        """When the last poll began."""
+        self.window: ReadWindow | None = None
+        self.disturbed_us = 0
+        """When something happened last that a member may wait for, or that it did."""
+
+    def disturbed(self, now_us: int) -> None:
+        """Something happened after which commits and records may be a while in coming."""
+        self.disturbed_us = now_us
+        self.window = None
+        if self.commits is not None:
+            self.commits.disturbed(now_us)
+
+
+class PollConsequences(Checker):
+    """Checks all members of a world whose applications tell of their polls."""
+
+    world: MembersWorldView
+
+    def __init__(self, records: Records) -> None:
+        self._records = records
+        self._processes = OfHosts(self._new)
+        self._look_at_us = 0
+
+    def _new(self, host: str) -> PolledProcess:
+        application = self.world.scenario.application
+        return PolledProcess(
+            host, application.auto_commit_interval.ms if application.commit == "auto" else None
+        )
+
+    # -- the application ----------------------------------------------------------------------------------
+
+    def on_poll(self, host: str, phase: str, now_us: int) -> None:
+        """Timers start and stop, and commits are made."""
+        if now_us >= self._look_at_us:
+            self._look(now_us)
+        process = self._processes[host]
+        if phase == "begin":
+            self._begins(host, process, now_us)
+        else:
+            self._ends_poll(host, process, phase, now_us)
+
+    def _begins(self, host: str, process: PolledProcess, now_us: int) -> None:
+        timer = process.timer
+        since_us = timer.out_since_us
+        if since_us is not None and now_us - since_us > timer.interval_ms * 1_000:
+            self.report_all(timer.overdue("polls again", now_us))
+        if process.window is not None:
+            finished_us = self._records.application(host).finished_us
+            process.window.polled(records=finished_us >= (since_us or 0))
+        timer.begins()
+        process.in_poll = True
+        process.begun_us = now_us
+
+    def _ends_poll(self, host: str, process: PolledProcess, phase: str, now_us: int) -> None:
+        begun_us = process.begun_us
+        process.in_poll = False
+        if phase == "failed":
+            process.raised_us = NEVER
+        elif begun_us > process.raised_us:
+            self._keeps_quiet(host)
+        if process.timer.state in _RECONCILING:
+            self._reconciles(host, process, begun_us)
+        commits = process.commits
+        if commits is not None and commits.may_be_due(begun_us):
+            application = self._records.application(host)
+            owned = without(process.owned, application.outlived)
+            self.report_all(commits.ends(process.timer.state, begun_us, application.processed, owned))
+        process.timer.ends(now_us)
+
+    def on_callback(
+        self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
+    ) -> None:
+        """What is owned changes. One that raised may leave a partition without a position."""
+        process, chosen = self._processes[host], as_set(tuple(partitions))
+        process.disturbed(now_us)
+        process.calls_back = phase == "begin"
+        if phase == "raised":
+            process.raised_us = now_us
+        if kind == "assigned" and phase == "end":
+            process.owned |= chosen
+        elif phase != "begin":
+            process.owned -= chosen
+        if process.commits is not None and (kind, phase) != ("revoked", "begin"):
+            process.commits.released(chosen)
+
+    def _keeps_quiet(self, host: str) -> None:
+        self.report("errors-raised", f"{host} does not tell its application that a callback raised")
+
+    def _comes_back(self, host: str, process: PolledProcess, now_us: int) -> None:
+        """An application that has processed its records is held up by nothing but a commit."""
+        application = self._records.application(host)
+        since_us = application.finished_us
+        waits = not process.in_poll and not application.in_hand and process.timer.out_since_us is not None
+        if waits and since_us >= (process.timer.out_since_us or 0) and now_us - since_us > _COMMIT_LIMIT_US:
+            self.report(
+                "commits-end",
+                f"{host} has processed its records {(now_us - since_us) // 1_000} ms ago, and its application"
+                " still waits for a commit",
+            )
+
+    def _reconciles(self, host: str, process: PolledProcess, until_us: int) -> None:
+        """In a poll that began then, or lasts since before, the next step towards the target is taken."""
+        waited_us = until_us - process.disturbed_us
+        if process.timer.state in _RECONCILING and waited_us > HALF_WINDOW_US and not process.calls_back:
+            self.report(
+                "reconciles-on",
+                f"{host} has been {process.timer.state} for {waited_us // 1_000} ms, and does nothing",
+            )
+
+    # -- the member ---------------------------------------------------------------------------------------
+
+    def on_member_host(self, host: str, what: str, now_us: int) -> None:
+        """A new process starts anew."""
+        if what in ("start", "crash"):
+            self._processes[host] = self._new(host)
+        else:
+            self._processes[host].disturbed(now_us)
+            if what in ("freeze", "thaw"):
+                self._processes[host].timer.froze()
+
+    def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
+        """States decide what may be expected."""
+        process = self._processes[host]
+        process.disturbed(now_us)
+        self.report_all(process.timer.moved(event, source, target, now_us))
+
+    def takes_request(self, host: str, request: Request, now_us: int) -> None:
+        """Heartbeats stop when polls do."""
+        process = self._processes[host]
+        if type(request) is not OffsetCommitRequest:
+            self.report_all(process.timer.sends(request, now_us))
+        if process.commits is not None:
+            process.commits.sends(request, now_us)
+
+    def takes_response(
+        self, host: str, request: Request, response: Response | Exception, now_us: int
+    ) -> None:
+        """After a failure the coordinator may not be known."""
+        code = getattr(response, "error_code", ErrorCode.NONE)
+        if isinstance(response, Exception) or code:
+            self._processes[host].disturbed(now_us)
+
+    def on_commit(
+        self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
+    ) -> None:
+        """What was committed need not be."""
+        process = self._processes[host]
+        if isinstance(response, Exception) or any(response.errors.values()):
+            process.disturbed(now_us)
+        if process.commits is not None:
+            process.commits.answered(request, response, now_us)
+
+    def on_member_search(self, host: str, now_us: int) -> None:
+        """Nothing can be sent."""
+        process = self._processes[host]
+        process.disturbed_us, process.window = now_us, None
+        if process.commits is not None:
+            process.commits.searches(now_us)
+
+    def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
+        """Nothing is to be committed, or to be read, of a topic that is gone."""
+        for process in self._processes.values():
+            process.disturbed(now_us)
+
+    # -- now and then -------------------------------------------------------------------------------------
+
+    def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
+        """Time passes."""
+        if now_us >= self._look_at_us:
+            self._look(now_us)
+
+    def _look(self, now_us: int) -> None:
+        self._look_at_us = now_us + HALF_WINDOW_US
+        for host, process in self._processes.items():
+            if self.world.members[host].status != "running":
+                continue
+            window = process.window
+            self._comes_back(host, process, now_us)
+            if process.in_poll and now_us - process.begun_us > HALF_WINDOW_US:
+                self._reconciles(host, process, now_us)
+                if now_us - process.raised_us > HALF_WINDOW_US:
+                    self._keeps_quiet(host)
+            if window is None:
+                if process.timer.state == _SETTLED and process.owned:
+                    positions = self._records.application(host).positions
+                    process.window = ReadWindow(self._ends(process), positions, now_us)
+            elif window.is_half_over(now_us):
+                positions = self._records.application(host).positions
+                if window.is_first:
+                    window.first_half(self._ends(process), positions, polls=process.in_poll)
+                    continue
+                if unread := window.unread(positions, self.world.scenario.application.max_poll_records):
+                    self.report(
+                        "partitions-read",
+                        f"{host} owns {shown_names(unread)}, and its application polls, but is handed none"
+                        f" of the records that came more than {HALF_WINDOW_US // 1_000_000} s ago",
+                    )
+                process.window = None
+
+    def _ends(self, process: PolledProcess) -> dict[TopicPartition, int]:
+        ends = self.world.log_ends
+        return {partition: ends.get(partition, 0) for partition in process.owned}

@@ -1,0 +1,144 @@
+"""Retries wait, and go to the right broker.
+
+A member that is refused, or gets no answer, does not try again at once, again and again (`retries-back-off`).
+One that asked a broker which is not the coordinator asks who is, before anything else (`searches-anew`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict, deque
+from collections.abc import Iterable
+from functools import partial
+from typing import Final
+
+from fencepost.coordinator.protocol.consumer import LeaveGroupRequest
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.offsets import (
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+    OffsetFetchRequest,
+    OffsetFetchResponse,
+)
+from fencepost.coordinator.protocol.outcome import Outcome, Request, Response
+from fencepost.simulation.checkers.base import Checker
+from fencepost.simulation.kernel.observers import StepEvent
+
+_IN_A_ROW: Final = 6
+_AT_LEAST_US: Final = 400_000
+"""How long so many attempts take that fail: waits of 100 to 800 ms, spread by a fifth, come between them.
+
+The first retry may go out at once, to another coordinator. So may the first one after a search that found it.
+"""
+_NOT_HERE: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
+_SEARCH: Final = "FindCoordinator"
+
+
+class FailedAttempts:
+    """One process: when its attempts of each kind failed, since one of them went well."""
+
+    __slots__ = ("_failures",)
+
+    def __init__(self) -> None:
+        self._failures: defaultdict[str, deque[int]] = defaultdict(partial(deque, maxlen=_IN_A_ROW))
+
+    def fails(self, kind: str, now_us: int) -> int | None:
+        """An attempt failed. How many microseconds the last few took if that is too fast; else None."""
+        times = self._failures[kind]
+        times.append(now_us)
+        took_us = now_us - times[0]
+        return took_us if len(times) == _IN_A_ROW and took_us < _AT_LEAST_US else None
+
+    def succeeds(self, kind: str) -> None:
+        """One went well, so there is a coordinator, too."""
+        for each in (kind, _SEARCH):
+            if each in self._failures:
+                self._failures[each].clear()
+
+
+class Retries(Checker):
+    """Checks all members of a world."""
+
+    def __init__(self) -> None:
+        self._attempts: defaultdict[str, FailedAttempts] = defaultdict(FailedAttempts)
+
+        self._searching: set[str] = set()
+        """Hosts that have looked for the coordinator, and sent nothing since."""
+        self._misled: set[str] = set()
+        """Hosts that have asked a broker which is not the coordinator, and not looked for it since."""
+
+    def on_member_host(self, host: str, what: str, now_us: int) -> None:
+        """A new process has failed at nothing."""
+        if what in ("start", "crash"):
+            self._attempts.pop(host, None)
+            self._searching.discard(host)
+            self._misled.discard(host)
+
+    def takes_request(self, host: str, request: Request, now_us: int) -> None:
+        """A request goes to a broker that may be the coordinator."""
+        if type(request) is OffsetCommitRequest and request.producer_id >= 0:
+            return
+        if type(request) is LeaveGroupRequest:
+            return  # the last word of a member that does not wait for a coordinator
+        self._searching.discard(host)
+        if host in self._misled:
+            self._misled.remove(host)
+            self.report(
+                "searches-anew",
+                f"{host} sends {type(request).__name__} to a broker that said it is not the coordinator",
+            )
+
+    def _refused(self, host: str, codes: Iterable[ErrorCode]) -> None:
+        """What a broker said; one that was asked before the search may have said it."""
+        if host not in self._searching and not _NOT_HERE.isdisjoint(codes):
+            self._misled.add(host)
+
+    def takes_response(
+        self, host: str, request: Request, response: Response | Exception, now_us: int
+    ) -> None:
+        """A heartbeat, or a request of a round, was answered, or failed."""
+        code = getattr(response, "error_code", ErrorCode.NONE)
+        if code:
+            self._refused(host, (code,))
+        self._ended(
+            host, type(request).__name__, now_us, fails=isinstance(response, Exception) or code.retriable
+        )
+
+    def on_commit(
+        self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
+    ) -> None:
+        """A commit was answered, or failed. Producers look for the coordinator themselves."""
+        if request.producer_id >= 0:
+            return
+        fails = True
+        if isinstance(response, OffsetCommitResponse):
+            codes = response.errors.values()
+            fails = any(codes) and all(code.retriable for code in codes)
+            if fails:
+                self._refused(host, codes)
+        self._ended(host, type(request).__name__, now_us, fails=fails)
+
+    def on_member_search(self, host: str, now_us: int) -> None:
+        """A search that finds a coordinator which answers is no failure, and is forgotten then."""
+        self._searching.add(host)
+        self._misled.discard(host)
+        self._ended(host, _SEARCH, now_us, fails=True)
+
+    def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
+        """Members do not tell of their questions for offsets; the coordinator has them."""
+        if type(event) is OffsetFetchRequest and isinstance(outcome.reply, OffsetFetchResponse):
+            name = self.world.hosts_by_member.get(event.member_id or "")
+            if name is not None:
+                fails = bool(outcome.reply.error_code)
+                self._ended(name, type(event).__name__, now_us, fails=fails)
+
+    def _ended(self, host: str, kind: str, now_us: int, *, fails: bool) -> None:
+        if not fails:
+            if host in self._attempts:
+                self._attempts[host].succeeds(kind)
+            return
+        attempts = self._attempts[host]
+        if (took_us := attempts.fails(kind, now_us)) is not None:
+            self.report(
+                "retries-back-off",
+                f"{host} has sent {_IN_A_ROW} {kind} in vain within {took_us // 1_000} ms",
+            )

@@ -1,0 +1,207 @@
+"""When members are removed: for a reason, after their whole timeouts, and no later (KIP-848, Sessions).
+
+The checker keeps its own account of when each member was heard. A coordinator that has loaded has heard
+everybody just now.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Final
+
+from fencepost.coordinator.protocol.classic import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+    LeaveGroupBatchRequest,
+    LeaveGroupRequest,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, MemberId
+from fencepost.coordinator.protocol.outcome import DeadlineReached, MemberFenced, MemberHeard, SessionEnded
+from fencepost.coordinator.protocol.records import GroupMetadataKey
+from fencepost.simulation.checkers.base import Finding
+
+if TYPE_CHECKING:
+    from fencepost.coordinator.consumer.member import ConsumerGroupMember
+    from fencepost.coordinator.protocol.outcome import Outcome
+    from fencepost.simulation.checkers.reconciliation import Reconciliation
+    from fencepost.simulation.checkers.step import GroupStep, MemberChange
+    from fencepost.simulation.kernel.observers import StepEvent
+
+NONE = ErrorCode.NONE
+"""A name of its own: in Python 3.11 an attribute of an enum class costs as much as a call."""
+
+_REQUESTS: Final = (ConsumerGroupHeartbeatRequest, HeartbeatRequest, JoinGroupRequest, SyncGroupRequest)
+_ANSWERS: Final = (ConsumerGroupHeartbeatResponse, HeartbeatResponse, JoinGroupResponse, SyncGroupResponse)
+_ALIVE: Final = frozenset({ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS})
+"""Answers to a member whose session goes on."""
+_NEVER_MS: Final = 2**63
+_SLACK_MS: Final = 1
+"""Events of the millisecond in which a session ends may come before its timer."""
+
+
+class Sessions:
+    """The sessions of one group's members. Times are in milliseconds of the coordinator."""
+
+    def __init__(self) -> None:
+        self.heard: dict[MemberId, int] = {}
+        """When each member was heard for certain."""
+        self._perhaps: dict[MemberId, int] = {}
+        """When a request came from it that was refused for the log's sake, or that said that it leaves."""
+        self._told_to_join: dict[MemberId, int] = {}
+        """Members of the classic protocol: since when they know that they are to join again."""
+        self._joined: dict[MemberId, int] = {}
+        """The same: since when they have joined, and not asked for their assignment."""
+        self._excused_ms = 0
+        self._look_ms = _NEVER_MS
+        """Before this time no session can end."""
+
+    def loaded(self, now_ms: int) -> None:
+        """A coordinator has loaded: sessions have their full length again, and nobody is waited for."""
+        self.heard = dict.fromkeys(self.heard, now_ms)
+        self._told_to_join.clear()
+        self._joined.clear()
+
+    def excuse(self, now_ms: int) -> None:
+        """Timers that ran out before could do nothing."""
+        self._excused_ms = now_ms
+
+    def takes(self, event: StepEvent, outcome: Outcome, now_ms: int) -> None:
+        """A request may keep its member's session."""
+        reply: Any = outcome.reply
+        if isinstance(event, MemberHeard):
+            self.heard[event.member_id] = now_ms
+        elif isinstance(event, _REQUESTS) and isinstance(reply, _ANSWERS):
+            member_id = getattr(reply, "member_id", None) or event.member_id
+            if reply.error_code not in _ALIVE or getattr(event, "member_epoch", 0) < 0:
+                self._perhaps[member_id] = now_ms
+                return
+            self.heard[member_id] = now_ms
+            if isinstance(event, JoinGroupRequest):
+                self._told_to_join.pop(member_id, None)
+                self._joined[member_id] = now_ms
+            elif isinstance(event, SyncGroupRequest):
+                self._joined.pop(member_id, None)
+            elif reply.error_code != NONE:
+                self._told_to_join.setdefault(member_id, now_ms)
+
+    def check(
+        self, step: GroupStep, reconciliation: Reconciliation, default_session_ms: int
+    ) -> Iterator[Finding]:
+        """Findings of one event; `reconciliation` has not taken it in."""
+        came = {
+            change.after.instance_id
+            for change in step.members
+            if change.before is None and change.after is not None
+        }
+        for change in step.members:
+            if change.after is None:
+                if change.before is not None and change.before.instance_id not in came - {None}:
+                    yield from self._removed(step, change, reconciliation, default_session_ms)
+                self._forget(change.member_id)
+            else:
+                # One that joins anew, under whatever name, begins a session; it may be a short one.
+                heard_ms = self.heard.setdefault(change.member_id, step.now_ms)
+                session_ms = _session_ms(change.after, default_session_ms)
+                self._look_ms = min(self._look_ms, heard_ms + session_ms)
+
+    def _forget(self, member_id: MemberId) -> None:
+        for known in (self.heard, self._perhaps, self._told_to_join, self._joined):
+            known.pop(member_id, None)
+
+    def _removed(
+        self,
+        step: GroupStep,
+        change: MemberChange,
+        reconciliation: Reconciliation,
+        default_session_ms: int,
+    ) -> Iterator[Finding]:
+        member, event = change.before, step.event
+        assert member is not None
+        who = f"{change.member_id} of {step.group_id}"
+        if not isinstance(event, DeadlineReached):
+            if not _may_remove(step, change):
+                yield "members-kept", f"{who} was removed by {type(event).__name__}, which is not about it"
+            return
+        reason = next(
+            (
+                effect.reason
+                for effect in step.outcome.effects
+                if isinstance(effect, MemberFenced) and effect.member_id == change.member_id
+            ),
+            None,
+        )
+        if reason is None:
+            if not _is_other_kind(step):
+                yield "members-kept", f"{who} was removed, and nobody was told why"
+            return
+        began: Mapping[MemberId, int] = {
+            "session": self.heard,
+            "rebalance": reconciliation.revoking_since,
+            "join": self._told_to_join,
+            "sync": self._joined,
+        }[reason]
+        since_ms = began.get(change.member_id)
+        limit_ms = (
+            _session_ms(member, default_session_ms) if reason == "session" else member.rebalance_timeout_ms
+        )
+        if since_ms is None or step.now_ms - since_ms < limit_ms:
+            waited = "which had not begun" if since_ms is None else f"after {step.now_ms - since_ms} ms"
+            yield "members-kept", f"{who} was removed by its {reason} timeout of {limit_ms} ms, {waited}"
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether a session may have ended before this time."""
+        return now_ms > self._look_ms + _SLACK_MS
+
+    def overdue(
+        self, group_id: str, members: Mapping[MemberId, ConsumerGroupMember], session_ms: int, now_ms: int
+    ) -> Iterator[Finding]:
+        """Members that have not been heard for longer than their session, and are still there."""
+        self._look_ms = _NEVER_MS
+        for member_id, member in members.items():
+            heard_ms = max(self.heard.get(member_id, now_ms), self._perhaps.get(member_id, 0))
+            ends_ms = max(heard_ms, self._excused_ms) + _session_ms(member, session_ms)
+            self._look_ms = min(self._look_ms, ends_ms)
+            if now_ms > ends_ms + _SLACK_MS:
+                yield (
+                    "gone-members",
+                    f"{member_id} of {group_id} was heard last {now_ms - heard_ms} ms ago, its session is"
+                    f" {_session_ms(member, session_ms)} ms, and it is still a member",
+                )
+
+
+def _session_ms(member: ConsumerGroupMember, default_ms: int) -> int:
+    return default_ms if member.classic is None else member.classic.session_timeout_ms
+
+
+def _is_other_kind(step: GroupStep) -> bool:
+    """Whether the group becomes one of another kind: its members go over."""
+    return any(type(record.key) is GroupMetadataKey for record in step.outcome.records)
+
+
+def _may_remove(step: GroupStep, change: MemberChange) -> bool:
+    """Whether the event says that this member goes."""
+    event = step.event
+    if isinstance(event, ConsumerGroupHeartbeatRequest):
+        leaves = event.member_epoch == LEAVE_EPOCH and event.member_id == change.member_id
+        return leaves or _is_other_kind(step)
+    if isinstance(event, SessionEnded):
+        return event.member_id == change.member_id
+    if isinstance(event, LeaveGroupRequest | LeaveGroupBatchRequest):
+        named = event.members if isinstance(event, LeaveGroupBatchRequest) else (event,)
+        before = change.before
+        instance_id = None if before is None else before.instance_id
+        if any(
+            one.member_id == change.member_id if one.instance_id is None else one.instance_id == instance_id
+            for one in named
+        ):
+            return True
+    return _is_other_kind(step)

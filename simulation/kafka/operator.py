@@ -1,0 +1,150 @@
+"""The people who run a group: they ask its coordinator about it, and change it, over the network."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from fencepost.coordinator.protocol.classic import DescribeGroupsRequest
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupDescribeRequest,
+    DeleteGroupsRequest,
+    LeaveGroupBatchRequest,
+    LeaveGroupRequest,
+    ListGroupsRequest,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.offsets import (
+    OffsetAndMetadata,
+    OffsetCommitRequest,
+    OffsetDeleteRequest,
+    OffsetFetchRequest,
+)
+from fencepost.member.base.transport import TransportError
+from fencepost.simulation.kafka.requests import error_of
+from fencepost.simulation.kafka.transport import SimulatedTransport
+from fencepost.simulation.kernel.host import Host
+
+if TYPE_CHECKING:
+    from fencepost.coordinator.protocol.outcome import Request
+    from fencepost.simulation.kafka.world import KafkaWorld
+
+_TRIES: Final = 5
+_BACKOFF_US: Final = 500_000
+_FILTERS: Final[Sequence[tuple[tuple[str, ...], tuple[str, ...]]]] = (
+    ((), ()),
+    (("Stable", "Reconciling"), ()),
+    (("empty",), ()),
+    ((), ("consumer",)),
+    (("assigning",), ("Classic", "streams")),
+)
+"""States and types that a list of groups is to be of."""
+
+
+class Operator(Host):
+    """Whoever administers the group: each request goes to the coordinator, and is tried a few times."""
+
+    def __init__(self, world: KafkaWorld) -> None:
+        super().__init__("operator", world.loop)
+        self._world = world
+        self._rng = world.streams.random("operator")
+        scenario = world.scenario
+        self._timeout_ms = scenario.network.request_timeout.ms
+        self._way = SimulatedTransport(
+            self,
+            world.network,
+            world.cluster.brokers,
+            first=0,
+            timeout_us=scenario.network.request_timeout.us,
+        )
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def operate(self, request: str, topics: Sequence[str], share: float) -> None:
+        """Send what a step says; the answers go to the observers."""
+        requests = self._requests(request, topics, share)
+        task = self.loop.create_task(self._send_all(requests))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    def vanish(self) -> None:
+        """The run is over."""
+        self.end()
+        self._world.network.forget(self)
+        for task in self._tasks:
+            task.cancel()
+
+    def _requests(self, request: str, topics: Sequence[str], share: float) -> list[Request]:
+        group_id = self._world.group_id
+        match request:
+            case "list":
+                states, types = self._rng.choice(_FILTERS)
+                return [ListGroupsRequest(states_filter=states, types_filter=types)]
+            case "describe":
+                groups = (group_id, "no-such-group", "")
+                return [
+                    ConsumerGroupDescribeRequest(group_ids=groups),
+                    DescribeGroupsRequest(group_ids=groups),
+                ]
+            case "offsets":
+                return [OffsetFetchRequest(group_id=group_id, partitions=None, require_stable=True)]
+            case "delete-offsets":
+                return [OffsetDeleteRequest(group_id=group_id, partitions=self._partitions(topics))]
+            case "reset-offsets":
+                offsets = {
+                    partition: OffsetAndMetadata(
+                        offset=0, metadata="back to the start"[: 4 * partition.partition]
+                    )
+                    for partition in self._partitions(topics)
+                }
+                return [OffsetCommitRequest(group_id=group_id, offsets=offsets)]
+            case "remove-members":
+                return [LeaveGroupBatchRequest(group_id=group_id, members=self._some_members(share))]
+            case _:
+                assert request == "delete-group"
+                return [DeleteGroupsRequest(group_id=group_id)]
+
+    def _partitions(self, topics: Sequence[str]) -> tuple[TopicPartition, ...]:
+        """All partitions of those topics, or of all, and one that does not exist."""
+        by_name = self._world.topics.by_name
+        known = [by_name[name] for name in topics or by_name if name in by_name]
+        found = [TopicPartition(each.name, number) for each in known for number in range(each.partitions)]
+        missing = [TopicPartition(each.name, each.partitions) for each in known[:1]]
+        return tuple(found + missing)
+
+    def _some_members(self, share: float) -> tuple[LeaveGroupRequest, ...]:
+        """Some hosts' members, static ones by their instance ids, and one that is in no group."""
+        hosts = [each for each in self._world.members.values() if each.member_id]
+        chosen = self._rng.sample(hosts, min(len(hosts), max(1, round(share * len(hosts)))))
+        group_id = self._world.group_id
+        found = []
+        for host in sorted(chosen, key=lambda each: each.name):
+            draw = self._rng.random()
+            member_id = host.member_id if host.instance_id is None or draw < 0.3 else ""
+            if host.instance_id is not None and draw > 0.85:
+                member_id = "another"
+            found.append(
+                LeaveGroupRequest(group_id=group_id, member_id=member_id, instance_id=host.instance_id)
+            )
+        return (*found, LeaveGroupRequest(group_id=group_id, member_id="nobody"))
+
+    async def _send_all(self, requests: Sequence[Request]) -> None:
+        for request in requests:
+            response: Any = None
+            for _ in range(_TRIES):
+                try:
+                    response = await self._way.send(request, self._timeout_ms)
+                    code = error_of(response)
+                except TransportError as error:
+                    response, code = error, ErrorCode.NOT_COORDINATOR
+                if not code.retriable or code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    break
+                await self._find()
+            self._world.tell("on_operation", request, response)
+
+    async def _find(self) -> None:
+        try:
+            await self._way.find_coordinator(self._world.group_id)
+        except (TransportError, ProtocolError):
+            await self.pause_us(_BACKOFF_US)

@@ -1,0 +1,1 @@
+"""Automatic mutants: change the cores one place at a time, and see which changes the checkers notice."""

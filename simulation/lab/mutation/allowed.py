@@ -1,0 +1,130 @@
+"""Changes that the protocol allows: a checker that objected to one would object to correct software.
+
+A change is told by its function and its text, which outlive the numbers of mutants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from fencepost.simulation.mutants.automatic import AutomaticMutant
+
+ALLOWED: Final[Mapping[tuple[str, str, str], str]] = {
+    (
+        "member.sac.consumer:SingleActiveConsumer.__init__",
+        "False",
+        "True",
+    ): "Whether a closed consumer may be closed again is asked of its API only; unit tests judge it.",
+    (
+        "member.sac.consumer:SingleActiveConsumer._clock",
+        "self._chosen_clock is None",
+        "self._chosen_clock is not None",
+    ): "The clock of a simulated consumer is the loop's, which is the one that it would choose itself.",
+    (
+        "coordinator.assign.java_order:string_hash",
+        "2 ** 31",
+        "2",
+    ): "The hash only decides the order in which equal tasks are dealt out; any order is allowed.",
+    (
+        "member.base.backoff:Backoff.next_ms",
+        "1 - JITTER",
+        "1",
+    ): "Only narrows the jitter; waits stay within their bounds.",
+    (
+        "member.base.backoff:Backoff.next_ms",
+        "1 + JITTER",
+        "1",
+    ): "Only narrows the jitter; waits stay within their bounds.",
+    (
+        "member.base.backoff:Backoff.next_ms",
+        "term * spread",
+        "term",
+    ): "Leaves the jitter out; waits stay within their bounds.",
+    (
+        "member.base.machine:MemberMachine.__init__",
+        "member_id or None",
+        "member_id",
+    ): "A classic OffsetFetch with an empty member id in place of none gets the same response.",
+    (
+        "member.classic.ownership:ClassicOwnership.callback_ended",
+        "True",
+        "False",
+    ): "The fetched offsets wake the application anyway.",
+    (
+        "member.consumer.machine:ConsumerMember._begin_leaving",
+        "E.CLOSE if closes else E.UNSUBSCRIBE",
+        "E.UNSUBSCRIBE if closes else E.CLOSE",
+    ): "Swaps the names of two events with the same arrows.",
+    (
+        "member.consumer.machine:ConsumerMember._left",
+        "not self.heartbeats.may_be_member",
+        "self.heartbeats.may_be_member",
+    ): "The member passes other states, and sends the same leave.",
+    (
+        "member.consumer.machine:ConsumerMember._take_target",
+        "changed and self.state is S.RECONCILING",
+        "changed or self.state is S.RECONCILING",
+    ): "Records an arrow from a state to itself, which changes nothing.",
+    (
+        "member.consumer.machine:ConsumerMember._callback_ended",
+        "result is PassResult.FINISHED",
+        "result is not PassResult.FINISHED",
+    ): "Only moves the start of the auto-commit interval.",
+    (
+        "member.consumer.machine:ConsumerMember._wants_coordinator",
+        "self.leave.pending is not None",
+        "self.leave.pending is None",
+    ): "Asks for the coordinator when it need not.",
+    (
+        "member.consumer.reconciliation:Reconciler.begin",
+        "assignment.target or ()",
+        "()",
+    ): "Acknowledges a part of the assignment before the names of the rest are known.",
+    (
+        "member.consumer.reconciliation:Reconciler.begin",
+        "auto_commit and assignment.owned",
+        "assignment.owned",
+    ): "A member with manual commits waits for a poll before it assigns.",
+    (
+        "coordinator.assign.tasks:_Process.add_to_least_loaded",
+        "1",
+        "0",
+    ): "A shortcut for a single member; the queue gives the same.",
+    (
+        "coordinator.streams.soft:StreamsSoftState._arm_session",
+        "last_ms + self._session_timeout_ms(group_id)",
+        "last_ms",
+    ): "Looks at a session early, and sets the timer again.",
+    (
+        "coordinator.streams.groups:StreamsGroups._first_target",
+        "group.group_epoch <= group.assignment_epoch",
+        "group.group_epoch < group.assignment_epoch",
+    ): "Writes a target of the same epoch again, which is the same.",
+    (
+        "coordinator.streams.groups:StreamsGroups.heartbeat",
+        "None if error.code is ErrorCode.UNKNOWN_SERVER_ERROR else error.message",
+        "error.message if error.code is ErrorCode.UNKNOWN_SERVER_ERROR else None",
+    ): "Changes the text of an error only.",
+    (
+        "coordinator.streams.heartbeat:_topology",
+        "known.epoch <= brought.epoch",
+        "known.epoch < brought.epoch",
+    ): "A group's topology epoch never changes while members use one version of their program.",
+    (
+        "coordinator.sac.coordinator:_Step._record_index",
+        "stray is None or list(stray) != groups",
+        "stray is None",
+    ): "Writes the same record again.",
+    (
+        "coordinator.sac.coordinator:_Step._record_index",
+        "list(stray) != groups",
+        "list(stray) == groups",
+    ): "Writes the same record again.",
+}
+"""The reason by function, what stood there, and what stands there instead."""
+
+
+def allowed_because(mutant: AutomaticMutant) -> str:
+    """Return why the protocol allows this change; empty if it does not."""
+    return ALLOWED.get((f"{mutant.module}:{mutant.function}", mutant.before, mutant.after), "")

@@ -1,0 +1,224 @@
+"""Judges automatic mutants: runs scenarios of the library with each, until a checker objects.
+
+First the healthy code runs, and each run notes the statements that it reaches. A mutant then runs only where
+its statement is reached, in a process of its own, since it may never come to an end.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+from collections.abc import Iterable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from types import CodeType
+from typing import Final, Literal, TypeAlias
+
+import msgspec
+
+from fencepost.simulation.kernel.loop import TooManyEvents
+from fencepost.simulation.kernel.observers import RAISED
+from fencepost.simulation.mutants.automatic import (
+    AutomaticMutant,
+    ReachedStatements,
+    function_of,
+    mutated_code,
+    with_code,
+)
+from fencepost.simulation.run import run
+from fencepost.simulation.scenarios.load import load_any
+
+RunKey: TypeAlias = tuple[str, int]
+"""A scenario of the library, and a seed."""
+
+Verdict: TypeAlias = Literal["unreached", "no-effect", "killed", "crashed", "survived"]
+"""What became of a mutant.
+
+- `unreached`: no run reaches its statement.
+- `no-effect`: every digest is that of the healthy code, and no checker objects.
+- `killed`: a checker objects.
+- `crashed`: runs end with an exception or do not end; no checker is needed to see that.
+- `survived`: digests differ, and no checker objects.
+"""
+
+_EVENTS: Final = 20
+"""A run may take so many times the events of the healthy one."""
+_MOST_EVENTS: Final = 200_000
+_SILENCE_S: Final = 20.0
+"""A run that takes longer than this does not end; healthy ones take less than a second."""
+_MEMORY: Final = 3 << 30
+_AFTER_CRASH: Final = 3
+"""After a crash so many more runs show whether a checker objects too."""
+
+
+class HealthyRun(msgspec.Struct, frozen=True, kw_only=True):
+    """A run of the code as it is."""
+
+    scenario: str
+    seed: int
+    digest: str
+    events: int
+    violations: int
+    reached: frozenset[tuple[str, int]]
+    """Modules and lines of the statements that it reached."""
+
+
+class Judgement(msgspec.Struct, frozen=True, kw_only=True):
+    """What became of one mutant."""
+
+    mutant: AutomaticMutant
+    verdict: Verdict
+    runs: int = 0
+    """How many runs it took, the last one included."""
+    changed: int = 0
+    """Runs with another digest."""
+    invariants: tuple[str, ...] = ()
+    """What the checkers reported in the run that killed it."""
+    scenario: str = ""
+    seed: int = -1
+    """The run that shows the verdict: the one that killed it, or the first that it changed."""
+    message: str = ""
+
+
+def schedule(scenarios: Sequence[str], seeds: int) -> list[RunKey]:
+    """Return all runs in their order: every scenario with seed 0, then every scenario with seed 1."""
+    return [(scenario, seed) for seed in range(seeds) for scenario in scenarios]
+
+
+def healthy_runs(keys: Sequence[RunKey]) -> list[HealthyRun]:
+    """Run the code as it is, in a process of its own: there every statement is noted from then on."""
+    with multiprocessing.get_context("fork").Pool(1) as pool:
+        return pool.apply(_noted_runs, (keys,))
+
+
+def _noted_runs(keys: Sequence[RunKey]) -> list[HealthyRun]:
+    return list(_noted(keys))
+
+
+def _noted(keys: Iterable[RunKey]) -> Iterator[HealthyRun]:
+    notes = ReachedStatements()
+    for scenario, seed in keys:
+        notes.clear()
+        result = run(load_any(scenario), seed, raises=False)
+        yield HealthyRun(
+            scenario=scenario,
+            seed=seed,
+            digest=result.digest,
+            events=result.events,
+            violations=len(result.violations),
+            reached=frozenset(notes.reached),
+        )
+
+
+def runs_for(mutant: AutomaticMutant, healthy: Sequence[HealthyRun], most: int) -> list[HealthyRun]:
+    """Return the first runs that reach the mutant's statement, at most so many."""
+    place = mutant.module, mutant.statement
+    found = []
+    for each in healthy:
+        if place in each.reached:
+            found.append(each)
+            if len(found) == most:
+                break
+    return found
+
+
+def judge(mutant: AutomaticMutant, runs: Sequence[HealthyRun], *, code: CodeType | None = None) -> Judgement:
+    """Judge a mutant by these runs, in a process of its own; `code` takes the place of the mutant's."""
+    if not runs:
+        return Judgement(mutant=mutant, verdict="unreached")
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(
+        target=_judge_and_send, args=(mutant, code or mutated_code(mutant), runs, theirs), daemon=True
+    )
+    process.start()
+    theirs.close()
+    at, how = 0, "does not end"
+    try:
+        while ours.poll(_SILENCE_S):
+            said = ours.recv()
+            if isinstance(said, Judgement):
+                return said
+            at = said
+    except EOFError:
+        how = "its process ended"
+    finally:
+        ours.close()
+        process.kill()
+        process.join()
+    return Judgement(
+        mutant=mutant,
+        verdict="crashed",
+        runs=at + 1,
+        scenario=runs[at].scenario,
+        seed=runs[at].seed,
+        message=how,
+    )
+
+
+def _judge_and_send(
+    mutant: AutomaticMutant, code: CodeType, runs: Sequence[HealthyRun], connection: Connection
+) -> None:
+    resource.setrlimit(resource.RLIMIT_DATA, (_MEMORY, _MEMORY))
+    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
+    function = function_of(mutant.module, mutant.function)
+    assert function is not None
+    with with_code(function, code):
+        connection.send(_verdict(mutant, runs, connection))
+
+
+def _verdict(mutant: AutomaticMutant, runs: Sequence[HealthyRun], connection: Connection) -> Judgement:
+    changed = 0
+    shown = -1
+    crash: tuple[int, str] | None = None
+    for index, healthy in enumerate(runs):
+        connection.send(index)
+        try:
+            limit = healthy.events * _EVENTS + _MOST_EVENTS
+            result = run(load_any(healthy.scenario), healthy.seed, max_events=limit, raises=False)
+        except TooManyEvents:
+            crash = crash or (index, "does not end")
+            continue
+        except Exception as error:  # a mutant may break whatever there is
+            crash = crash or (index, f"{type(error).__name__}: {error}")
+            continue
+        if result.digest != healthy.digest:
+            changed += 1
+            shown = index if shown < 0 else shown
+        invariants = tuple(dict.fromkeys(each.invariant for each in result.violations))
+        if by := tuple(each for each in invariants if not each.startswith(RAISED)):
+            return Judgement(
+                mutant=mutant,
+                verdict="killed",
+                runs=index + 1,
+                changed=changed,
+                invariants=by,
+                scenario=healthy.scenario,
+                seed=healthy.seed,
+                message=result.violations[0].message,
+            )
+        if invariants and crash is None:
+            crash = index, f"{invariants[0]}: {result.violations[0].message}"
+        if crash is not None and index - crash[0] >= _AFTER_CRASH:
+            break
+    if crash is not None:
+        at = runs[crash[0]]
+        return Judgement(
+            mutant=mutant,
+            verdict="crashed",
+            runs=len(runs),
+            changed=changed,
+            scenario=at.scenario,
+            seed=at.seed,
+            message=crash[1],
+        )
+    if not changed:
+        return Judgement(mutant=mutant, verdict="no-effect", runs=len(runs))
+    at = runs[shown]
+    return Judgement(
+        mutant=mutant,
+        verdict="survived",
+        runs=len(runs),
+        changed=changed,
+        scenario=at.scenario,
+        seed=at.seed,
+    )

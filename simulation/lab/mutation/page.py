@@ -1,0 +1,124 @@
+"""The mutation score as a page of the docs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from fencepost.simulation.lab.mutation.judge import Judgement
+from fencepost.simulation.lab.mutation.score import (
+    LEAST_SCORE,
+    MOST_UNREACHED,
+    CoreScore,
+    MutationReport,
+)
+
+SCORE_COLUMNS: Final = (
+    "core",
+    "mutants",
+    "judged",
+    "unreached",
+    "no effect",
+    "crashed",
+    "killed",
+    "allowed",
+    "survived",
+    "score",
+)
+
+_HEAD: Final = """# Mutation score
+
+Are the checkers awake? `fencepost mutants --automatic` changes the code of the coordinator and of the
+members in one place at a time: it negates a comparison, halves a constant, drops a statement, a record or
+an effect, swaps branches, or returns early. It plays the library's scenarios with each change, and looks
+whether a checker objects. This page is what it found; the command makes it again:
+
+```
+fencepost mutants --automatic{options} --page docs/mutation.md
+```
+
+| word | meaning |
+|---|---|
+| unreached | No run of the library reaches the changed statement. |
+| no effect | Every run has the digest of the healthy code. |
+| crashed | Runs end with an exception, or do not end. Nobody needs a checker to see that. |
+| killed | A checker objects. |
+| allowed | Digests differ, no checker objects, and the protocol allows the change. |
+| survived | Digests differ, and no checker objects although one should. |
+| score | The share of killed among killed and survived, with the 95 % interval of a sample. |
+
+Each mutant got at most {seeds} runs that reach it. A core should have a score of {least:.0%} or more, and
+at most {most:.0%} unreached.
+"""
+
+
+def score_row(score: CoreScore) -> tuple[str, ...]:
+    """Return the cells of a core or a module, in the order of `SCORE_COLUMNS`."""
+    value = (
+        "-" if score.score is None else f"{score.score:.0%} ({score.score_low:.0%} to {score.score_high:.0%})"
+    )
+    counts = (
+        score.mutants,
+        score.judged,
+        score.unreached,
+        score.no_effect,
+        score.crashed,
+        score.killed,
+        score.allowed,
+        score.survived,
+    )
+    return (score.name, *(f"{count:,}" for count in counts), value)
+
+
+def mutation_page(report: MutationReport) -> str:
+    """Return the page as Markdown."""
+    return "\n".join(_lines(report)) + "\n"
+
+
+def _lines(report: MutationReport) -> Iterator[str]:
+    judged = sum(core.judged for core in report.cores)
+    whole = sum(core.mutants for core in report.cores) == judged
+    options = "" if whole else f" --sample {max(core.judged for core in report.cores)}"
+    yield _HEAD.format(options=options, seeds=report.seeds, least=LEAST_SCORE, most=MOST_UNREACHED)
+    yield "## By core\n"
+    yield from _table(SCORE_COLUMNS, (score_row(each) for each in report.cores))
+    yield "\n## By module\n"
+    yield from _table(("module", *SCORE_COLUMNS[1:]), (score_row(each) for each in report.modules))
+    yield "\n## Survivors\n"
+    if report.survivors:
+        yield "Each is a judge that is missing, or a change that somebody should show to be allowed.\n"
+        yield from _table(("mutant", "change", "runs changed", "seen in"), map(_survivor, report.survivors))
+    else:
+        yield "None."
+    yield "\n## Allowed\n"
+    rows = ((*_survivor(each)[:2], reason) for each, reason in report.allowed)
+    yield from _table(("mutant", "change", "why"), rows)
+    yield "\n## Unreached\n"
+    names = sorted({f"{each.mutant.module}:{each.mutant.function}" for each in report.unreached})
+    yield (
+        "No scenario of the library reaches some statement of: "
+        + ", ".join(f"`{name}`" for name in names)
+        + "."
+    )
+
+
+def _survivor(each: Judgement) -> tuple[str, str, str, str]:
+    change = f"`{_cell(each.mutant.before)}` → `{_cell(each.mutant.after)}`"
+    seen = f"`{each.scenario}`, seed {each.seed}"
+    return f"`{each.mutant.name}`", change, f"{each.changed} of {each.runs}", seen
+
+
+_MOST_TEXT: Final = 90
+
+
+def _cell(text: str) -> str:
+    short = text if len(text) <= _MOST_TEXT else f"{text[: _MOST_TEXT - 2]} …"
+    return short.replace("|", "\\|").replace("`", "'")
+
+
+def _table(columns: Iterable[str], rows: Iterable[tuple[str, ...]]) -> Iterator[str]:
+    names = tuple(columns)
+    yield f"| {' | '.join(names)} |"
+    yield "|" + "---|" * len(names)
+    for row in rows:
+        yield f"| {' | '.join(row)} |"

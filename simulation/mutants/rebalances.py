@@ -1,0 +1,228 @@
+"""Slips about when: members are removed, groups rebalance, targets are made; and about what targets are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import msgspec
+
+import fencepost.coordinator.assign.registry as assignors
+import fencepost.coordinator.consumer.heartbeat as heartbeats
+from fencepost.coordinator.assign import uniform
+from fencepost.coordinator.assign.spec import Assignor
+from fencepost.coordinator.assign.uniform_mixed import _Balancer
+from fencepost.coordinator.consumer import leaving, regular_expressions
+from fencepost.coordinator.consumer.group import ConsumerGroup
+from fencepost.coordinator.consumer.member import ConsumerGroupMember
+from fencepost.coordinator.consumer.soft import ConsumerSoftState
+from fencepost.coordinator.consumer.target import replaced_id
+from fencepost.coordinator.epoch_groups import MemberContact, SoftState
+from fencepost.coordinator.protocol.ids import Partitions
+from fencepost.coordinator.protocol.records import ConsumerGroupMetadataKey, Record
+from fencepost.member.base.commits import Commit, CommitKind, Commits
+from fencepost.simulation.mutants.coordinators import CHURN
+from fencepost.simulation.mutants.mutant import NOBODY, Mutant, Original, Patch, instead_of
+
+_Function = Callable[..., Any]
+_MISSED_MS: Final = 30_000
+"""How long a coordinator that takes over has heard of nobody, as it believes."""
+
+
+def _half(original: Original, self: SoftState[Any, Any, Any], group_id: str, contact: MemberContact) -> int:
+    whole: int = original(self, group_id, contact)
+    return contact.last_ms + (whole - contact.last_ms) // 2
+
+
+def _sessions_go_on(original: _Function) -> _Function:
+    """A session counts from before the load, though nobody could be heard meanwhile."""
+
+    def rebuild(self: ConsumerSoftState, groups: Mapping[str, ConsumerGroup], now_ms: int) -> None:
+        original(self, groups, now_ms)
+        for group_id, soft in self.groups.items():
+            for member_id, contact in soft.contacts.items():
+                contact.last_ms -= _MISSED_MS
+                self._arm_session(group_id, member_id, contact)
+
+    return rebuild
+
+
+def _return_is_a_change(original: _Function) -> _Function:
+    """A static member that comes back is taken for a new one."""
+
+    def change(group: ConsumerGroup, old: Any, new: ConsumerGroupMember, *rest: Any) -> Any:
+        found = original(group, old, new, *rest)
+        returned = replaced_id(group, new) is not None
+        return msgspec.structs.replace(found, raises_epoch=True) if returned else found
+
+    return change
+
+
+def _nobody_else_hears(original: _Function) -> _Function:
+    def removal_records(*arguments: Any) -> tuple[Record, ...]:
+        records: tuple[Record, ...] = original(*arguments)
+        return tuple(record for record in records if not isinstance(record.key, ConsumerGroupMetadataKey))
+
+    return removal_records
+
+
+def _at_any_time(original: _Function) -> _Function:
+    return lambda *arguments: True
+
+
+def _silence_waits(original: _Function) -> _Function:
+    """A heartbeat that lists no partitions is a sign of life, and nothing else."""
+
+    def reconcile(member: ConsumerGroupMember, *, owned: Partitions | None, **named: Any) -> Any:
+        return member if owned is None else original(member, owned=owned, **named)
+
+    return reconcile
+
+
+def _from_scratch(original: _Function) -> _Function:
+    """Where members subscribe to different topics nobody keeps anything."""
+    return lambda spec: original(msgspec.structs.replace(spec, targets={}))
+
+
+def _nothing_is_moved(_: _Function) -> _Function:
+    """What is free is given away, and nothing is taken from those who have too much."""
+    return lambda self, topic: False
+
+
+def _with_range(change: Callable[[Assignor], Assignor]) -> Callable[[Any], Any]:
+    """The range assignor, changed."""
+
+    def replace(built_in: Mapping[str, Assignor]) -> Mapping[str, Assignor]:
+        return {**built_in, "range": change(built_in["range"])}
+
+    return replace
+
+
+def _by_member_id(original: Assignor) -> Assignor:
+    """Ranges go by the members' ids, whatever their instance ids."""
+    return lambda spec: original(msgspec.structs.replace(spec, instance_ids={}))
+
+
+_lost: dict[int, Commit] = {}
+"""Commits without an answer, by the identity of their member's queue."""
+
+
+def _lost_is_kept(original: _Function) -> _Function:
+    _lost.clear()
+
+    def failed(self: Commits, token: int, now_ms: int) -> Any:
+        if self._sent is not None:
+            _lost[id(self)] = self._sent
+        return original(self, token, now_ms)
+
+    return failed
+
+
+def _lost_is_sent_again(original: _Function) -> _Function:
+    """A commit without an answer is sent again behind the one that came after it."""
+
+    def answered(self: Commits, token: int, response: Any, now_ms: int) -> Any:
+        found = original(self, token, response, now_ms)
+        ended = found is not None and found[3]
+        if ended and (lost := _lost.pop(id(self), None)) is not None and lost is not found[0]:
+            self.make(CommitKind.AUTO, dict(lost.offsets), now_ms + _MISSED_MS, {})
+        return found
+
+    return answered
+
+
+def _new_topics_wait(original: _Function) -> _Function:
+    """A topic that came is no reason to look at expressions again: the refresh will find it."""
+    return lambda *arguments, **named: original(*arguments, **{**named, "newest_topics": 0})
+
+
+REBALANCE_MUTANTS: Final = (
+    Mutant(
+        "half-sessions",
+        NOBODY,
+        "Sessions are half as long as they should be.",
+        ("members-kept",),
+        ("coordinator-failover", "partitioned-members", "crash-and-return"),
+        (instead_of(SoftState, "_session_end_ms", _half),),
+    ),
+    Mutant(
+        "sessions-go-on",
+        NOBODY,
+        "A coordinator that takes over counts sessions from before it has loaded.",
+        ("members-kept",),
+        ("coordinator-crash-loop", "rolling-deploy"),
+        (Patch(ConsumerSoftState, "rebuild", _sessions_go_on),),
+    ),
+    Mutant(
+        "return-rebalances",
+        NOBODY,
+        "The group epoch is raised when a static member comes back, though it subscribes as before.",
+        ("epoch-caused",),
+        ("static-rolling-deploy",),
+        (Patch(heartbeats, "_change", _return_is_a_change),),
+    ),
+    Mutant(
+        "departure-raises-nothing",
+        NOBODY,
+        "The group epoch stays when a member is removed: the others do not get its partitions.",
+        ("epoch-caused",),
+        CHURN,
+        (Patch(leaving, "removal_records", _nobody_else_hears),),
+    ),
+    Mutant(
+        "targets-too-often",
+        NOBODY,
+        "Each change makes a target at once, whatever the assignment interval.",
+        ("target-due",),
+        CHURN,
+        (Patch(heartbeats, "may_assign_again", _at_any_time),),
+    ),
+    Mutant(
+        "heartbeat-moves-nobody",
+        NOBODY,
+        "A heartbeat that lists no partitions does not take its member towards the target.",
+        ("heartbeat-reconciles",),
+        CHURN,
+        (Patch(heartbeats, "reconcile", _silence_waits),),
+    ),
+    Mutant(
+        "mixed-from-scratch",
+        NOBODY,
+        "Where members subscribe to different topics the assignor does not look at the target before.",
+        ("target-sticky",),
+        ("mixed-subscriptions",),
+        (Patch(uniform, "uniform_mixed", _from_scratch),),
+    ),
+    Mutant(
+        "mixed-unbalanced",
+        NOBODY,
+        "Where members subscribe to different topics nothing is taken from those who have too much.",
+        ("target-balanced",),
+        ("mixed-subscriptions",),
+        (Patch(_Balancer, "_balance", _nothing_is_moved),),
+    ),
+    Mutant(
+        "ranges-by-member-id",
+        NOBODY,
+        "The range assignor orders static members by their member ids, which change with each restart.",
+        ("target-balanced",),
+        ("range-assignor",),
+        (Patch(assignors, "BUILT_IN", _with_range(_by_member_id)),),
+    ),
+    Mutant(
+        "retry-overtakes",
+        NOBODY,
+        "A commit that got no answer is sent again behind the one that came after it.",
+        ("offsets-advance",),
+        ("manual-commits", "rolling-deploy", "lossy-network"),
+        (Patch(Commits, "failed", _lost_is_kept), Patch(Commits, "answered", _lost_is_sent_again)),
+    ),
+    Mutant(
+        "new-topics-wait",
+        NOBODY,
+        "A topic that an expression matches is not found before the next refresh.",
+        ("expressions-resolved",),
+        ("regex-subscriptions",),
+        (Patch(regular_expressions, "to_resolve", _new_topics_wait),),
+    ),
+)

@@ -1,0 +1,252 @@
+"""Bugs of a coordinator of streams groups (KIP-1071): some that Kafka had, some that it has not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+import msgspec
+
+from fencepost.coordinator.assign.tasks import TaskMember, _Assignment
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
+from fencepost.coordinator.protocol.ids import JOIN_EPOCH
+from fencepost.coordinator.protocol.streams import NO_TASKS, Tasks
+from fencepost.coordinator.streams import groups, heartbeat, offset_fencing, target
+from fencepost.coordinator.streams.owners import TaskOwners
+from fencepost.coordinator.streams.soft import StreamsSoftState
+from fencepost.simulation.mutants.mutant import NOBODY, Mutant, Patch
+
+_Method = Callable[..., Any]
+
+FAILURES: Final = ("streams-failures",)
+STANDBY: Final = ("streams-standby-tasks",)
+
+
+def _nobody_has_it(_: _Method) -> _Method:
+    def active(self: TaskOwners, subtopology: str, partition: int) -> str | None:
+        return None
+
+    return active
+
+
+def _silence_confirms(original: _Method) -> _Method:
+    def reconcile(member: Any, *, owned: Tasks | None, **others: Any) -> Any:
+        return original(member, owned=NO_TASKS if owned is None else owned, **others)
+
+    return reconcile
+
+
+def _nobody_is_told(original: _Method) -> _Method:
+    """A member goes, and the group's epoch stays."""
+
+    def removal_records(group: Any, member_ids: Any) -> Any:
+        return original(group, member_ids)[:-1]
+
+    return removal_records
+
+
+def _one_task_left_out(original: _Method) -> _Method:
+    def sticky(spec: Any) -> Any:
+        found = dict(original(spec))
+        member_id = max(found)
+        active = {one: numbers[:-1] for one, numbers in found[member_id].active.items() if numbers[:-1]}
+        found[member_id] = Tasks(active, found[member_id].standby)
+        return found
+
+    return sticky
+
+
+def _no_memory(_: _Method) -> _Method:
+    def made(process_id: str, tasks: Tasks) -> TaskMember:
+        return TaskMember(process_id)
+
+    return made
+
+
+def _full_member_drops_it(original: _Method) -> _Method:
+    """A standby task whose member has no room any more counts as given."""
+
+    def stands_by_again(self: Any, task: Any) -> bool:
+        return bool(original(self, task)) or bool(self._stood_by.get(task))
+
+    return stands_by_again
+
+
+def _creates_nothing(_: _Method) -> _Method:
+    def effects(group_id: str, configured: Any) -> tuple[()]:
+        return ()
+
+    return effects
+
+
+def _rejoin_is_fenced(original: _Method) -> _Method:
+    def member(group: Any, request: Any, around: Any) -> Any:
+        if request.member_epoch == JOIN_EPOCH and request.member_id in group.members:
+            raise ProtocolError(ErrorCode.FENCED_MEMBER_EPOCH, "The member epoch is smaller than known.")
+        return original(group, request, around)
+
+    return member
+
+
+def _tasks_only_on_joining(original: _Method) -> _Method:
+    def reply(step: Any, request: Any, *others: Any, **named: Any) -> Any:
+        made = original(step, request, *others, **named)
+        return made if request.member_epoch == JOIN_EPOCH else msgspec.structs.replace(made, tasks=None)
+
+    return reply
+
+
+def _hears_nobody(_: _Method) -> _Method:
+    def heard(self: StreamsSoftState, group_id: str, member_id: str, now_ms: int) -> bool:
+        return True
+
+    return heard
+
+
+def _waits_for_nobody(_: _Method) -> _Method:
+    def waits_for_members(self: StreamsSoftState, group_id: str) -> bool:
+        return False
+
+    return waits_for_members
+
+
+def _remembers_the_gone(original: _Method) -> _Method:
+    def forget(self: StreamsSoftState, group_id: str, soft: Any, member_id: str) -> None:
+        original(self, group_id, soft, member_id)
+        soft.last_heard_ms[member_id] = self.now_ms
+
+    return forget
+
+
+def _anybody_commits(_: _Method) -> _Method:
+    def check_commit(group: Any, image: Any, request: Any) -> None: ...
+
+    return check_commit
+
+
+def _map_is_told_once(original: _Method) -> _Method:
+    """The map of endpoints comes with a member's own tasks, and not when others' change."""
+
+    def reply(step: Any, request: Any, *others: Any, **named: Any) -> Any:
+        made = original(step, request, *others, **named)
+        if made.tasks is None:
+            made = msgspec.structs.replace(made, partitions_by_endpoint=None)
+        return made
+
+    return reply
+
+
+STREAMS_GROUP_MUTANTS: Final = (
+    Mutant(
+        "task-given-too-soon",
+        "KIP-1071, Reconciliation",
+        "An active task is given to a member before another one has let it go.",
+        ("streams-one-owner",),
+        FAILURES,
+        (Patch(TaskOwners, "active", _nobody_has_it),),
+    ),
+    Mutant(
+        "silence-confirms",
+        "KIP-1071, Reconciliation",
+        "A heartbeat that lists no tasks counts as one of a member that owns none.",
+        ("streams-reconciles",),
+        FAILURES,
+        (Patch(heartbeat, "reconcile", _silence_confirms),),
+    ),
+    Mutant(
+        "end-without-rebalance",
+        NOBODY,
+        "A member of a streams group goes, and the group's epoch stays.",
+        ("streams-epochs",),
+        FAILURES,
+        (Patch(groups, "removal_records", _nobody_is_told),),
+    ),
+    Mutant(
+        "task-left-out",
+        NOBODY,
+        "The target of one member misses its last task, which nobody has then.",
+        ("streams-target",),
+        FAILURES,
+        (Patch(target, "sticky", _one_task_left_out),),
+    ),
+    Mutant(
+        "assignor-without-memory",
+        NOBODY,
+        "The assignor of tasks does not know who had them.",
+        ("streams-sticky",),
+        FAILURES,
+        (Patch(target, "TaskMember", _no_memory),),
+    ),
+    Mutant(
+        "standby-dropped",
+        "KAFKA-20899",
+        "A standby task whose member has no room any more is given to nobody.",
+        ("streams-standby",),
+        STANDBY,
+        (Patch(_Assignment, "_stands_by_again", _full_member_drops_it),),
+    ),
+    Mutant(
+        "internal-topics-not-created",
+        "KIP-1071, Topology Configuration",
+        "Nobody creates the changelogs that a topology needs.",
+        ("streams-topics",),
+        ("streams-global-thread",),
+        (Patch(heartbeat, "_effects", _creates_nothing),),
+    ),
+    Mutant(
+        "streams-rejoin-fenced",
+        "KAFKA-19233",
+        "A member that joins again, since the answer to its join was lost, is fenced.",
+        ("streams-answers",),
+        ("streams-shutdown", "streams-failures"),
+        (Patch(heartbeat, "_member", _rejoin_is_fenced),),
+    ),
+    Mutant(
+        "tasks-only-on-joining",
+        NOBODY,
+        "Replies name tasks to members that join, and to no others.",
+        ("streams-replies",),
+        FAILURES,
+        (Patch(heartbeat, "_reply", _tasks_only_on_joining),),
+    ),
+    Mutant(
+        "heartbeats-unheard",
+        NOBODY,
+        "A session ends although its member sends heartbeats.",
+        ("streams-sessions",),
+        FAILURES,
+        (Patch(StreamsSoftState, "heard", _hears_nobody),),
+    ),
+    Mutant(
+        "first-joiner-takes-all",
+        "KAFKA-19829",
+        "The first member of a group gets all tasks at once, before others have joined.",
+        ("streams-delays",),
+        FAILURES,
+        (Patch(StreamsSoftState, "waits_for_members", _waits_for_nobody),),
+    ),
+    Mutant(
+        "gone-members-remembered",
+        NOBODY,
+        "When members were heard is kept although they have left the group.",
+        ("streams-bookkeeping",),
+        FAILURES,
+        (Patch(StreamsSoftState, "_forget", _remembers_the_gone),),
+    ),
+    Mutant(
+        "tasks-committed-by-anybody",
+        "KIP-1251",
+        "Members that were fenced, or whose tasks others have, commit all the same.",
+        ("streams-commits",),
+        ("streams-standby-tasks", "streams-frozen-clients"),
+        (Patch(offset_fencing, "check_commit", _anybody_commits),),
+    ),
+    Mutant(
+        "endpoints-told-once",
+        "KIP-1071, Interactive Queries",
+        "A member is not told what other processes have when their tasks change.",
+        ("streams-endpoints",),
+        STANDBY,
+        (Patch(heartbeat, "_reply", _map_is_told_once),),
+    ),
+)

@@ -1,0 +1,220 @@
+"""What a target of a streams group must be like: all tasks, balanced, and as little moved as can be."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from typing import NamedTuple
+
+from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.coordinator.protocol.streams import NO_TASKS, StatusCode, TaskIds, Tasks, Topology
+from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.streams.member import StreamsGroupMember
+from fencepost.simulation.checkers.base import Finding
+
+Task = tuple[str, int]
+
+
+class ExpectedTopics(NamedTuple):
+    """What a topology's topics are like, as far as the topologies of scenarios go: sources and changelogs."""
+
+    tasks: Mapping[str, int]
+    """The number of tasks of each subtopology; none where its topics are missing."""
+    stateful: frozenset[str]
+    missing: frozenset[tuple[str, int]]
+    """Internal topics that have to be created, with their partitions."""
+    problem: StatusCode | None
+
+
+def expected_topics(topology: Topology, image: TopicsImage) -> ExpectedTopics:
+    """Return what follows from the topics that there are: a task for each partition of the largest source."""
+    tasks: dict[str, int] = {}
+    missing: set[tuple[str, int]] = set()
+    problem: StatusCode | None = None
+    for one in topology.subtopologies:
+        sources = [image.by_name.get(name) for name in one.source_topics]
+        if None in sources:
+            return ExpectedTopics({}, frozenset(), frozenset(), StatusCode.MISSING_SOURCE_TOPICS)
+        count = tasks[one.subtopology_id] = max((each.partitions for each in sources if each), default=0)
+        for changelog in one.state_changelog_topics:
+            found = image.by_name.get(changelog.name)
+            if found is None:
+                missing.add((changelog.name, count))
+                problem = problem or StatusCode.MISSING_INTERNAL_TOPICS
+            elif found.partitions != count:
+                problem = StatusCode.INCORRECTLY_PARTITIONED_TOPICS
+    stateful = frozenset(one.subtopology_id for one in topology.subtopologies if one.state_changelog_topics)
+    if problem is StatusCode.INCORRECTLY_PARTITIONED_TOPICS:
+        missing.clear()
+    return ExpectedTopics(tasks, stateful, frozenset(missing), problem)
+
+
+class TargetInput(NamedTuple):
+    """What a target was computed of, and the target."""
+
+    members: Mapping[MemberId, StreamsGroupMember]
+    before: Mapping[MemberId, Tasks]
+    old_members: Mapping[MemberId, StreamsGroupMember]
+    after: Mapping[MemberId, Tasks]
+    topics: ExpectedTopics
+    standbys: int
+
+
+def each(tasks: TaskIds) -> list[Task]:
+    """Return the tasks one by one."""
+    return [(one, number) for one, numbers in tasks.items() for number in numbers]
+
+
+def targets(given: TargetInput) -> Iterator[Finding]:
+    """Yield what is wrong with a new target."""
+    after = {one: given.after.get(one, NO_TASKS) for one in given.members}
+    strangers = [one for one, tasks in given.after.items() if one not in given.members and tasks]
+    if strangers:
+        yield "streams-target", f"{', '.join(strangers)} have a target, and are no members"
+    if any(tasks.warmup for tasks in after.values()):
+        yield "streams-target", "there are warm-up tasks, and nobody can have any yet"
+    if given.topics.problem is not None:
+        if any(after.values()):
+            yield "streams-target", "members have tasks although topics are missing"
+        return
+    yield from _complete(given, after)
+    yield from _balanced(given, after)
+    yield from _sticky(given, after)
+    yield from _standbys(given, after)
+
+
+def _all(given: TargetInput) -> set[Task]:
+    return {(one, number) for one, count in given.topics.tasks.items() for number in range(count)}
+
+
+def _complete(given: TargetInput, after: Mapping[MemberId, Tasks]) -> Iterator[Finding]:
+    count = Counter(task for tasks in after.values() for task in each(tasks.active))
+    wrong = sorted(task for task in _all(given) | count.keys() if count[task] != (task in _all(given)))
+    if wrong:
+        yield "streams-target", f"tasks {wrong[:6]} are active not exactly once"
+
+
+def _balanced(given: TargetInput, after: Mapping[MemberId, Tasks]) -> Iterator[Finding]:
+    """No member has more than its share of active tasks, and no process more than its members' share."""
+    most = -(-len(_all(given)) // len(after))
+    for member_id, tasks in after.items():
+        if len(each(tasks.active)) > most:
+            yield (
+                "streams-target",
+                f"{member_id} has {len(each(tasks.active))} active tasks, its share is {most}",
+            )
+
+
+def _sticky(given: TargetInput, after: Mapping[MemberId, Tasks]) -> Iterator[Finding]:
+    """A member keeps all of its tasks that are no more than each has; nothing moves where nothing changed."""
+    tasks = _all(given)
+    least = len(tasks) // len(after)
+    for member_id, now in after.items():
+        before = given.before.get(member_id, NO_TASKS)
+        had = [task for task in each(before.active) if task in tasks]
+        taken = set(had) - set(each(now.active))
+        if len(had) <= least and taken:
+            yield "streams-sticky", f"{member_id} had {len(had)} tasks, and loses {sorted(taken)[:6]}"
+        elif len(had) - len(taken) < min(len(had), least):
+            yield "streams-sticky", f"{member_id} keeps {len(had) - len(taken)} of {len(had)} tasks"
+    same = given.old_members.keys() == given.members.keys() and all(
+        given.old_members[one].process_id == member.process_id for one, member in given.members.items()
+    )
+    held = Counter(task for one in given.before.values() for task in each(one.active))
+    if same and held.keys() == tasks and given.before.keys() == given.members.keys():
+        sizes = [len(each(one.active)) for one in given.before.values()]
+        if max(sizes) - min(sizes) <= 1 and any(
+            given.before[one].active != now.active for one, now in after.items()
+        ):
+            yield "streams-sticky", "tasks move in a balanced group whose members are the same"
+
+
+def _standbys(given: TargetInput, after: Mapping[MemberId, Tasks]) -> Iterator[Finding]:
+    """Each task with state stands by in as many other processes as there shall be, if there are so many."""
+    active: dict[Task, set[str]] = {}
+    standby: dict[Task, list[str]] = {}
+    for member_id, tasks in after.items():
+        process = given.members[member_id].process_id
+        for task in each(tasks.active):
+            active.setdefault(task, set()).add(process)
+        for task in each(tasks.standby):
+            standby.setdefault(task, []).append(process)
+    processes = {member.process_id for member in given.members.values()}
+    wanted = min(given.standbys, len(processes) - 1)
+    for task in sorted(_all(given) | standby.keys()):
+        found = standby.get(task, [])
+        right = wanted if task[0] in given.topics.stateful else 0
+        if len(found) != right:
+            yield "streams-standby", f"{len(found)} stand by for {task}, expected {right}"
+        elif len(set(found)) != len(found) or active.get(task, set()) & set(found):
+            yield "streams-standby", f"a process has {task} twice"
+    yield from _standbys_spread(given, after, wanted)
+    yield from _standbys_sticky(given, after, standby)
+
+
+def _standbys_spread(given: TargetInput, after: Mapping[MemberId, Tasks], wanted: int) -> Iterator[Finding]:
+    """Processes have as many tasks as they have members, give or take what could not be placed otherwise."""
+    if not wanted or not given.topics.stateful:
+        return
+    loads: Counter[str] = Counter()
+    sizes: Counter[str] = Counter()
+    for member_id, tasks in after.items():
+        process = given.members[member_id].process_id
+        loads[process] += len(each(tasks.active)) + len(each(tasks.standby))
+        sizes[process] += 1
+    shares = {process: loads[process] / sizes[process] for process in sizes}
+    mean = sum(loads.values()) / sum(sizes.values())
+    if len(shares) > wanted + 1:
+        for process, share in shares.items():
+            if share > 2 * mean + 1:
+                yield (
+                    "streams-standby",
+                    f"{process} has {share:.1f} tasks a member, on average it is {mean:.1f}",
+                )
+
+
+def standbys_kept(given: TargetInput) -> tuple[int, int]:
+    """Return how many standby tasks stayed in their processes, and how many could have.
+
+    Of targets before and after which at most one member differs: a single one may well move many.
+    """
+    if len(given.old_members.keys() ^ given.members.keys()) > 1:
+        return 0, 0
+    standby = {
+        (task, given.members[member_id].process_id)
+        for member_id in given.members
+        for task in each(given.after.get(member_id, NO_TASKS).standby)
+    }
+    active = {
+        (task, given.members[member_id].process_id)
+        for member_id in given.members
+        for task in each(given.after.get(member_id, NO_TASKS).active)
+    }
+    processes = {member.process_id for member in given.members.values()}
+    had = {
+        (task, member.process_id)
+        for member_id, member in given.old_members.items()
+        if member.process_id in processes
+        for task in each(given.before.get(member_id, NO_TASKS).standby)
+    }
+    could = had - active
+    return len(could & standby), len(could)
+
+
+def _standbys_sticky(
+    given: TargetInput, after: Mapping[MemberId, Tasks], standby: Mapping[Task, list[str]]
+) -> Iterator[Finding]:
+    """Where nothing changed at all nobody begins to restore a store that another one has."""
+    same = given.old_members.keys() == given.members.keys() == given.before.keys() and all(
+        given.old_members[one].process_id == member.process_id for one, member in given.members.items()
+    )
+    if not same or any(given.before[one].active != now.active for one, now in after.items()):
+        return
+    had: dict[Task, list[str]] = {}
+    for member_id, tasks in given.before.items():
+        for task in each(tasks.standby):
+            had.setdefault(task, []).append(given.members[member_id].process_id)
+    if {task: sorted(found) for task, found in had.items()} != {
+        task: sorted(found) for task, found in standby.items()
+    } and sum(map(len, had.values())) == sum(map(len, standby.values())):
+        yield "streams-sticky", "standby tasks move in a group whose members are the same"

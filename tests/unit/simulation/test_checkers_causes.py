@@ -1,0 +1,229 @@
+"""Epochs, targets and reconciliations: each for a reason, and each in time."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from fencepost.coordinator.protocol.outcome import (
+    DeadlineReached,
+    Outcome,
+    RebalanceRequested,
+    RegularExpressionsResolved,
+    TopicsChanged,
+)
+from fencepost.coordinator.protocol.topics import Topic, TopicsImage
+from tests.unit.simulation.test_checkers_sessions import REBALANCE_MS, Judged
+
+X = "X" * 22
+GROWN = TopicsImage.of([Topic(topic_id=X, name="x", partitions=4)])
+
+
+@pytest.fixture
+def group():
+    """A and B, static as a and b; A has yet to release."""
+    it = Judged()
+    it.join("A", instance_id="a")
+    it.at(1_000).join("B", instance_id="b")
+    assert it.found == set()
+    return it
+
+
+def epoch_of(group):
+    return group.live.groups["g"].group_epoch
+
+
+def epoch(group, number):
+    digest = group.live.groups["g"].metadata_hash
+    return r.Record(r.ConsumerGroupMetadataKey("g"), r.ConsumerGroupMetadataValue(number, digest))
+
+
+def says(group, member_id, **fields):
+    """A heartbeat that changes a member."""
+    member = group.live.groups["g"].members[member_id]
+    return r.Record(
+        r.ConsumerGroupMemberMetadataKey("g", member_id),
+        msgspec.structs.replace(member.metadata_record("g").value, **fields),
+    )
+
+
+def heartbeat(member_id, member_epoch=2, owned=None):
+    return ConsumerGroupHeartbeatRequest(
+        group_id="g", member_id=member_id, member_epoch=member_epoch, topic_partitions=owned, api_version=1
+    )
+
+
+# -- the group epoch
+
+
+@pytest.mark.parametrize("by", [1, 2])
+def test_an_epoch_that_is_raised_for_nothing_is_flagged(group, by):
+    group.take(DeadlineReached(), Outcome(records=(epoch(group, epoch_of(group) + by),)))
+    assert group.found == {"epoch-caused"}
+
+
+def test_a_change_that_raises_nothing_is_flagged(group):
+    group.take(heartbeat("A"), Outcome(records=(says(group, "A", subscribed_topic_names=("y",)),)))
+    assert group.found == {"epoch-caused"}
+
+
+def test_a_change_that_raises_the_epoch_twice_is_flagged(group):
+    changed = says(group, "A", subscribed_topic_names=("y",))
+    group.take(heartbeat("A"), Outcome(records=(changed, epoch(group, epoch_of(group) + 2))))
+    assert group.found == {"epoch-caused"}
+
+
+@pytest.mark.parametrize("fields", [{"rack_id": "r"}, {"rebalance_timeout_ms": 1}, {"client_id": "c"}])
+def test_what_targets_do_not_depend_on_is_no_cause(group, fields):
+    changed = says(group, "A", **fields)
+    group.take(heartbeat("A"), Outcome(records=(changed,)))
+    assert group.found == set()
+    group.take(heartbeat("A"), Outcome(records=(changed, epoch(group, epoch_of(group) + 1))))
+    assert group.found == {"epoch-caused"}
+
+
+def test_a_static_member_that_comes_back_as_it_was_is_no_cause(group):
+    before = epoch_of(group)
+    group.heartbeat("B", member_epoch=-2, instance_id="b")
+    request = ConsumerGroupHeartbeatRequest(
+        group_id="g",
+        member_id="C",
+        instance_id="b",
+        member_epoch=0,
+        rebalance_timeout_ms=REBALANCE_MS,
+        subscribed_topic_names=("x",),
+        topic_partitions={},
+        api_version=1,
+    )
+    outcome = group.live.handle(request, group.now_ms)
+    group.take(request, outcome)
+    assert (epoch_of(group), group.found) == (before, set())
+    group.take(request, Outcome(records=(epoch(group, before + 1),)))
+    assert group.found == {"epoch-caused"}
+
+
+def test_topics_and_requests_are_causes(group):
+    before = epoch_of(group)
+    group.step(TopicsChanged(image=GROWN))
+    group.at(2_000).heartbeat("A")
+    group.step(RebalanceRequested(group_id="g"))
+    assert (epoch_of(group), group.found) == (before + 2, set())
+
+
+def test_a_rebalance_that_was_asked_for_has_to_come(group):
+    group.take(RebalanceRequested(group_id="g"), Outcome(records=(says(group, "A"),)))
+    assert group.found == {"epoch-caused"}
+
+
+def test_an_expression_that_matches_something_else_is_a_cause(group):
+    group.at(2_000).step(
+        ConsumerGroupHeartbeatRequest(
+            group_id="g",
+            member_id="A",
+            instance_id="a",
+            member_epoch=group.live.groups["g"].members["A"].member_epoch,
+            subscribed_topic_names=(),
+            subscribed_topic_regex="x",
+            api_version=1,
+        )
+    )
+    answer = RegularExpressionsResolved(group_id="g", topics={"x": ("x",)}, image_version=1)
+    outcome = group.live.handle(answer, group.now_ms)
+    group.take(answer, outcome)
+    assert group.found == set()
+    again = msgspec.structs.replace(outcome.records[0].value, topics=())
+    group.take(answer, Outcome(records=(msgspec.structs.replace(outcome.records[0], value=again),)))
+    assert "epoch-caused" in group.found
+
+
+# -- targets
+
+
+def target(epoch_, dated_ms):
+    key = r.ConsumerGroupTargetAssignmentMetadataKey("g")
+    return r.Record(key, r.ConsumerGroupTargetAssignmentMetadataValue(epoch_, dated_ms))
+
+
+class Slow(Judged):
+    """A group with an assignment interval."""
+
+    config = GroupCoordinatorConfig(group_consumer_assignment_interval_ms=5_000)
+
+
+@pytest.fixture
+def slow():
+    """A and B; the target of B's epoch waits for the interval to pass."""
+    it = Slow()
+    it.at(1_000).join("A")
+    it.at(2_000).join("B")
+    known = it.live.groups["g"]
+    assert (known.group_epoch, known.assignment_epoch, it.found) == (3, 2, set())
+    return it
+
+
+def test_a_target_after_the_interval_is_right(slow):
+    slow.at(6_000).heartbeat("A")
+    assert (slow.live.groups["g"].assignment_epoch, slow.found) == (3, set())
+
+
+@pytest.mark.parametrize(
+    ("now_ms", "epoch_", "dated_ms"), [(5_999, 3, 5_999), (6_000, 3, 5_000), (6_000, 2, 6_000)]
+)
+def test_a_target_that_is_early_or_old_is_flagged(slow, now_ms, epoch_, dated_ms):
+    slow.at(now_ms).take(DeadlineReached(), Outcome(records=(target(epoch_, dated_ms),)))
+    assert "target-due" in slow.found
+
+
+@pytest.mark.parametrize(("now_ms", "found"), [(5_999, set()), (6_000, {"target-due"})])
+def test_a_heartbeat_that_makes_no_target_that_is_due_is_flagged(slow, now_ms, found):
+    reply = ConsumerGroupHeartbeatResponse(member_id="A", member_epoch=2, heartbeat_interval_ms=5_000)
+    slow.at(now_ms).take(heartbeat("A"), Outcome(reply=reply))
+    assert slow.found == found
+
+
+# -- members
+
+
+def test_a_heartbeat_that_leaves_its_member_behind_is_flagged(group):
+    reply = ConsumerGroupHeartbeatResponse(member_id="A", member_epoch=2, heartbeat_interval_ms=5_000)
+    group.take(heartbeat("A"), Outcome(reply=reply))
+    assert group.found == {"heartbeat-reconciles"}
+
+
+def test_a_release_that_is_not_taken_is_flagged(group):
+    group.heartbeat("A", {X: (0, 1)})
+    member = group.live.groups["g"].members["A"]
+    assert member.pending_revocation == {X: (1,)}
+    reply = ConsumerGroupHeartbeatResponse(member_id="A", member_epoch=2, heartbeat_interval_ms=5_000)
+    group.take(heartbeat("A", owned={X: (0, 1)}), Outcome(reply=reply))
+    assert group.found == set()
+    group.take(heartbeat("A", owned={X: (0,)}), Outcome(reply=reply))
+    assert group.found == {"heartbeat-reconciles"}
+
+
+def test_a_free_partition_that_is_not_given_is_flagged(group):
+    reply = ConsumerGroupHeartbeatResponse(member_id="B", member_epoch=3, heartbeat_interval_ms=5_000)
+    group.take(heartbeat("B", 3), Outcome(reply=reply))
+    assert group.found == set()
+    group.heartbeat("A", {X: (0, 1)})
+    group.heartbeat("A", {X: (0,)})
+    assert group.found == set()
+    group.take(heartbeat("B", 3), Outcome(reply=reply))
+    assert group.found == {"heartbeat-reconciles"}
+
+
+def test_a_topic_that_was_just_dropped_is_not_kept(group):
+    group.heartbeat("A", {X: (0, 1)})
+    group.heartbeat("A", {X: (0,)})
+    assert group.found == set()
+    reply = ConsumerGroupHeartbeatResponse(member_id="A", member_epoch=3, heartbeat_interval_ms=5_000)
+    dropped = says(group, "A", subscribed_topic_names=())
+    outcome = Outcome(records=(dropped, epoch(group, epoch_of(group) + 1)), reply=reply)
+    group.take(heartbeat("A", 3), outcome)
+    assert "heartbeat-reconciles" in group.found

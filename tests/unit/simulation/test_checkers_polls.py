@@ -1,0 +1,331 @@
+"""Hand-made histories of polls, leaves and retries, good ones and bad ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol.consumer import (
+    ConsumerGroupHeartbeatRequest,
+    ConsumerGroupHeartbeatResponse,
+)
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.offsets import (
+    OffsetAndMetadata,
+    OffsetCommitRequest,
+    OffsetCommitResponse,
+)
+from fencepost.coordinator.protocol.outcome import DeadlineReached, Outcome
+from fencepost.member.base.transport import RequestTimedOut
+from fencepost.simulation.checkers.leaving import Leaving
+from fencepost.simulation.checkers.polls import PollConsequences
+from fencepost.simulation.checkers.records import Records
+from fencepost.simulation.checkers.retries import Retries
+from tests.unit.simulation.member_worlds import world_of_members
+
+SECOND = 1_000_000
+P0, P1 = (TopicPartition("x", number) for number in range(2))
+STEADY = DeadlineReached()
+
+
+def attached(checker: Any, **fields: Any) -> Any:
+    """A checker with what it has found; `m` has started."""
+    checker.found = []
+    checker.attach(world_of_members(**fields), lambda invariant, message: checker.found.append(invariant))
+    checker.on_member_host("m", "start", 0)
+    return checker
+
+
+def heartbeat(epoch: int, **fields: Any) -> ConsumerGroupHeartbeatRequest:
+    return ConsumerGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=epoch, **fields)
+
+
+def answered(checker: Any, request: Any, response: Any, at_s: float) -> None:
+    at_us = round(at_s * SECOND)
+    checker.takes_request("m", request, at_us)
+    checker.takes_response("m", request, response, at_us)
+
+
+def moves(checker: Any, event: str, source: str, target: str, at_s: float) -> None:
+    checker.on_member_state("m", event, source, target, round(at_s * SECOND))
+
+
+# -- the time between polls --------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def polls() -> Any:
+    """A member that is STABLE, owns P0 and P1, and may be out of poll for 40 s; in a poll since 2 s."""
+    records = attached(Records())
+    checker = attached(PollConsequences(records))
+    checker.records = records
+    moves(checker, "subscribed", "UNSUBSCRIBED", "JOINING", 0)
+    checker.takes_request("m", heartbeat(0, rebalance_timeout_ms=40_000), 0)
+    moves(checker, "target received", "JOINING", "RECONCILING", 0)
+    checker.on_callback("m", "assigned", "begin", (P0, P1), SECOND)
+    checker.on_callback("m", "assigned", "end", (P0, P1), SECOND)
+    moves(checker, "acknowledged", "ACKNOWLEDGING", "STABLE", 1)
+    checker.on_poll("m", "begin", 2 * SECOND)
+    return checker
+
+
+@pytest.mark.parametrize(("at_s", "broken"), [(42, ["poll-timeouts"]), (43, []), (44, [])])
+def test_a_member_leaves_for_want_of_polls_not_before_its_time(polls, at_s, broken):
+    polls.on_poll("m", "end", 3 * SECOND)
+    moves(polls, "poll timed out", "STABLE", "PREPARE_LEAVING", at_s)
+    assert polls.found == broken
+
+
+def test_a_member_whose_application_polls_does_not_leave_for_want_of_polls(polls):
+    moves(polls, "poll timed out", "STABLE", "PREPARE_LEAVING", 60)
+    assert polls.found == ["poll-timeouts"]
+
+
+@pytest.mark.parametrize("excused", [False, True], ids=["busy", "frozen"])
+def test_a_member_that_stays_without_polls_is_flagged(polls, excused):
+    polls.on_poll("m", "end", 3 * SECOND)
+    if excused:
+        polls.on_member_host("m", "freeze", 4 * SECOND)
+    polls.takes_request("m", heartbeat(1), 43 * SECOND)
+    assert polls.found == []
+    polls.on_poll("m", "begin", 44 * SECOND)
+    assert polls.found == ([] if excused else ["poll-timeouts"])
+
+
+# -- automatic commits -------------------------------------------------------------------------------------
+
+
+def batch(polls: Any, first: int, at_s: float) -> None:
+    """A poll that ends with ten records of P0, which are processed, and the begin of the next poll."""
+    at_us = round(at_s * SECOND)
+    polls.on_poll("m", "end", at_us)
+    polls.records.on_records_delivered("m", P0, first, first + 10, at_us)
+    polls.records.on_records_processed("m", P0, first, first + 10, at_us + 1_000)
+    polls.on_poll("m", "begin", at_us + 2_000)
+
+
+def commit(polls: Any, offset: int, response: Any, at_s: float) -> None:
+    request = OffsetCommitRequest(group_id="g", offsets={P0: OffsetAndMetadata(offset=offset)})
+    polls.takes_request("m", request, round(at_s * SECOND))
+    polls.on_commit("m", request, response, round(at_s * SECOND))
+
+
+OK = OffsetCommitResponse(errors={P0: ErrorCode.NONE})
+
+
+def test_what_is_processed_is_committed_an_interval_later(polls):
+    batch(polls, 0, 3)
+    batch(polls, 10, 7)
+    commit(polls, 10, OK, 8.1)
+    batch(polls, 20, 12)
+    assert polls.found == []
+    for number, at_s in enumerate((17, 18, 23)):
+        batch(polls, 30 + 10 * number, at_s)
+    assert polls.found == []
+    batch(polls, 60, 24)
+    assert polls.found == ["commits-go-on"]
+
+
+def test_commits_go_on_after_one_that_failed(polls):
+    batch(polls, 0, 3)
+    commit(polls, 10, RequestTimedOut("late"), 8.1)
+    batch(polls, 10, 12)
+    assert polls.found == []
+    for number, at_s in enumerate((14, 15, 20, 21)):
+        batch(polls, 20 + 10 * number, at_s)
+    assert polls.found == ["commits-go-on"]
+
+
+def test_who_looks_for_the_coordinator_commits_nothing(polls):
+    batch(polls, 0, 3)
+    polls.on_member_search("m", 4 * SECOND)
+    batch(polls, 10, 20)
+    batch(polls, 20, 21)
+    assert polls.found == []
+
+
+# -- what is owned is read, and what is wanted is taken ------------------------------------------------------
+
+
+def look(polls: Any, at_s: int) -> None:
+    polls.on_coordinator_step("b", STEADY, Outcome(), at_s * SECOND)
+
+
+@pytest.mark.parametrize("grows", [False, True])
+def test_records_that_are_there_reach_an_application_that_polls(polls, grows):
+    ends = polls.world.log_ends
+    ends.update({P0: 5, P1: 5})
+    polls.on_member_host("m", "thaw", 3 * SECOND)
+    for at_s in (35, 66):
+        look(polls, at_s)
+        ends[P0] += 5
+        ends[P1] += 5 * grows
+    polls.records.on_records_delivered("m", P0, 5, 10, 80 * SECOND)
+    look(polls, 97)
+    assert polls.found == (["partitions-read"] if grows else [])
+
+
+def test_a_frozen_application_is_handed_nothing(polls):
+    polls.world.members["m"].status = "frozen"
+    polls.on_member_host("m", "thaw", 3 * SECOND)
+    for at_s in (35, 66, 97):
+        look(polls, at_s)
+        polls.world.log_ends[P0] = at_s
+    assert polls.found == []
+
+
+@pytest.mark.parametrize("calls_back", [False, True])
+def test_a_member_goes_on_towards_its_target(polls, calls_back):
+    moves(polls, "target received", "STABLE", "RECONCILING", 3)
+    if calls_back:
+        polls.on_callback("m", "revoked", "begin", (P1,), 3 * SECOND)
+    look(polls, 33)
+    assert polls.found == []
+    look(polls, 64)
+    assert polls.found == ([] if calls_back else ["reconciles-on"])
+
+
+@pytest.mark.parametrize(("phase", "broken"), [("end", ["errors-raised"]), ("failed", [])])
+def test_that_a_callback_raised_is_raised_by_a_poll(polls, phase, broken):
+    polls.on_callback("m", "revoked", "begin", (P1,), 3 * SECOND)
+    polls.on_callback("m", "revoked", "raised", (P1,), 4 * SECOND)
+    polls.on_poll("m", "end", 4 * SECOND)
+    polls.on_poll("m", "begin", 5 * SECOND)
+    assert polls.found == []
+    polls.on_poll("m", phase, 6 * SECOND)
+    assert polls.found == broken
+
+
+def test_a_poll_that_goes_on_after_a_callback_raised_is_flagged(polls):
+    polls.on_callback("m", "assigned", "begin", (), 3 * SECOND)
+    polls.on_callback("m", "assigned", "raised", (), 3 * SECOND)
+    look(polls, 40)
+    assert polls.found == ["errors-raised"]
+
+
+@pytest.mark.parametrize(("at_s", "broken"), [(68, []), (69, ["commits-end"])])
+def test_an_application_does_not_wait_for_a_commit_for_ever(polls, at_s, broken):
+    polls.on_poll("m", "end", 3 * SECOND)
+    polls.records.on_records_processed("m", P0, 0, 5, 3 * SECOND)
+    look(polls, at_s)
+    assert polls.found == broken
+
+
+# -- the end of a membership ---------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def member() -> Any:
+    """A member of epoch 3."""
+    checker = attached(Leaving())
+    moves(checker, "subscribed", "UNSUBSCRIBED", "JOINING", 0)
+    answered(checker, heartbeat(0), ConsumerGroupHeartbeatResponse(member_epoch=3), 0)
+    return checker
+
+
+@pytest.mark.parametrize("answer", [ErrorCode.NONE, ErrorCode.NOT_COORDINATOR, None])
+def test_a_member_that_closes_says_so(member, answer):
+    moves(member, "close", "STABLE", "PREPARE_LEAVING", 1)
+    if answer is not None:
+        answered(member, heartbeat(-1), ConsumerGroupHeartbeatResponse(error_code=answer), 1)
+    member.on_member_host("m", "stopped", 2 * SECOND)
+    assert member.found == ([] if answer is ErrorCode.NONE else ["leaves-told"])
+
+
+def test_a_member_that_could_not_say_it_in_its_time_is_excused(member):
+    moves(member, "close", "STABLE", "PREPARE_LEAVING", 1)
+    member.on_member_host("m", "stopped", 31 * SECOND)
+    assert member.found == []
+
+
+@pytest.mark.parametrize("leaves", [False, True])
+def test_a_member_that_did_not_poll_leaves_before_it_joins_again(member, leaves):
+    moves(member, "poll timed out", "STABLE", "PREPARE_LEAVING", 1)
+    if leaves:
+        member.takes_request("m", heartbeat(-1), SECOND)
+    moves(member, "polled", "STALE", "JOINING", 9)
+    member.takes_request("m", heartbeat(0), 9 * SECOND)
+    assert member.found == ([] if leaves else ["leaves-told"])
+
+
+def test_a_member_that_was_fenced_owes_nothing(member):
+    moves(member, "close", "STABLE", "PREPARE_LEAVING", 1)
+    answered(member, heartbeat(3), ConsumerGroupHeartbeatResponse(error_code=ErrorCode.UNKNOWN_MEMBER_ID), 1)
+    member.on_member_host("m", "stopped", 2 * SECOND)
+    assert member.found == []
+
+
+@pytest.mark.parametrize(("at_s", "broken"), [(3, []), (4, ["fenced-returns"])])
+def test_a_fenced_member_joins_when_it_has_given_everything_up(member, at_s, broken):
+    moves(member, "fenced", "STABLE", "FENCED", 1)
+    member.on_callback("m", "lost", "begin", (P0,), SECOND)
+    member.on_callback("m", "lost", "end", (P0,), 3 * SECOND)
+    moves(member, "released", "FENCED", "JOINING", at_s)
+    assert member.found == broken
+
+
+@pytest.mark.parametrize(
+    ("code", "broken"),
+    [
+        (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ["gives-up-rightly"]),
+        (ErrorCode.UNKNOWN_MEMBER_ID, ["gives-up-rightly"]),
+        (ErrorCode.GROUP_AUTHORIZATION_FAILED, []),
+    ],
+)
+def test_a_member_stops_only_for_what_nothing_mends(member, code, broken):
+    answered(member, heartbeat(3), ConsumerGroupHeartbeatResponse(error_code=code), 1)
+    moves(member, "fatal error", "STABLE", "FATAL", 1)
+    assert member.found == broken
+
+
+# -- retries -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("every_ms", "broken"), [(10, ["retries-back-off"]), (200, [])])
+def test_retries_take_their_time(every_ms, broken):
+    retries = attached(Retries())
+    for attempt in range(6):
+        answered(retries, heartbeat(0), RequestTimedOut("late"), attempt * every_ms / 1000)
+    assert retries.found == broken
+
+
+def test_an_answer_ends_a_row_of_failures():
+    retries = attached(Retries())
+    for attempt in range(12):
+        response = ConsumerGroupHeartbeatResponse(member_epoch=1) if attempt == 5 else RequestTimedOut("late")
+        answered(retries, heartbeat(0), response, attempt / 1000)
+        if attempt < 11:
+            assert retries.found == []
+    assert retries.found == ["retries-back-off"]
+
+
+@pytest.mark.parametrize("searches", [False, True])
+def test_who_asked_the_wrong_broker_looks_for_the_right_one(searches):
+    retries = attached(Retries())
+    answered(retries, heartbeat(3), ConsumerGroupHeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR), 1)
+    if searches:
+        retries.on_member_search("m", SECOND)
+    retries.takes_request("m", heartbeat(3), SECOND)
+    assert retries.found == ([] if searches else ["searches-anew"])
+
+
+# -- where reading begins ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("first", "broken"), [(7, []), (9, []), (0, True), (5, True)])
+def test_a_new_owner_begins_at_an_offset_that_is_committed(first, broken):
+    records = attached(Records())
+    for offset, at_s in ((5, 1), (7, 2)):
+        written(records, offset, at_s)
+    records.on_callback("m", "assigned", "begin", (P0,), 3 * SECOND)
+    written(records, 9, 4)
+    records.on_records_delivered("m", P0, first, first + 1, 5 * SECOND)
+    assert ("starts-at-committed" in records.found) == bool(broken)
+
+
+def written(records: Any, offset: int, at_s: int) -> None:
+    record = r.Record(r.OffsetCommitKey("g", "x", 0), r.OffsetCommitValue(offset, -1, "", 0))
+    records.on_coordinator_step("b", STEADY, Outcome(records=(record,)), at_s * SECOND)
