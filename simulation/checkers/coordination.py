@@ -119,7 +119,7 @@ class Coordination(Checker):
     """Watches the coordinators of a world: their state, their replies, and their journal."""
 
     has_the_time = True
-    """Whether coordinators go by the time that observers are told."""
+    """Whether coordinators go by the time that observers are told; without it nothing is judged by time."""
 
     def attach(self, world: WorldView, report: Report) -> None:
         """Nothing has happened yet."""
@@ -154,12 +154,14 @@ class Coordination(Checker):
             checks.sessions.takes(event, outcome, now_ms)
         self.report_all(self._findings(live, event, outcome, now_ms))
         self._look_at_expressions(live, event, outcome, now_ms)
-        if not self._failing:
+        if self.has_the_time and not self._failing:
             self.report_all(self._overdue(live, now_ms))
 
     def _look_at_expressions(
         self, live: GroupCoordinator, event: Event | StepEvent, outcome: Outcome, now_ms: int
     ) -> None:
+        if not self.has_the_time:
+            return
         group_id = getattr(event, "group_id", "")
         group, checks = live.groups.get(group_id), self._checks.get(group_id)
         if group is not None and checks is not None and (group.counts.regexes or checks.expressions.used):
@@ -202,9 +204,10 @@ class Coordination(Checker):
                     self.world.config.group_consumer_assignors[0]
                 )
             settings = live.settings(step.group_id)
-            yield from checks.sessions.check(step, checks.reconciliation, settings.session_timeout_ms)
+            if self.has_the_time:
+                yield from checks.sessions.check(step, checks.reconciliation, settings.session_timeout_ms)
             yield from checks.check(step)
-            if step.new_target and not is_taken_over(step):
+            if self.has_the_time and step.new_target and not is_taken_over(step):
                 yield from check_new_target(step, settings.assignment_interval_ms)
             if step.new_target or any(change.lost for change in step.members):
                 self._verified.clear()  # who waits may go on
@@ -255,7 +258,9 @@ class Coordination(Checker):
         before = None if known is None else known.members.get(member_id)
         after = None if group is None else group.members.get(member_id)
         yield from check_reply(event, reply, before, after, None if checks is None else checks.ownership)
-        if group is not None and after is not None and checks is not None and event.member_epoch >= 0:
+        if group is None or after is None or checks is None or not self.has_the_time:
+            return
+        if event.member_epoch >= 0:
             yield from check_progress(
                 event,
                 before,
@@ -341,7 +346,7 @@ class Coordination(Checker):
             return
         self.report_all(self._everything(live))
         now_ms = now_us // 1000
-        if not self._failing:
+        if self.has_the_time and not self._failing:
             self.report_all(self._overdue(live, now_ms))
         for group_id, checks in self._checks.items():
             if (known := self._tracker.groups.get(group_id)) is not None:

@@ -1,4 +1,4 @@
-"""Hunts mutants: which share of the seeds shows the bug to a checker, and does healthy code pass them all?"""
+"""Hunts mutants: counts the seeds that show each bug to a checker, and sees that healthy code passes them."""
 
 from __future__ import annotations
 

@@ -13,7 +13,7 @@ import pytest
 from tests.docs.test_examples import examples, name_of
 
 ROOT = Path(__file__).parents[2]
-ABOUT_INTERNALS = {"analyses.md", "chaos.md", "live.md"}
+ABOUT_INTERNALS = {"analyses.md", "chaos.md", "coverage.md", "live.md"}
 """Pages with examples of parts that are not the public interface."""
 
 USAGE = """
