@@ -34,6 +34,7 @@ from fencepost.simulation.lab.chaos.merge import LOG, Merge, Merged, RunClock, m
 from fencepost.simulation.lab.chaos.observed import Arrival, ObservedCoordinator
 from fencepost.simulation.lab.clusters.artifacts import Installation
 from fencepost.simulation.lab.clusters.cluster import RealCluster
+from fencepost.simulation.scenarios.load import load_any
 from fencepost.simulation.trace.rows import TraceRows
 from fencepost.simulation.trace.writer import TraceWriter
 
@@ -145,6 +146,10 @@ class Watch:
 
     rebalance_timeout_ms = 10_000
     now_us = 0
+    scenario = load_any("steady")
+
+    def subscription_of(self, host: str) -> None:
+        """What its application subscribes to is not known here."""
 
     # what tests do
 

@@ -320,7 +320,7 @@ def test_a_transition_that_is_not_in_the_table_is_found() -> None:
 
 def test_steps_lead_where_they_say() -> None:
     with MUTANTS["waits-for-itself"].apply():
-        (found,) = walk(faults=1).violations
+        found, *_ = walk(faults=1).violations
         world = GroupWorld(members=2, partitions=2, faults=1)
         state = world.first()
         for step in found.steps[:-1]:
