@@ -8,6 +8,7 @@ from typing import Any, Final
 import msgspec
 
 from fencepost.coordinator.assign.tasks import TaskMember, _Assignment
+from fencepost.coordinator.epoch_groups import MemberContact, SoftState
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH
 from fencepost.coordinator.protocol.streams import NO_TASKS, Tasks
@@ -97,8 +98,7 @@ def _tasks_only_on_joining(original: _Method) -> _Method:
 
 
 def _hears_nobody(_: _Method) -> _Method:
-    def heard(self: StreamsSoftState, group_id: str, member_id: str, now_ms: int) -> bool:
-        return True
+    def heard(self: SoftState[Any, Any, Any], group_id: str, member_id: str, now_ms: int) -> None: ...
 
     return heard
 
@@ -111,9 +111,9 @@ def _waits_for_nobody(_: _Method) -> _Method:
 
 
 def _remembers_the_gone(original: _Method) -> _Method:
-    def forget(self: StreamsSoftState, group_id: str, soft: Any, member_id: str) -> None:
-        original(self, group_id, soft, member_id)
-        soft.last_heard_ms[member_id] = self.now_ms
+    def forget(self: SoftState[Any, Any, Any], group_id: str, member_id: str) -> None:
+        original(self, group_id, member_id)
+        self.groups[group_id].contacts[member_id] = MemberContact(self.now_ms)
 
     return forget
 
@@ -167,7 +167,7 @@ STREAMS_GROUP_MUTANTS: Final = (
         "The target of one member misses its last task, which nobody has then.",
         ("streams-target",),
         FAILURES,
-        (Patch(target, "sticky", _one_task_left_out),),
+        (Patch(groups, "sticky", _one_task_left_out),),
     ),
     Mutant(
         "assignor-without-memory",
@@ -215,7 +215,7 @@ STREAMS_GROUP_MUTANTS: Final = (
         "A session ends although its member sends heartbeats.",
         ("streams-sessions",),
         FAILURES,
-        (Patch(StreamsSoftState, "heard", _hears_nobody),),
+        (Patch(SoftState, "heard", _hears_nobody),),
     ),
     Mutant(
         "first-joiner-takes-all",
@@ -231,7 +231,7 @@ STREAMS_GROUP_MUTANTS: Final = (
         "When members were heard is kept although they have left the group.",
         ("streams-bookkeeping",),
         FAILURES,
-        (Patch(StreamsSoftState, "_forget", _remembers_the_gone),),
+        (Patch(SoftState, "_forget", _remembers_the_gone),),
     ),
     Mutant(
         "tasks-committed-by-anybody",

@@ -351,7 +351,7 @@ def test_a_compression_that_nobody_knows_is_told() -> None:
 
 def test_what_is_to_be_installed_for_a_compression_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "cramjam", None)
-    with pytest.raises(InvalidBatch, match=r"a batch in zstd, which takes fencepost\[kafka\] to be read"):
+    with pytest.raises(InvalidBatch, match=r"a batch in zstd, which takes fencepost\[embedded\] to be read"):
         messages_of(compressed(4, b"x", length=9, records=1))
 
 
