@@ -74,6 +74,11 @@ def _crc32c() -> Callable[[bytes | memoryview], int]:
     return crc32c
 
 
+def load_checksum() -> None:
+    """Import what computes checksums, so that no client waits for it later."""
+    _crc32c()
+
+
 def sent_batch(records: bytes | memoryview | None, api_version: int) -> BatchHeader:
     """The header of the one batch that a Produce request may bring for a partition.
 

@@ -10,6 +10,7 @@ from functools import partial
 from types import TracebackType
 from typing import TypedDict, TypeVar, Unpack
 
+from fencepost.coordinator.codec.batches import load_checksum
 from fencepost.coordinator.codec.framing import KAFKA_MAX_FRAME_BYTES
 from fencepost.coordinator.codec.registry import load_first_answers
 from fencepost.coordinator.config import (
@@ -124,6 +125,7 @@ class Brokers:
         :raises InconsistentRecord: if the journal is broken.
         """
         load_first_answers()
+        load_checksum()
         loop = asyncio.get_running_loop()
         self.clock = ServerClock(loop)
         if self.storage is not None:

@@ -197,7 +197,9 @@ class ClassicMembers(Checker):
     def on_member_search(self, host: str, now_us: int) -> None:
         """While a member looks for the coordinator it cannot send to it."""
         if sender := self._sender(host):
-            self.report_all(sender.search(self.world.scenario.network.request_timeout.us, now_us))
+            network = self.world.scenario.network
+            timeout_us = network.request_timeout.us + max(network.detection.low, network.detection.high)
+            self.report_all(sender.search(timeout_us, now_us))
 
     def on_end(self, now_us: int) -> None:
         """Nobody is silent who ought not to be."""

@@ -108,6 +108,7 @@ class Sender:
         "_owned",
         "_refused_itself",
         "_sent_in",
+        "blind_us",
         "checked",
         "classic",
         "early_us",
@@ -137,6 +138,8 @@ class Sender:
         """How long after an answer the next heartbeat goes out at the soonest, if it says nothing new."""
         self.early_us = 0
         """Before this time a heartbeat that says nothing new is too early."""
+        self.blind_us = 0
+        """How long a broken connection may stay unnoticed."""
         self.searches = False
         """Whether it looks for the coordinator since its last heartbeat, whose answer may still come."""
         self.interval_ms = 0
@@ -207,7 +210,12 @@ class Sender:
 
     def silent(self, now_us: int) -> Iterator[Finding]:
         """Whether it ought to have sent something by now."""
-        if now_us > self.late_us and self.in_flight is None and not self.classic and self.state in _ACTIVE:
+        if (
+            now_us > self.late_us + self.blind_us
+            and self.in_flight is None
+            and not self.classic
+            and self.state in _ACTIVE
+        ):
             yield (
                 "heartbeats-go-on",
                 f"{self.host} in {self.state} sends nothing, though its heartbeat was due"
@@ -418,8 +426,11 @@ class Requests(Checker):
 
     def on_member_search(self, host: str, now_us: int) -> None:
         """While a member looks for the coordinator it cannot send to it."""
-        timeout_us = self.world.scenario.network.request_timeout.us
-        self.report_all(self._senders[host].search(timeout_us, now_us))
+        network = self.world.scenario.network
+        timeout_us = network.request_timeout.us
+        sender = self._senders[host]
+        sender.blind_us = max(network.detection.low, network.detection.high)
+        self.report_all(sender.search(timeout_us, now_us))
 
     def on_end(self, now_us: int) -> None:
         """Nobody is silent who ought not to be."""

@@ -40,8 +40,8 @@ def _silence_confirms(original: _Method) -> _Method:
 def _nobody_is_told(original: _Method) -> _Method:
     """A member goes, and the group's epoch stays."""
 
-    def removal_records(group: Any, member_ids: Any) -> Any:
-        return original(group, member_ids)[:-1]
+    def removal_records(group: Any, member_ids: Any, release: Any) -> Any:
+        return original(group, member_ids, release)[:-1]
 
     return removal_records
 

@@ -419,7 +419,7 @@ class StreamsCoordination(Checker):
                 self.report("streams-sessions", f"{member_id} is a member {heard_ms} ms after it was heard")
                 self._heard_ms[member_id] = now_ms
             revokes_ms = now_ms - self._revoking_ms.get(member_id, now_ms)
-            if revokes_ms > group.members[member_id].rebalance_timeout_ms + _LATE_MS:
+            if revokes_ms > 2 * group.members[member_id].rebalance_timeout_ms + _LATE_MS:
                 self.report("streams-sessions", f"{member_id} has not confirmed for {revokes_ms} ms")
                 self._revoking_ms[member_id] = now_ms
         delay_ms = self.world.config.group_streams_initial_rebalance_delay_ms

@@ -74,7 +74,7 @@ def test_a_mutant_is_a_parameter_wherever_it_is_set(tmp_path: Path) -> None:
     assert sick.command(3) == f"fencepost simulate {source} --seed 3 --mutant offset-one-too-far"
     (fixed,) = cells_of([source], {}, fixed={"mutant": "offset-one-too-far"})
     assert fixed.parameters == sick.parameters == {"mutant": "offset-one-too-far"}
-    with pytest.raises(FencepostError, match="--grid mutant=typo: expected none, or a name that"):
+    with pytest.raises(FencepostError, match="--grid mutant=typo: there is no mutant typo; "):
         cells_of([source], {"mutant": ["typo"]})
 
 

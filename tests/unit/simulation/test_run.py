@@ -87,7 +87,8 @@ def test_rebalances_are_counted_as_the_analyses_count_them(name):
 
 def test_the_trace_tells_all_kinds_of_events():
     kept = Kept()
-    for name, seed in (("swarm", 3), ("lossy-network", 0), ("growing-topics", 0), ("crash-and-return", 0)):
+    seeds = {"swarm": 3, "lossy-network": 0, "growing-topics": 0, "crash-and-return": 0, "operators": 0}
+    for name, seed in (*seeds.items(), ("transactions", 0)):
         run(load(name), seed, trace=kept)
     run(load_any("sac-node-failures"), 0, trace=kept)
     of_streams = {"client.state", "thread.state", "thread.failed"}
