@@ -64,11 +64,11 @@ def mutants(
     means a missed mutant, or a core below 90 %.
     """
     configure_logs()
+    if automatic:
+        return _automatic(names, seeds, sample, page, master, only_list=list_, json=json)
     only_with(
         "--automatic", {"--sample": (sample, None), "--page": (page, None), "--master": (master, LOCAL)}
     )
-    if automatic:
-        return _automatic(names, seeds, sample, page, master, only_list=list_, json=json)
     return _hunt(names, seeds or _HUNTED, only_list=list_, json=json)
 
 

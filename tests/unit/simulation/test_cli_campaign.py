@@ -216,3 +216,10 @@ def test_mutants_tell_who_caught_what(
 def test_an_unknown_mutant_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mutants", "nope"]) == 2
     assert "there is no mutant nope" in capsys.readouterr().err
+
+
+def test_options_of_automatic_mutants_go_with_them_only(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["mutants", "--sample", "3"]) == 2
+    assert "--sample: expected with --automatic" in capsys.readouterr().err
+    assert main(["mutants", "--automatic", "--list", "--sample", "2", "coordinator.sac"]) == 0
+    assert "coordinator.sac" in capsys.readouterr().out
