@@ -20,7 +20,6 @@ FEW = 20
 SHOWN_BY = {
     "any-generation": 5,
     "connection-back-means-running": 1,
-    "epoch-moves-in-revocation": 8,
     "expressions-kept": 4,
     "null-releases": 5,
     "owner-entry-lost": 4,
