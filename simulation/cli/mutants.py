@@ -61,7 +61,7 @@ def mutants(
 
     With --automatic the mutants are small changes of the coordinator's and the members' code, thousands of
     them. The score of a core is the share killed by a checker, of those that change what runs do. Exit code 1
-    means a missed mutant, or a core below 90 %.
+    means a missed mutant, a core below 90 %, or a core of which no run reaches a tenth of the mutants.
     """
     configure_logs()
     if automatic:

@@ -12,16 +12,6 @@ from fencepost.simulation.mutants.automatic import AutomaticMutant
 
 ALLOWED: Final[Mapping[tuple[str, str, str], str]] = {
     (
-        "member.sac.consumer:SingleActiveConsumer.__init__",
-        "False",
-        "True",
-    ): "Whether a closed consumer may be closed again is asked of its API only; unit tests judge it.",
-    (
-        "member.sac.consumer:SingleActiveConsumer._clock",
-        "self._chosen_clock is None",
-        "self._chosen_clock is not None",
-    ): "The clock of a simulated consumer is the loop's, which is the one that it would choose itself.",
-    (
         "coordinator.assign.java_order:string_hash",
         "2 ** 31",
         "2",
@@ -72,11 +62,6 @@ ALLOWED: Final[Mapping[tuple[str, str, str], str]] = {
         "result is not PassResult.FINISHED",
     ): "Only moves the start of the auto-commit interval.",
     (
-        "member.consumer.machine:ConsumerMember._wants_coordinator",
-        "self.leave.pending is not None",
-        "self.leave.pending is None",
-    ): "Asks for the coordinator when it need not.",
-    (
         "member.consumer.reconciliation:Reconciler.begin",
         "assignment.target or ()",
         "()",
@@ -92,11 +77,6 @@ ALLOWED: Final[Mapping[tuple[str, str, str], str]] = {
         "0",
     ): "A shortcut for a single member; the queue gives the same.",
     (
-        "coordinator.streams.soft:StreamsSoftState._arm_session",
-        "last_ms + self._session_timeout_ms(group_id)",
-        "last_ms",
-    ): "Looks at a session early, and sets the timer again.",
-    (
         "coordinator.streams.groups:StreamsGroups._first_target",
         "group.group_epoch <= group.assignment_epoch",
         "group.group_epoch < group.assignment_epoch",
@@ -106,21 +86,6 @@ ALLOWED: Final[Mapping[tuple[str, str, str], str]] = {
         "None if error.code is ErrorCode.UNKNOWN_SERVER_ERROR else error.message",
         "error.message if error.code is ErrorCode.UNKNOWN_SERVER_ERROR else None",
     ): "Changes the text of an error only.",
-    (
-        "coordinator.streams.heartbeat:_topology",
-        "known.epoch <= brought.epoch",
-        "known.epoch < brought.epoch",
-    ): "A group's topology epoch never changes while members use one version of their program.",
-    (
-        "coordinator.sac.coordinator:_Step._record_index",
-        "stray is None or list(stray) != groups",
-        "stray is None",
-    ): "Writes the same record again.",
-    (
-        "coordinator.sac.coordinator:_Step._record_index",
-        "list(stray) != groups",
-        "list(stray) == groups",
-    ): "Writes the same record again.",
 }
 """The reason by function, what stood there, and what stands there instead."""
 

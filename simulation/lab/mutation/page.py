@@ -9,6 +9,7 @@ from fencepost.simulation.lab.mutation.judge import Judgement
 from fencepost.simulation.lab.mutation.score import (
     LEAST_SCORE,
     MOST_UNREACHED,
+    SEEDS,
     CoreScore,
     MutationReport,
 )
@@ -79,6 +80,8 @@ def _lines(report: MutationReport) -> Iterator[str]:
     judged = sum(core.judged for core in report.cores)
     whole = sum(core.mutants for core in report.cores) == judged
     options = "" if whole else f" --sample {max(core.judged for core in report.cores)}"
+    if report.seeds != SEEDS:
+        options += f" --seeds {report.seeds}"
     yield _HEAD.format(options=options, seeds=report.seeds, least=LEAST_SCORE, most=MOST_UNREACHED)
     yield "## By core\n"
     yield from _table(SCORE_COLUMNS, (score_row(each) for each in report.cores))

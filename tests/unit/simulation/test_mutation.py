@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 
 import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.sac import draft
 from fencepost.simulation.lab.mutation import score as scoring
+from fencepost.simulation.lab.mutation.allowed import ALLOWED
 from fencepost.simulation.lab.mutation.judge import (
     HealthyRun,
     Judgement,
@@ -254,7 +256,13 @@ def test_the_report_counts_what_changes_behaviour_and_names_survivors(
     assert f"`{mutants[2].name}`" in page
     assert "it may" in page
     assert "`steady`, seed 3" in page
-    assert "--sample 6" in page
+    assert "fencepost mutants --automatic --sample 6 --seeds 50 --page" in page
+
+
+def test_each_allowed_change_is_one_place_of_the_code() -> None:
+    """A change that two places share would excuse both; one that no place has excuses nothing."""
+    found = Counter((f"{each.module}:{each.function}", each.before, each.after) for each in all_mutants())
+    assert {key: found[key] for key in ALLOWED} == dict.fromkeys(ALLOWED, 1)
 
 
 @pytest.mark.long
