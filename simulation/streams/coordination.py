@@ -117,8 +117,8 @@ class StreamsCoordination(Checker):
         if any(type(record.key) in StreamsGroup.applied_by for record in outcome.records):
             self.report_all(self._changes(coordinator, group, event, outcome, now_ms))
             self._steps += 1
+            self._follow(group, now_ms)  # compares with what was known before
             self._known = None if group is None else KnownStreamsGroup(group)
-            self._follow(group, now_ms)
             if self._steps % _REPLAY_EVERY == 0:
                 self._replay(coordinator)
         self._late(group, now_ms)
@@ -419,7 +419,7 @@ class StreamsCoordination(Checker):
                 self.report("streams-sessions", f"{member_id} is a member {heard_ms} ms after it was heard")
                 self._heard_ms[member_id] = now_ms
             revokes_ms = now_ms - self._revoking_ms.get(member_id, now_ms)
-            if revokes_ms > 2 * group.members[member_id].rebalance_timeout_ms + _LATE_MS:
+            if revokes_ms > group.members[member_id].rebalance_timeout_ms + _LATE_MS:
                 self.report("streams-sessions", f"{member_id} has not confirmed for {revokes_ms} ms")
                 self._revoking_ms[member_id] = now_ms
         delay_ms = self.world.config.group_streams_initial_rebalance_delay_ms
