@@ -179,6 +179,8 @@ def _print_score(report: MutationReport) -> None:
 
     out = Terminal()
     out.table(SCORE_COLUMNS, [score_row(score) for score in report.cores])
+    if report.left_out:
+        out.print(f"\nNot used, as healthy code breaks an invariant there: {'; '.join(report.left_out)}")
     survivors = [
         (each.mutant.name, f"{each.mutant.before} → {each.mutant.after}") for each in report.survivors
     ]

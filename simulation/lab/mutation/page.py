@@ -83,6 +83,11 @@ def _lines(report: MutationReport) -> Iterator[str]:
     if report.seeds != SEEDS:
         options += f" --seeds {report.seeds}"
     yield _HEAD.format(options=options, seeds=report.seeds, least=LEAST_SCORE, most=MOST_UNREACHED)
+    if report.left_out:
+        yield (
+            "No mutant got these runs, since the code as it is breaks an invariant in them:"
+            f" {'; '.join(report.left_out)}.\n"
+        )
     yield "## By core\n"
     yield from _table(SCORE_COLUMNS, (score_row(each) for each in report.cores))
     yield "\n## By module\n"

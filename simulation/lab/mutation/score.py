@@ -69,6 +69,14 @@ class CoreScore(msgspec.Struct, frozen=True, kw_only=True):
     score_high: float
 
 
+class JudgedMutants(msgspec.Struct, frozen=True, kw_only=True):
+    """What the runs of mutants showed."""
+
+    judgements: list[Judgement]
+    left_out: list[str]
+    """Runs in which the code as it is breaks an invariant, such as `steady, seed 3`: no mutant gets them."""
+
+
 class MutationReport(msgspec.Struct, frozen=True, kw_only=True):
     """What came of judging."""
 
@@ -82,6 +90,8 @@ class MutationReport(msgspec.Struct, frozen=True, kw_only=True):
     allowed: list[tuple[Judgement, str]]
     """Survivors that the protocol allows, each with the reason."""
     unreached: list[Judgement]
+    left_out: list[str]
+    """Runs in which the code as it is breaks an invariant."""
 
 
 def chosen_mutants(
@@ -120,10 +130,9 @@ def judge_all(
     scenarios: Sequence[str] = (),
     master: str = LOCAL,
     progress: Progress | None = None,
-) -> list[Judgement]:
+) -> JudgedMutants:
     """Judge mutants by at most `seeds` runs each of the scenarios, by default of the library.
 
-    :raises FencepostError: if healthy code breaks an invariant in one of the runs.
     :raises EnvironmentLacks: if Spark cannot run here, or stops on the way.
     """
     shown = progress or Silent()
@@ -133,13 +142,12 @@ def judge_all(
         keys = schedule(names, _rounds(seeds))
         healthy: list[HealthyRun] = _on_spark(spark, "healthy runs", _healthy, keys, shown, a_slice=40)
         healthy.sort(key=lambda each: (each.seed, names.index(each.scenario)))
-        if broken := [each for each in healthy if each.violations]:
-            raise FencepostError(
-                f"{broken[0].scenario} with seed {broken[0].seed}: the code as it is breaks an invariant;"
-                " look at that first"
-            )
-        work = [(each, _without_statements(runs_for(each, healthy, seeds))) for each in mutants]
-        return _on_spark(spark, "mutants", _judged, work, shown, a_slice=_A_SLICE)
+        sound = [each for each in healthy if not each.violations]
+        work = [(each, _without_statements(runs_for(each, sound, seeds))) for each in mutants]
+        return JudgedMutants(
+            judgements=_on_spark(spark, "mutants", _judged, work, shown, a_slice=_A_SLICE),
+            left_out=[f"{each.scenario}, seed {each.seed}" for each in healthy if each.violations],
+        )
 
 
 def _rounds(seeds: int) -> int:
@@ -206,8 +214,9 @@ def _work(
             yield pa.RecordBatch.from_pydict({"result": pa.array(results, pa.binary())})
 
 
-def mutation_report(judgements: Sequence[Judgement], seeds: int) -> MutationReport:
+def mutation_report(judged: JudgedMutants, seeds: int) -> MutationReport:
     """Count judgements by core and by module."""
+    judgements = judged.judgements
     cores = _scores(judgements, lambda mutant: mutant.core)
     survived = sorted(
         (each for each in judgements if each.verdict == "survived"), key=lambda each: each.mutant
@@ -227,6 +236,7 @@ def mutation_report(judgements: Sequence[Judgement], seeds: int) -> MutationRepo
         unreached=sorted(
             (each for each in judgements if each.verdict == "unreached"), key=lambda each: each.mutant
         ),
+        left_out=judged.left_out,
     )
 
 

@@ -20,7 +20,7 @@ from fencepost.simulation.lab.mutation.judge import (
     schedule,
 )
 from fencepost.simulation.lab.mutation.page import mutation_page
-from fencepost.simulation.lab.mutation.score import chosen_mutants, mutation_report
+from fencepost.simulation.lab.mutation.score import JudgedMutants, chosen_mutants, mutation_report
 from fencepost.simulation.mutants.automatic import (
     AutomaticMutant,
     all_mutants,
@@ -246,7 +246,8 @@ def test_the_report_counts_what_changes_behaviour_and_names_survivors(
     verdicts = ("killed", "killed", "survived", "survived", "no-effect", "unreached")
     reason = {(f"{mutants[3].module}:{mutants[3].function}", mutants[3].before, mutants[3].after): "it may"}
     monkeypatch.setattr("fencepost.simulation.lab.mutation.allowed.ALLOWED", reason)
-    report = mutation_report(list(map(_judgement, mutants, verdicts)), 50)
+    judged = JudgedMutants(judgements=list(map(_judgement, mutants, verdicts)), left_out=["steady, seed 7"])
+    report = mutation_report(judged, 50)
     (core,) = report.cores
     assert (core.killed, core.survived, core.allowed, core.no_effect, core.unreached) == (2, 1, 1, 1, 1)
     assert core.score == pytest.approx(2 / 3)
@@ -255,6 +256,7 @@ def test_the_report_counts_what_changes_behaviour_and_names_survivors(
     page = mutation_page(report)
     assert f"`{mutants[2].name}`" in page
     assert "it may" in page
+    assert "breaks an invariant in them: steady, seed 7." in page
     assert "`steady`, seed 3" in page
     assert "fencepost mutants --automatic --sample 6 --seeds 50 --page" in page
 
@@ -268,6 +270,7 @@ def test_each_allowed_change_is_one_place_of_the_code() -> None:
 @pytest.mark.long
 def test_a_sample_is_judged_on_spark() -> None:
     """One mutant of each core, with few runs: the whole way."""
-    judged = scoring.judge_all(chosen_mutants(1), seeds=4, scenarios=["lossy-network", "sac-churn"])
+    chosen = chosen_mutants(1)
+    judged = scoring.judge_all(chosen, seeds=4, scenarios=["lossy-network", "sac-churn"]).judgements
     assert len(judged) == 6
     assert {each.verdict for each in judged} <= {"unreached", "no-effect", "killed", "crashed", "survived"}
