@@ -48,7 +48,7 @@ class EpochMember(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     assignment_value: ClassVar[type[Any]]
     """The record of its epochs, its state and what it holds."""
     nothing: ClassVar[Any]
-    """What a member holds that holds nothing."""
+    """The empty assignment of this kind of group."""
 
     member_id: MemberId
     instance_id: str | None = None
@@ -246,7 +246,7 @@ G = TypeVar("G", bound=EpochGroup[Any, Any])
 
 
 class SoftState(Generic[S, G, M]):
-    """What a coordinator knows of groups that is in no record: when it heard each member last, and timers.
+    """The state of groups that no record holds: timers, and when each member sent its last heartbeat.
 
     It follows the records: a member's timers start when the record that makes the member is applied, and end
     with its tombstone, so that nothing is left of members that went, and a failed append changes nothing. It

@@ -49,9 +49,9 @@ class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
     topics: tuple[str, ...]
     """The names that it subscribes to, that its regular expression matches, or that its topology reads."""
     assignment: tuple[TopicPartition, ...]
-    """What the coordinator has given it; of a Streams application what its active tasks read."""
+    """Partitions that the coordinator assigned to it. For a Streams member: the input of its active tasks."""
     owned: tuple[TopicPartition, ...]
-    """What it said last that it owns; a classic member never says, and is believed to own what it got."""
+    """Partitions that it last reported as owned. A classic member reports none and counts as owning all."""
     active_tasks: tuple[str, ...] = ()
     """Tasks of a Streams application by Kafka's names, such as `0_3`: subtopology and partition."""
     standby_tasks: tuple[str, ...] = ()
@@ -59,14 +59,14 @@ class GroupMember(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReportedMember(msgspec.Struct, frozen=True):
-    """What one heartbeat says of its member, next to what the coordinator knows of it."""
+    """One heartbeat: what the member reports, and what the coordinator knows of the member."""
 
     owned: Partitions | None
-    """What the member says that it owns; None if it does not say."""
+    """Partitions that the member reports as owned; None if it reports nothing."""
     assigned: Partitions | None
-    """What it is assigned; None if it is no member."""
+    """Partitions assigned to it; None if it is not a member."""
     is_stable: bool = False
-    """Whether the coordinator waits for nothing more of it."""
+    """True if the coordinator waits for nothing more from it."""
 
 
 class GroupKind:
@@ -86,9 +86,9 @@ class GroupKind:
     heartbeat_requests: ClassVar[tuple[type, ...]] = ()
     """Requests by which members say what they own."""
     leaves_by_request: ClassVar[bool] = True
-    """Whether LeaveGroup can remove a member."""
+    """True if LeaveGroup can remove a member."""
     confirms_by_heartbeat: ClassVar[bool] = True
-    """Whether members say what they own; if not they ask for their assignment."""
+    """True if members report what they own. If not, they ask for their assignment."""
 
     api_keys: ClassVar[tuple[int, ...]] = ()
     """Kafka's requests that an endpoint hands to the coordinator as they are; their bytes are the codec's."""

@@ -1,4 +1,4 @@
-"""What a coordinator knows of consumer groups that is in no record: timers, and answers to repeat."""
+"""The state of consumer groups that no record holds: timers, and responses that may be repeated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a coordinator knows of streams groups that is in no record: timers, and what was seen of topics.
+"""The state of streams groups that no record holds: timers, and the topics as last seen.
 
 A request to shut an application down is lost when a journal is loaded, as in Kafka.
 """

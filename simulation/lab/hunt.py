@@ -16,7 +16,7 @@ from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load_any
 
 Survivors: TypeAlias = dict[tuple[str, tuple[str, ...], int], bool]
-"""Whether healthy code broke nothing: by scenario, overrides and seed."""
+"""True if healthy code broke no invariant, by scenario, overrides and seed."""
 
 
 LEAST_SHARE: Final = 0.1
@@ -24,13 +24,13 @@ LEAST_SHARE: Final = 0.1
 
 
 class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one mutant."""
+    """The result of hunting one mutant."""
 
     mutant: str
     caught: bool
     """Healthy code passed the same runs, and at least `LEAST_SHARE` of them were hits."""
     seeds: int
-    """How many runs there were, each with a seed of its own."""
+    """Number of runs, each with its own seed."""
     hits: int
     """Runs in which a checker that is meant to reported it."""
     share: float
@@ -45,11 +45,11 @@ class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
     message: str = ""
     """The first report of a checker that is meant to catch it."""
     healthy: bool = True
-    """Whether the code without the bug passed the same runs."""
+    """True if the code without the bug passed the same runs."""
 
 
 def violations_of(scenario: str, seed: int, overrides: Iterable[str] = ()) -> list[Violation]:
-    """What the checkers report in one run. A run that a bug brings down has reported until then."""
+    """Return what the checkers report in one run. A run that ends with an exception reports until then."""
     return run(load_any(scenario, overrides=overrides), seed, raises=False).violations
 
 

@@ -31,7 +31,7 @@ RunKey: TypeAlias = tuple[str, int]
 """A scenario of the library, and a seed."""
 
 Verdict: TypeAlias = Literal["unreached", "no-effect", "killed", "crashed", "survived"]
-"""What became of a mutant.
+"""The result for a mutant.
 
 - `unreached`: no run reaches its statement.
 - `no-effect`: every digest is that of the healthy code, and no checker objects.
@@ -63,16 +63,16 @@ class HealthyRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Judgement(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one mutant."""
+    """The result for one mutant, and the run that shows it."""
 
     mutant: AutomaticMutant
     verdict: Verdict
     runs: int = 0
-    """How many runs it took, the last one included."""
+    """Number of runs, including the last one."""
     changed: int = 0
     """Runs with another digest."""
     invariants: tuple[str, ...] = ()
-    """What the checkers reported in the run that killed it."""
+    """Invariants that the checkers reported in the run that killed it."""
     scenario: str = ""
     seed: int = -1
     """The run that shows the verdict: the one that killed it, or the first that it changed."""

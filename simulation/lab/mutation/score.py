@@ -52,7 +52,7 @@ class CoreScore(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str
     mutants: int
-    """How many there are; those judged may be a sample."""
+    """Number of mutants in the code. The judged ones may be a sample."""
     judged: int
     unreached: int
     no_effect: int
@@ -70,7 +70,7 @@ class CoreScore(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JudgedMutants(msgspec.Struct, frozen=True, kw_only=True):
-    """What the runs of mutants showed."""
+    """The results of all judged mutants."""
 
     judgements: list[Judgement]
     left_out: list[str]
@@ -78,12 +78,12 @@ class JudgedMutants(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MutationReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of judging."""
+    """Scores, survivors and unreached code."""
 
     seeds: int
     """Runs that each mutant got at most."""
     reached: bool
-    """Whether every core has the least score, and few enough mutants that no run reaches."""
+    """True if every core has at least `LEAST_SCORE`, and at most `MOST_UNREACHED` of its mutants unreached."""
     cores: list[CoreScore]
     modules: list[CoreScore]
     survivors: list[Judgement]
