@@ -83,7 +83,7 @@ class MutationReport(msgspec.Struct, frozen=True, kw_only=True):
     seeds: int
     """Runs that each mutant got at most."""
     reached: bool
-    """True if every core has at least `LEAST_SCORE`, and at most `MOST_UNREACHED` of its mutants unreached."""
+    """True if every core reaches `LEAST_SCORE`, with at most `MOST_UNREACHED` of its mutants unreached."""
     cores: list[CoreScore]
     modules: list[CoreScore]
     survivors: list[Judgement]
