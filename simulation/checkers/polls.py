@@ -333,6 +333,7 @@ class PollConsequences(Checker):
         process.in_poll = False
         if phase == "failed":
             process.raised_us = NEVER
+            process.disturbed_us = now_us  # it raised what went wrong before; the next one goes on
         elif begun_us > process.raised_us:
             self._keeps_quiet(host)
         if process.timer.state in _RECONCILING:
@@ -433,6 +434,11 @@ class PollConsequences(Checker):
         process.disturbed_us, process.window = now_us, None
         if process.commits is not None:
             process.commits.searches(now_us)
+
+    def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
+        """The member waits for a response until the request times out: for names of topics, for example."""
+        process = self._processes[host]
+        process.disturbed_us = now_us + self.world.scenario.network.request_timeout.us
 
     def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
         """Nothing is to be committed, or to be read, of a topic that is gone."""
