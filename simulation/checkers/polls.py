@@ -262,6 +262,7 @@ class PolledProcess:
         "in_poll",
         "owned",
         "raised_us",
+        "thawed_us",
         "timer",
         "window",
     )
@@ -273,6 +274,8 @@ class PolledProcess:
         self.calls_back = False
         self.raised_us = NEVER
         """When a callback raised of which the application has not heard."""
+        self.thawed_us = 0
+        """When it went on after it had stood still."""
         self.in_poll = False
         self.begun_us = 0
         """When the last poll began."""
@@ -369,10 +372,13 @@ class PollConsequences(Checker):
         application = self._records.application(host)
         since_us = application.finished_us
         waits = not process.in_poll and not application.in_hand and process.timer.out_since_us is not None
-        if waits and since_us >= (process.timer.out_since_us or 0) and now_us - since_us > _COMMIT_LIMIT_US:
+        if not waits or since_us < (process.timer.out_since_us or 0):
+            return
+        waited_us = now_us - max(since_us, process.thawed_us)
+        if waited_us > _COMMIT_LIMIT_US:
             self.report(
                 "commits-end",
-                f"{host} has processed its records {(now_us - since_us) // 1_000} ms ago, and its application"
+                f"{host} has processed its records {waited_us // 1_000} ms ago, and its application"
                 " still waits for a commit",
             )
 
@@ -395,6 +401,7 @@ class PollConsequences(Checker):
             self._processes[host].disturbed(now_us)
             if what in ("freeze", "thaw"):
                 self._processes[host].timer.froze()
+                self._processes[host].thawed_us = now_us
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
         """States decide what may be expected."""
