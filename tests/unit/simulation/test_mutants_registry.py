@@ -28,7 +28,7 @@ SHOWN_BY = {
     "replaced-thread-leaks": 12,
     "sac-return-not-evaluated": 4,
     "shutdown-told-once": 4,
-    "staged-offsets-expire": 5,
+    "staged-offsets-expire": 9,
     "subscribed-offsets-expire": 6,
     "unstable-taken": 3,
     "unsubscribed-topic-assigned": 2,
