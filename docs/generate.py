@@ -51,7 +51,7 @@ from fencepost.simulation.trace import schema
 
 DOCS = Path(__file__).parent
 CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-NAMED_FILE = re.compile(r"^```toml\n(# ([\w-]+\.toml)\n.*?)^```$", re.DOTALL | re.MULTILINE)
+NAMED_FILE = re.compile(r"^```\w+\n(# ([\w-]+\.(?:toml|py|ini))\n.*?)^```$", re.DOTALL | re.MULTILINE)
 """A file that commands of its page read; its first line names it."""
 PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 REACH = re.compile(r"(<!-- reached: library -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -292,7 +292,7 @@ def main(arguments: Sequence[str]) -> int:
     if (written := with_services(compose)) != compose:
         COMPOSE_FILE.write_text(written, encoding="utf-8")
         sys.stdout.write(f"{COMPOSE_FILE.name} renewed\n")
-    for page in (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))):
+    for page in (DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))):
         before = page.read_text(encoding="utf-8")
         after = renewed(before)
         if "--examples" in arguments:
