@@ -110,8 +110,10 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     """Add the pages of the repository's top and of the API."""
     for name, target in TOP.items():
-        text = (ROOT / name).read_text(encoding="utf-8")
-        files.append(File.generated(config, target, content=text.replace("](docs/", "](")))
+        text = (ROOT / name).read_text(encoding="utf-8").replace("](docs/", "](")
+        for other, page in TOP.items():
+            text = text.replace(f"]({other})", f"]({page})")
+        files.append(File.generated(config, target, content=text))
     modules = public_names()
     listed = [name for _, _, names in API.values() for name in names]
     if sorted(listed) != sorted(modules):
