@@ -70,7 +70,7 @@ SITE_VENV := .venv-site
 
 site: $(SITE_VENV)/.dependencies
 	@NO_MKDOCS_2_WARNING=1 $(SITE_VENV)/bin/mkdocs build --strict $(ARGS)
-	@echo "The site is in build/site: open build/site/index.html in a browser."
+	@echo "The site is in build/site. To read it: python3 -m http.server --bind 127.0.0.1 --directory build/site"
 
 $(SITE_VENV)/.dependencies: requirements-site.lock
 	@VENV=$(SITE_VENV) .ci/venv $(UV_VERSION) site

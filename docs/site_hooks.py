@@ -117,7 +117,9 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
     modules = public_names()
     listed = [name for _, _, names in API.values() for name in names]
     if sorted(listed) != sorted(modules):
-        raise PluginError(f"docs/site_hooks.py: API differs from the public names: {set(listed) ^ set(modules)}")
+        raise PluginError(
+            f"docs/site_hooks.py: API differs from the public names: {set(listed) ^ set(modules)}"
+        )
     for page, (title, about, names) in API.items():
         parts = [f"# {title}", about, *(f"::: fencepost.{modules[name]}.{name}" for name in names)]
         files.append(File.generated(config, f"api/{page}.md", content="\n\n".join(parts) + "\n"))
