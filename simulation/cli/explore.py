@@ -39,7 +39,11 @@ def explore(
         ),
     ] = 1,
     kinds: Annotated[
-        str, Parameter(help="Which faults, with commas between: kinds that docs/explorer.md lists.")
+        str,
+        Parameter(
+            help="Which faults, with commas between: breaks, late, crashes, unsubscribes, stalls, closes, "
+            "expires, failover, grows. Without: all but late."
+        ),
     ] = "",
     static: Annotated[
         bool, Parameter(help="Members are static: their places wait for their next processes.")
@@ -50,7 +54,7 @@ def explore(
     max_states: Annotated[Count, Parameter(help="Stop after so many states.")] = 2_000_000,
     mutant: Annotated[
         str,
-        Parameter(help="Put a known bug back: one that docs/invariants.md lists.", completer=mutant_names),
+        Parameter(help="Put a known bug back: one of `fencepost mutants --list`.", completer=mutant_names),
     ] = "",
     json: Json = False,
 ) -> int:

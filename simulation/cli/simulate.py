@@ -59,7 +59,7 @@ def simulate(
     ] = None,
     mutant: Annotated[
         str,
-        Parameter(help="Put a known bug back: one that docs/invariants.md lists.", completer=mutant_names),
+        Parameter(help="Put a known bug back: one of `fencepost mutants --list`.", completer=mutant_names),
     ] = "",
     json: Json = False,
 ) -> int:

@@ -43,6 +43,8 @@ class FaultRule(msgspec.Struct, kw_only=True):
     error: ErrorCode | None = None
     delay_s: float = 0.0
     lost: bool = False
+    of_fence: bool = False
+    """True if `fence` made the rule: the member may learn of it by another request than the rule's."""
 
     def __str__(self) -> str:
         verb = "lose_next_response" if self.lost else "delay" if self.error is None else "fail_next"
@@ -119,8 +121,8 @@ class FaultInjector:
 
     @property
     def unmet(self) -> list[FaultRule]:
-        """The rules that wait for more requests, of those that are about a number of them."""
-        return [rule for rule in self._rules if rule.times is not None]
+        """The test's own rules that wait for more requests, of those that are about a number of them."""
+        return [rule for rule in self._rules if rule.times is not None and not rule.of_fence]
 
     def around(self, table: Mapping[int, Handler]) -> Mapping[int, Handler]:
         """These handlers, with the rules before them. Which ones these are changes with the rules."""

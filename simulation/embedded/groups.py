@@ -85,7 +85,8 @@ class GroupControls:
         )
         if found.protocol in _FENCED:
             api, error = _FENCED[found.protocol]
-            self._endpoint.faults.add(FaultRule(api=api, who=found.member_id, error=error))
+            rule = FaultRule(api=api, who=found.member_id, error=error, of_fence=True)
+            self._endpoint.faults.add(rule)
         kind = self._kind()
         if kind is not None and not kind.leaves_by_request:
             self._process(SessionEnded(group_id=self.group_id, member_id=found.member_id))

@@ -120,7 +120,11 @@ def decode(text: str | bytes, source: str = "<text>") -> Failure:
             raise FencepostError(f"{source}: {error}") from None
     if failure.invariant not in INVARIANTS and not failure.invariant.startswith(RAISED):
         near = difflib.get_close_matches(failure.invariant, INVARIANTS, n=1)
-        hint = f"did you mean {near[0]}?" if near else "docs/invariants.md lists them"
+        hint = (
+            f"did you mean {near[0]}?"
+            if near
+            else "the names are those of the column `invariant` in a run's violations"
+        )
         raise FencepostError(f"{source}: there is no invariant {failure.invariant}; {hint}")
     if wrong := misfit(failure.plan, failure.loaded()):
         raise FencepostError(f"{source}: {wrong}")

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.test_examples import examples, name_of
+from tests.docs.test_examples import examples, file_of, name_of
 
 ROOT = Path(__file__).parents[2]
 ABOUT_INTERNALS = {"analyses.md", "chaos.md", "coverage.md", "live.md"}
@@ -62,8 +62,8 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "usage" / "usage.py").write_text(USAGE)
     (made / "examples").mkdir()
     for example in examples("python"):
-        name = name_of(example).replace(".md", "").replace("-", "_")
-        (made / "examples" / f"{name}.py").write_text(example.text)
+        name = f"{name_of(example).replace('.md', '').replace('-', '_')}.py"
+        (made / "examples" / (file_of(example) or name)).write_text(example.text)
     return made
 
 

@@ -100,6 +100,12 @@ def test_what_met_no_request_is_told(kafka: EmbeddedKafka, member: WireMember) -
     assert not [each for each in kafka.unmet() if "Heartbeat" in each]
 
 
+def test_a_fence_leaves_nothing_unmet(kafka: EmbeddedKafka, member: WireMember) -> None:
+    kafka.group("g").fence("m")
+    assert kafka.unmet() == []
+    assert member.heartbeat().error_code is ErrorCode.FENCED_MEMBER_EPOCH
+
+
 def test_who_is_disconnected_may_come_back(kafka: EmbeddedKafka, member: WireMember) -> None:
     kafka.disconnect("m")
     with pytest.raises((EOFError, OSError)):
