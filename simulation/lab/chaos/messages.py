@@ -253,6 +253,14 @@ class OffsetsCommitted(_Event, frozen=True):
     offsets: tuple[tuple[TopicPartition, int], ...]
 
 
+class RoundTrip(_Event, frozen=True):
+    """A thread's member was answered after so long; `written` if the coordinator wrote before."""
+
+    thread: str
+    took_us: int
+    written: bool
+
+
 class CheckFound(_Event, frozen=True):
     """A check in the process found this."""
 
@@ -281,6 +289,7 @@ Event: TypeAlias = (
     | HandlerAsked
     | ShutdownTold
     | OffsetsCommitted
+    | RoundTrip
     | CheckFound
     | Failed
 )

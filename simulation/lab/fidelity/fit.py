@@ -9,20 +9,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
-from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
+from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.simulation.analyses.comparison import nearest_rank
-from fencepost.simulation.kernel.observers import Observer
+from fencepost.simulation.kernel.observers import Observer, Report
+from fencepost.simulation.lab.chaos.round_trips import RoundTrips
+from fencepost.simulation.lab.fidelity.verdicts import TimedValue
 from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.scenarios.values import Span
+
+S = TypeVar("S", bound=Scenario | StreamsScenario)
 
 LEAST_ROUND_TRIPS: Final = 100
 """Below that the slow ones among them are one heartbeat's luck."""
@@ -35,32 +36,42 @@ class Latencies(Observer):
     """Takes down round trips of heartbeats, in microseconds, from the request to its answer.
 
     `steady` are those that the coordinator answered from memory, `written` those that made it write: its
-    answer to a join, or one with another epoch than the request had, waits until its log is replicated.
+    answer to a join, or one with another epoch than the request had, waits until its log is replicated. Of
+    the classic protocol these are Heartbeat, and the SyncGroup with which a leader assigns. A JoinGroup,
+    and a follower's SyncGroup, wait for other members, and say nothing of messages.
     """
 
     def __init__(self) -> None:
         self.steady: list[int] = []
         self.written: list[int] = []
-        self._sent: dict[str, tuple[ConsumerGroupHeartbeatRequest, int]] = {}
+        self.beats: list[TimedValue] = []
+        """The steady ones again, with their run and time."""
+        self._runs = 0
+        self._trips = RoundTrips()
+
+    def attach(self, world: Any, report: Report) -> None:
+        """Observe one more run."""
+        self._runs += 1
+        self._trips = RoundTrips()
 
     def on_member_request(self, host: str, request: Request, now_us: int) -> None:
-        """A member has one heartbeat under way at a time."""
-        if type(request) is ConsumerGroupHeartbeatRequest:
-            self._sent[host] = (request, now_us)
+        """A member has one request of a kind under way at a time."""
+        self._trips.sent(host, request, now_us)
 
     def on_member_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
         """Take the round trip down, unless the answer was an error or none."""
-        asked, sent_us = self._sent.pop(host, (None, 0))
-        if asked is None or type(response) is not ConsumerGroupHeartbeatResponse:
-            return
-        if response.error_code is not ErrorCode.NONE:
-            return
-        if asked.member_epoch != response.member_epoch:
-            self.written.append(now_us - sent_us)
-        elif asked.topic_partitions is None:
-            self.steady.append(now_us - sent_us)
+        if (found := self._trips.answered(host, request, response, now_us)) is not None:
+            self.on_round_trip(host, *found, now_us)
+
+    def on_round_trip(self, host: str, took_us: int, written: bool, now_us: int) -> None:
+        """A member measured it itself."""
+        if written:
+            self.written.append(took_us)
+        else:
+            self.steady.append(took_us)
+            self.beats.append(TimedValue(str(self._runs), now_us - took_us, took_us / 1e6))
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
@@ -71,7 +82,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
     replication: Span
     """From an append until its reply."""
 
-    def applied(self, scenario: Scenario) -> Scenario:
+    def applied(self, scenario: S) -> S:
         """The scenario with these latencies."""
         return msgspec.structs.replace(
             scenario,
