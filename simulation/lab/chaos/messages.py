@@ -54,6 +54,12 @@ class Terms(CommonTerms, frozen=True, kw_only=True, tag="member"):
     """All that a member's process needs to know."""
 
     client: ClientName
+    protocol: Literal["consumer", "classic"]
+    strategy: str
+    """Of members of the classic protocol, as the three times that follow."""
+    session_timeout_ms: int
+    heartbeat_interval_ms: int
+    metadata_max_age_ms: int
     instance_id: str | None
     assignor: str | None
     pattern: str | None
@@ -152,6 +158,8 @@ class Up(_Event, frozen=True):
     """The process has its consumer, or its Streams client, which has no member id."""
 
     member_id: MemberId
+    """Empty of a classic member: the coordinator gives it one."""
+    protocol: str = "consumer"
 
 
 class MemberMoved(_Event, frozen=True):
@@ -178,6 +186,22 @@ class HeartbeatAnswered(_Event, frozen=True):
     number: int
     response: ConsumerGroupHeartbeatResponse | None
     error: str
+
+
+class ClassicSent(_Event, frozen=True):
+    """A request of the classic protocol went out: the name of its type, and itself as msgpack."""
+
+    number: int
+    kind: str
+    body: bytes
+
+
+class ClassicAnswered(_Event, frozen=True):
+    """Such a request was answered."""
+
+    number: int
+    kind: str
+    body: bytes
 
 
 class CalledBack(_Event, frozen=True):
@@ -279,6 +303,8 @@ Event: TypeAlias = (
     | MemberMoved
     | RequestSent
     | HeartbeatAnswered
+    | ClassicSent
+    | ClassicAnswered
     | CalledBack
     | Committed
     | Delivered

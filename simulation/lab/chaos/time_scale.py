@@ -67,12 +67,24 @@ def tempo(scenario: S, seed: int, config: GroupCoordinatorConfig, duration_us: i
             f" {-(-least // 1_000_000)}s on this broker, whose session timeout is"
             f" {session_ms / 1000:g} s"
         )
+    quiet_us = fixed + round(factor * played)
+    scaled = faster(scenario, factor)
+    if isinstance(scaled, Scenario) and "classic" in scaled.protocols:
+        scaled = _allowed(scaled, config)
+        if scenario.quiet is None:
+            quiet_us = max(quiet_us, 1_000 * scaled.settling_ms(config) + SLACK_US)
     return TimeScale(
-        scenario=faster(scenario, factor),
-        plan=faster_plan(plan, factor, fixed + round(factor * played)),
-        factor=factor,
-        quiet_us=fixed + round(factor * played),
+        scenario=scaled, plan=faster_plan(plan, factor, quiet_us), factor=factor, quiet_us=quiet_us
     )
+
+
+def _allowed(scenario: S, config: GroupCoordinatorConfig) -> S:
+    """Return the scenario with sessions of classic members that are as long as the broker demands."""
+    group: Any = scenario.group
+    least = Duration(1_000 * config.group_min_session_timeout_ms)
+    if group.session_timeout.us >= least.us:
+        return scenario
+    return msgspec.structs.replace(scenario, group=msgspec.structs.replace(group, session_timeout=least))
 
 
 def faster(value: T, factor: float) -> T:

@@ -18,7 +18,7 @@ NOBODY = "127.0.0.1:9"
 @pytest.mark.parametrize(
     ("scenario", "client", "told"),
     [
-        ("rolling-migration", "fencepost", "members of the classic protocol"),
+        ("rolling-migration", "confluent", "members of the classic protocol, which rolling-migration has"),
         ("sac-churn", "fencepost", "single active consumers"),
         ("streams-classic", "confluent", "clients of a Streams application"),
         ("steady", "kafka", "client 'kafka': expected one of fencepost, confluent"),
