@@ -63,6 +63,7 @@ class StreamsWorld(World):
         observers: Iterable[Observer] = (),
     ) -> None:
         super().__init__(scenario.application, loop, seed, lambda: recorder.seq)
+        self.delay_timers(scenario.application.timer_delay)
         self.scenario = scenario
         self.config = GroupCoordinatorConfig.from_properties(scenario.config)
         self.heartbeats = 0

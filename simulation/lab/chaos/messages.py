@@ -54,12 +54,12 @@ class Terms(CommonTerms, frozen=True, kw_only=True, tag="member"):
     """All that a member's process needs to know."""
 
     client: ClientName
-    protocol: Literal["consumer", "classic"]
-    strategy: str
+    protocol: Literal["consumer", "classic"] = "consumer"
+    strategy: str = "range"
     """Of members of the classic protocol, as the three times that follow."""
-    session_timeout_ms: int
-    heartbeat_interval_ms: int
-    metadata_max_age_ms: int
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    metadata_max_age_ms: int = 300_000
     instance_id: str | None
     assignor: str | None
     pattern: str | None

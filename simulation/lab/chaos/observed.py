@@ -293,10 +293,10 @@ class ObservedCoordinator:
         """What a group's epoch was raised by, as far as the records tell."""
         classic = self._classic_change(records)
         if classic is not None:
-            came, gone = classic
-            if came or not gone:
+            came, went = classic
+            if came or not went:
                 return "join" if came else "full"
-            return "leave" if all(member_id in self._left for member_id in gone) else "timeout"
+            return "leave" if all(member_id in self._left for member_id in went) else "timeout"
         group = self.coordinator.groups.get(self.group_id)
         members = {} if group is None else group.members
         told = [

@@ -33,7 +33,7 @@ from fencepost.simulation.lab.fidelity.verdicts import (
 )
 from fencepost.simulation.pipeline.traces import TRACES
 from fencepost.simulation.run import RunResult, run
-from fencepost.simulation.scenarios.load import load
+from fencepost.simulation.scenarios.load import load, load_any
 from fencepost.simulation.scenarios.values import Span
 from fencepost.simulation.trace.parquet import ParquetTrace
 from fencepost.simulation.trace.schema import Row
@@ -57,6 +57,28 @@ def test_a_fitted_model_takes_as_long_as_what_it_was_fitted_to(median: str, p99:
     for share, tolerance in ((0.5, 0.1), (0.9, 0.25)):
         for one, other in ((before.steady, after.steady), (before.written, after.written)):
             assert at(other, share) == pytest.approx(at(one, share), rel=tolerance)
+
+
+def test_how_late_timers_are_is_found() -> None:
+    late = measured("application.timer_delay=7ms")
+    assert fit(late, simulated).timer_delay.low == pytest.approx(7_000, abs=300)
+    assert fit(measured(), simulated).timer_delay.low <= 100
+
+
+@pytest.mark.parametrize("protocol", ["streams", "classic"])
+def test_round_trips_of_applications_and_of_the_classic_protocol_are_measured(protocol: str) -> None:
+    found, scenario = (
+        Latencies(),
+        load_any(
+            "streams-single-threads",
+            overrides=[f"group.protocol={protocol}", "network.latency=3ms", "cluster.replication=20ms"],
+        ),
+    )
+    run(scenario, 3, checkers=[found])
+    assert len(found.steady) > LEAST_ROUND_TRIPS
+    assert at(found.steady, 0.5) == 6_000
+    assert at(found.written, 0.5) == 26_000
+    assert at(found.intervals, 0.5) >= 1_000_000
 
 
 def test_the_best_of_the_models_that_were_tried_is_taken() -> None:
