@@ -26,11 +26,11 @@ from fencepost.simulation.lab.fidelity.fit import Fit, Latencies, fit
 from fencepost.simulation.lab.fidelity.samples import read_samples
 from fencepost.simulation.lab.fidelity.verdicts import (
     FIGURES,
+    FidelityVerdict,
     Judged,
     Measured,
     TimedValue,
     Tolerances,
-    Verdict,
     judge,
 )
 from fencepost.simulation.pipeline.analyze import analyze
@@ -115,7 +115,7 @@ class FidelityComparison(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def differs(self) -> bool:
         """Whether a figure is surely further from the real one than is tolerated."""
-        return any(each.verdict is Verdict.DIFFERS for each in self.judged)
+        return any(each.verdict is FidelityVerdict.DIFFERS for each in self.judged)
 
 
 class Played(msgspec.Struct, frozen=True, kw_only=True):

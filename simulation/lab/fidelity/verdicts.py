@@ -42,7 +42,7 @@ class Tolerances(msgspec.Struct, frozen=True):
         return self.median if quantile == "median" else self.p90
 
 
-class Verdict(enum.StrEnum):
+class FidelityVerdict(enum.StrEnum):
     """What came of a figure."""
 
     WITHIN = "within"
@@ -65,7 +65,7 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
     ratio_low: float | None
     ratio_high: float | None
     tolerance: float
-    verdict: Verdict
+    verdict: FidelityVerdict
 
 
 FIGURES: Final = ("rebalances", "downtime", "heartbeats")
@@ -99,14 +99,14 @@ def _judged(figure: str, quantile: str, compared: MeasureComparison | None, tole
     )
 
 
-def verdict_of(low: float | None, high: float | None, tolerance: float) -> Verdict:
+def verdict_of(low: float | None, high: float | None, tolerance: float) -> FidelityVerdict:
     """Return the verdict on a ratio that is between these, as far as the samples tell."""
     if low is None or high is None:
-        return Verdict.TOO_FEW
+        return FidelityVerdict.TOO_FEW
     least, most = 1 / (1 + tolerance), 1 + tolerance
     if least <= low and high <= most:
-        return Verdict.WITHIN
-    return Verdict.DIFFERS if high < least or low > most else Verdict.TOO_FEW
+        return FidelityVerdict.WITHIN
+    return FidelityVerdict.DIFFERS if high < least or low > most else FidelityVerdict.TOO_FEW
 
 
 def _sample(values: Iterable[TimedValue], figure: str) -> Sample:

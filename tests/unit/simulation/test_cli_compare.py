@@ -20,7 +20,7 @@ from fencepost.simulation.lab.fidelity.compare import (
     Ratio,
     Violated,
 )
-from fencepost.simulation.lab.fidelity.verdicts import Judged, Verdict
+from fencepost.simulation.lab.fidelity.verdicts import FidelityVerdict, Judged
 from fencepost.simulation.scenarios.load import load
 
 
@@ -126,7 +126,7 @@ def test_people_see_both_worlds(capsys: pytest.CaptureFixture[str]) -> None:
                 ratio_low=1.8,
                 ratio_high=2.25,
                 tolerance=0.1,
-                verdict=Verdict.DIFFERS,
+                verdict=FidelityVerdict.DIFFERS,
             )
         ],
         records_lost=3,

@@ -24,9 +24,9 @@ from fencepost.simulation.lab.fidelity import compare as fidelity
 from fencepost.simulation.lab.fidelity.compare import Played, compare
 from fencepost.simulation.lab.fidelity.fit import LEAST_ROUND_TRIPS, Fit, Latencies, _times, fit
 from fencepost.simulation.lab.fidelity.verdicts import (
+    FidelityVerdict,
     TimedValue,
     Tolerances,
-    Verdict,
     judge,
     occasions,
     verdict_of,
@@ -225,13 +225,13 @@ def test_latencies_that_are_wrong_by_a_factor_of_two_are_noticed_and_equal_ones_
         assert result.real.rebalances.count > 70
         verdicts[name] = {(each.figure, each.quantile): each for each in result.judged}
         assert result.differs is (name == "doubled")
-    assert verdicts["same"]["heartbeats", "median"].verdict is Verdict.WITHIN
+    assert verdicts["same"]["heartbeats", "median"].verdict is FidelityVerdict.WITHIN
     doubled = verdicts["doubled"]["heartbeats", "median"]
-    assert doubled.verdict is Verdict.DIFFERS
+    assert doubled.verdict is FidelityVerdict.DIFFERS
     assert doubled.ratio == pytest.approx(2, rel=0.1)
     assert doubled.ratio_low is not None
     assert doubled.ratio_low > 1.5
-    assert Verdict.DIFFERS not in {each.verdict for each in verdicts["same"].values()}
+    assert FidelityVerdict.DIFFERS not in {each.verdict for each in verdicts["same"].values()}
 
 
 def played_in_simulation(
@@ -255,17 +255,19 @@ def played_in_simulation(
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
     [
-        (0.95, 1.05, Verdict.WITHIN),
-        (0.91, 1.1, Verdict.WITHIN),
-        (0.9, 1.05, Verdict.TOO_FEW),
-        (1.05, 1.2, Verdict.TOO_FEW),
-        (0.5, 2.0, Verdict.TOO_FEW),
-        (1.11, 1.2, Verdict.DIFFERS),
-        (0.5, 0.9, Verdict.DIFFERS),
-        (None, None, Verdict.TOO_FEW),
+        (0.95, 1.05, FidelityVerdict.WITHIN),
+        (0.91, 1.1, FidelityVerdict.WITHIN),
+        (0.9, 1.05, FidelityVerdict.TOO_FEW),
+        (1.05, 1.2, FidelityVerdict.TOO_FEW),
+        (0.5, 2.0, FidelityVerdict.TOO_FEW),
+        (1.11, 1.2, FidelityVerdict.DIFFERS),
+        (0.5, 0.9, FidelityVerdict.DIFFERS),
+        (None, None, FidelityVerdict.TOO_FEW),
     ],
 )
-def test_a_verdict_needs_the_whole_interval(low: float | None, high: float | None, verdict: Verdict) -> None:
+def test_a_verdict_needs_the_whole_interval(
+    low: float | None, high: float | None, verdict: FidelityVerdict
+) -> None:
     assert verdict_of(low, high, 0.1) is verdict
 
 
@@ -280,7 +282,7 @@ def test_a_few_values_are_too_few_however_far_apart_they_are() -> None:
     real = {"rebalances": [TimedValue("real-1", 10_000_000 * n, 1.0) for n in range(5)]}
     ours = {"rebalances": [TimedValue("simulated-1", 10_000_000 * n, 9.0) for n in range(500)]}
     (first, *_) = judge(ours, real, Tolerances())
-    assert (first.ratio, first.ratio_low, first.verdict) == (9.0, None, Verdict.TOO_FEW)
+    assert (first.ratio, first.ratio_low, first.verdict) == (9.0, None, FidelityVerdict.TOO_FEW)
 
 
 @pytest.mark.parametrize("page", ["report.html", None])
@@ -318,7 +320,7 @@ def test_violations_are_told_with_the_trace_of_their_run(
         report=report,
     )
     assert (asked.get("path"), asked.get("report")) == (None if page is None else tmp_path, report)
-    assert {each.verdict for each in result.judged} == {Verdict.TOO_FEW}
+    assert {each.verdict for each in result.judged} == {FidelityVerdict.TOO_FEW}
     told = [
         (side.violations, [(each.run, each.invariant, each.message) for each in side.violated])
         for side in (result.simulated, result.real)
