@@ -15,12 +15,13 @@ from fencepost.coordinator.protocol.consumer import (
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import Outcome, Request, Response
+from fencepost.coordinator.protocol.records import GroupMetadataKey
 from fencepost.coordinator.protocol.regular_expressions import matching
 from fencepost.coordinator.protocol.slices import at_once
 from fencepost.simulation.faults.draw import FaultKind
 from fencepost.simulation.kafka.member import ALIVE
 from fencepost.simulation.kafka.nemesis import GroupNemesis
-from fencepost.simulation.kernel.observers import Observer
+from fencepost.simulation.kernel.observers import Observer, StepEvent
 from fencepost.simulation.kernel.world import RunCounts
 from fencepost.simulation.lab.chaos.admin import OFFSETS_TOPIC
 from fencepost.simulation.lab.chaos.classic_messages import CLASSIC_REQUESTS, CLASSIC_RESPONSES
@@ -171,6 +172,13 @@ class RealTraceWriter(GroupTraceWriter):
     The log of a classic group shows the end of a round only. A round begins when a member sends what begins
     one, or is told of one whose cause no process has sent: that a session has ended.
     """
+
+    def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
+        """An outcome of the log. Between a round's beginning and its record a classic group only commits."""
+        active = self.world.active
+        is_classic = active is not None and self.world.group_id in active.classic.groups
+        if not is_classic or any(isinstance(each.key, GroupMetadataKey) for each in outcome.records):
+            super().on_coordinator_step(host, event, outcome, now_us)
 
     def on_member_request(self, host: str, request: Request, now_us: int) -> None:
         """A member that joins or leaves begins a round."""
