@@ -321,6 +321,8 @@ async def test_members_of_the_classic_protocol_are_seen_as_others_are(strategy):
     assert result.rebalances >= 4
     asked = Counter(row.detail.split(" ")[0] for row in rows if row.kind == "heartbeat")
     assert {"join", "full", "keepalive", "leave"} <= asked.keys()
+    epochs = [row.group_epoch for row in rows if row.kind == "group.epoch"]
+    assert len(epochs) == len(set(epochs))  # commits within a round do not end it
     states = {(row.state_from, row.state_to) for row in rows if row.kind == "group.state"}
     assert ("Stable", "PreparingRebalance") in states
     assert ("PreparingRebalance", "Stable") in states
@@ -353,8 +355,8 @@ async def test_a_group_migrates_there_and_back():
     assert (result.records_lost, result.converged) == (0, True)
     machines = {row.state_to for row in rows if row.kind == "member.state"}
     assert {"COMPLETING_REBALANCE", "RECONCILING"} <= machines
-    targets = [row for row in rows if row.kind in ("target", "assignment")]
-    assert {row.kind for row in targets} == {"target", "assignment"}
+    targets = [row for row in rows if row.kind in ("group.target", "assignment")]
+    assert {row.kind for row in targets} == {"group.target", "assignment"}
 
 
 @pytest.mark.long

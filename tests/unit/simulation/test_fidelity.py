@@ -10,6 +10,12 @@ import msgspec
 import pytest
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol.classic import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -17,6 +23,10 @@ from fencepost.coordinator.protocol.consumer import (
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.coordinator.protocol.outcome import Request, Response
+from fencepost.coordinator.protocol.streams import (
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+)
 from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.lab.chaos.result import ChaosResult
 from fencepost.simulation.lab.chaos.time_scale import tempo
@@ -106,6 +116,10 @@ FULL = msgspec.structs.replace(KEEPALIVE, topic_partitions={})
 AT_4 = ConsumerGroupHeartbeatResponse(member_id="m", member_epoch=4)
 AT_5 = ConsumerGroupHeartbeatResponse(member_id="m", member_epoch=5)
 FENCED = ConsumerGroupHeartbeatResponse(error_code=ErrorCode.FENCED_MEMBER_EPOCH)
+STREAMS = StreamsGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=4)
+BEAT = HeartbeatRequest(group_id="g", generation=4, member_id="m")
+FOLLOWER = SyncGroupRequest(group_id="g", generation=4, member_id="m", assignments={})
+LEADER = msgspec.structs.replace(FOLLOWER, assignments={"m": b"x"})
 COMMIT = OffsetCommitRequest(group_id="g", member_id="m", member_epoch=4, offsets={})
 
 
@@ -119,6 +133,12 @@ COMMIT = OffsetCommitRequest(group_id="g", member_id="m", member_epoch=4, offset
         (KEEPALIVE, FENCED, [], []),
         (KEEPALIVE, TimeoutError(), [], []),
         (COMMIT, OffsetCommitResponse(errors={}), [], []),
+        (STREAMS, StreamsGroupHeartbeatResponse(member_id="m", member_epoch=4), [70], []),
+        (STREAMS, StreamsGroupHeartbeatResponse(member_id="m", member_epoch=5), [], [70]),
+        (BEAT, HeartbeatResponse(), [70], []),
+        (BEAT, HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), [], []),
+        (LEADER, SyncGroupResponse(assignment=b"x"), [], [70]),
+        (FOLLOWER, SyncGroupResponse(assignment=b"x"), [], []),  # it waits for the leader
     ],
 )
 def test_only_answered_heartbeats_count(
