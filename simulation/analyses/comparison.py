@@ -99,6 +99,23 @@ def compare(
     return comparisons
 
 
+def compare_measure(
+    name: str,
+    before: Sample,
+    after: Sample,
+    *,
+    confidence: float = CONFIDENCE,
+    resamples: int = RESAMPLES,
+    seed: int = 0,
+) -> list[MeasureComparison]:
+    """Compare one measure, of whatever name; nothing if a set has no value of it."""
+    sides = before.values.get(name, {}), after.values.get(name, {})
+    if not all(any(values for values in side.values()) for side in sides):
+        return []
+    drawn = _draws(before.runs, after.runs, resamples, seed)
+    return list(_compare(name, before, after, drawn, confidence))
+
+
 def samples(measured: DataFrame) -> dict[tuple[str, str], Sample]:
     """A sample for each scenario and parameters of the table `measures`.
 

@@ -43,6 +43,7 @@ class MemberHost(Host):
     def __init__(self, name: str, world: KafkaWorld, instance_id: str | None) -> None:
         super().__init__(name, world.loop)
         self.world = world
+        self.timer_delays = world.timer_delays
         self.instance_id = instance_id
         self.status = MemberStatus.STOPPED
         self.wanted = False

@@ -115,6 +115,8 @@ class ScenarioApplication(_Table, frozen=True):
     """How long a process is down when it is restarted."""
     clock_drift_ppm: Annotated[int, Meta(ge=0, le=100_000)] = 100
     """Clocks of hosts run faster or slower by up to so many parts in a million."""
+    timer_delay: Span = Span("constant", 0)
+    """How much later than asked a process's timers go off: what the system and other processes take."""
 
 
 class ScenarioTransactions(_Table, frozen=True):

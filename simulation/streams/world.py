@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
@@ -54,13 +54,21 @@ class _Coordination(Observer):
 class StreamsWorld(World):
     """Everything of one run."""
 
-    def __init__(self, scenario: StreamsScenario, seed: int, loop: VirtualLoop, recorder: TraceRows) -> None:
+    def __init__(
+        self,
+        scenario: StreamsScenario,
+        seed: int,
+        loop: VirtualLoop,
+        recorder: TraceRows,
+        observers: Iterable[Observer] = (),
+    ) -> None:
         super().__init__(scenario.application, loop, seed, lambda: recorder.seq)
+        self.delay_timers(scenario.application.timer_delay)
         self.scenario = scenario
         self.config = GroupCoordinatorConfig.from_properties(scenario.config)
         self.heartbeats = 0
         self.rebalances = 0
-        self.attach([_Coordination(self), StreamsCoordination()])
+        self.attach([_Coordination(self), StreamsCoordination(), *observers])
         self.cluster = SimulatedCluster(loop, self.streams, scenario, self.config, hooks=self.hooks)
         self.network = self.cluster.network
         self._restarts = self.streams.samples("restarts", scenario.application.restart.quantiles)
@@ -273,6 +281,11 @@ class StreamsWorld(World):
         """A thread has committed these."""
         self.application.committed(offsets)
 
+    def tell_request(self, hook: str, *arguments: object) -> None:
+        """A thread's member sent a request, or was answered."""
+        for method in self.hooks[hook]:
+            method(*arguments, self.loop.now_us)
+
     def tell(self, hook: str, *arguments: Any) -> None:
         """A fault befalls the application: `on_fault`, or `cut_off`."""
         getattr(self.application, hook)(*arguments)
@@ -304,10 +317,16 @@ def _start(host: StreamsClientHost) -> None:
 
 
 def prepare(
-    scenario: StreamsScenario, seed: int, plan: Draw, loop: VirtualLoop, recorder: TraceRows, **_: object
+    scenario: StreamsScenario,
+    seed: int,
+    plan: Draw,
+    loop: VirtualLoop,
+    recorder: TraceRows,
+    *,
+    checkers: Iterable[Observer] | None = None,
 ) -> PreparedRun:
-    """Return the run of a scenario and a seed, with the trace and all checks, which nothing replaces."""
-    world = StreamsWorld(scenario, seed, loop, recorder)
+    """Return the run of a scenario and a seed, with the trace and all checks, and `checkers` besides."""
+    world = StreamsWorld(scenario, seed, loop, recorder, checkers or ())
 
     def counts() -> RunCounts:
         return RunCounts(world.heartbeats, world.rebalances, world.application.figures)
