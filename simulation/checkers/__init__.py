@@ -13,6 +13,7 @@ from fencepost.simulation.checkers.catalogue import NOT_ON_REAL
 from fencepost.simulation.checkers.claims import OneClaimant
 from fencepost.simulation.checkers.classic import ClassicGroupsChecker, ObservedClassicGroups
 from fencepost.simulation.checkers.classic_members import ClassicMembers
+from fencepost.simulation.checkers.classic_rounds import ClassicRounds
 from fencepost.simulation.checkers.coordination import Coordination, ObservedCoordination
 from fencepost.simulation.checkers.leaving import Leaving
 from fencepost.simulation.checkers.liveness import Liveness
@@ -32,7 +33,7 @@ def all_checkers(
     Checkers of classic members, and of transactions, are for worlds that have some: `protocols` are all that
     members speak.
     """
-    some: list[Checker] = [ClassicMembers()] if "classic" in protocols else []
+    some: list[Checker] = [ClassicMembers(), ClassicRounds()] if "classic" in protocols else []
     if transactions:
         some.append(Transactions())
     return [Coordination(), ClassicGroupsChecker(), *_of_members(), *some]

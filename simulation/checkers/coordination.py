@@ -322,6 +322,7 @@ class Coordination(Checker):
         records = tuple(self.world.journal)
         for record in records:
             self._shadow.apply(record)
+        self._administration.adopt(records)
         event, outcome = RecordsObserved(group_id="", cause="load"), Outcome(records=records)
         for group_id in {record.key.group_id: None for record in records}:
             mine = tuple(record for record in records if record.key.group_id == group_id)

@@ -21,6 +21,7 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetFetchResponse,
 )
 from fencepost.coordinator.protocol.outcome import Outcome, Request, Response
+from fencepost.member.classic.states import ClassicMemberState
 from fencepost.simulation.checkers.base import Checker
 from fencepost.simulation.kernel.observers import StepEvent
 
@@ -88,9 +89,14 @@ class Retries(Checker):
             )
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
-        """A member that moves on does not wait for the response to its round any more."""
+        """A member that moves on does not wait for the response to its round any more.
+
+        A classic one that leaves takes no notice of its heartbeat, either.
+        """
         asked = self._asked.get(host)
-        if asked:
+        if asked and target is ClassicMemberState.PREPARE_LEAVING:
+            asked.clear()
+        elif asked:
             asked[:] = [each for each in asked if not isinstance(each, JoinGroupRequest | SyncGroupRequest)]
 
     def _answered(self, host: str, request: Request, codes: Iterable[ErrorCode]) -> None:

@@ -53,6 +53,8 @@ class MemberHost(Host):
         self.application: SimulatedApplication | None = None
         self.protocol: str = world.scenario.group.protocol
         """The group.protocol of the next process."""
+        self.strategies: tuple[str, ...] = (world.scenario.group.partition_assignment_strategy,)
+        """The assignors that it offers if that is the classic one."""
         self.topics = world.scenario.group.topics
         self.pattern = world.scenario.group.pattern
         self._callback_raises = False

@@ -153,6 +153,9 @@ class RollingRestart(_Step, frozen=True, tag="rolling-restart"):
     """Whether members close their consumer before they go."""
     protocol: GroupProtocol | None = None
     """The group.protocol that members have afterwards; as before if not given."""
+    partition_assignment_strategy: tuple[AssignmentStrategy, ...] = ()
+    """The assignors that classic members offer afterwards, the one they like best first: all of them eager or
+    all cooperative; as before if not given."""
 
 
 class Scale(_Step, frozen=True, tag="scale"):

@@ -82,6 +82,8 @@ class MutationReport(msgspec.Struct, frozen=True, kw_only=True):
 
     seeds: int
     """Runs that each mutant got at most."""
+    salt: str
+    """What the sample was drawn with; empty for the first one."""
     reached: bool
     """True if every core reaches `LEAST_SCORE`, with at most `MOST_UNREACHED` of its mutants unreached."""
     cores: list[CoreScore]
@@ -214,7 +216,7 @@ def _work(
             yield pa.RecordBatch.from_pydict({"result": pa.array(results, pa.binary())})
 
 
-def mutation_report(judged: JudgedMutants, seeds: int) -> MutationReport:
+def mutation_report(judged: JudgedMutants, seeds: int, *, salt: str = "") -> MutationReport:
     """Count judgements by core and by module."""
     judgements = judged.judgements
     cores = _scores(judgements, lambda mutant: mutant.core)
@@ -224,6 +226,7 @@ def mutation_report(judged: JudgedMutants, seeds: int) -> MutationReport:
     reasons = [(each, allowed_because(each.mutant)) for each in survived]
     return MutationReport(
         seeds=seeds,
+        salt=salt,
         reached=all(
             (each.score is None or each.score >= LEAST_SCORE)
             and each.unreached <= MOST_UNREACHED * each.judged
