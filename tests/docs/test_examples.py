@@ -206,7 +206,7 @@ def argv(words: list[str], folder: Path) -> list[str]:
     """A command as this Python runs it, in a folder with the files of its page."""
     if words[0] == "fencepost":
         return [sys.executable, "-m", "fencepost.simulation", *words[1:]]
-    # A page without settings has sync tests only, and says nothing of pytest-asyncio (installed here).
+    # A page without settings has sync tests only; pytest-asyncio, which is installed here, would warn.
     scope = [] if (folder / "pytest.ini").exists() else ["-o", LOOP_SCOPE]
     return [sys.executable, *how_to_run_tests(), *scope, *words[1:]]
 
