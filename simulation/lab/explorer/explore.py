@@ -63,6 +63,6 @@ def explore(
         kinds=chosen if faults else (),
         static=static,
         full=full,
-        states_per_second=round(walk.states / walk.wall_seconds),
+        states_per_second=round(walk.states / max(walk.wall_seconds, 1e-6)),
         **msgspec.structs.asdict(walk),
     )
