@@ -94,7 +94,7 @@ def compare(
     comparisons: list[MeasureComparison] = []
     for name in MEASURES:
         sides = before.values.get(name, {}), after.values.get(name, {})
-        if all(any(values for values in side.values()) for side in sides):
+        if all(any(len(values) for values in side.values()) for side in sides):
             comparisons += _compare(name, before, after, drawn, confidence)
     return comparisons
 

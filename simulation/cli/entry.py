@@ -221,10 +221,10 @@ def _complain(name: str, message: str, code: int) -> int:
 def _unknown(name: str) -> str:
     if name.startswith("-"):
         return f"unknown option {name}"
-    from difflib import get_close_matches
+    from fencepost.coordinator.suggestions import suggestion
 
-    close = get_close_matches(name, BY_NAME, n=1)
-    return f"unknown command {name!r}" + (f", did you mean {close[0]!r}?" if close else "")
+    hint = suggestion(name, BY_NAME, "")
+    return f"unknown command {name!r}" + (f"; {hint}" if hint else "")
 
 
 def _help(out: TextIO) -> str:

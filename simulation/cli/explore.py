@@ -87,6 +87,8 @@ def explore(
         print_json(found)
     else:
         _print(found)
+    if found.interrupted:
+        raise KeyboardInterrupt  # what was found until then is printed; the exit code says why it is not all
     return 1 if found.violations else 0
 
 
@@ -102,6 +104,9 @@ def _print(walk: Exploration) -> None:
     )
     if walk.complete:
         out.say(f"complete: every state was seen; in {walk.settled:,} of them the group has settled")
+    elif walk.interrupted:
+        out.say("interrupted: there are more states. What is below was found until then; whether the group")
+        out.say("can settle from each of them is open")
     elif not walk.violations:
         out.say("not complete: there are more states than --max-states. None of these breaks an invariant;")
         out.say("whether the group can settle from each of them is open")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NamedTuple
@@ -114,12 +115,25 @@ def _hunt(names: Sequence[str], seeds: str, *, only_list: bool, json: bool) -> i
             )
         return 0
     which = parse_seeds(seeds, "--seeds")
-    with progress_for(json=json).step("hunting", len(chosen) * len(which)) as advance:
-        results = hunt_all(which, names=chosen, progress=advance)
+    results: dict[str, MutantResult] = {}
+    interrupted = False
+    try:
+        with progress_for(json=json).step("hunting", len(chosen) * len(which)) as advance:
+            hunt_all(
+                which,
+                names=chosen,
+                progress=advance,
+                hunted=lambda result: results.update({result.mutant: result}),
+            )
+    except KeyboardInterrupt:
+        interrupted = True
     if json:
         print_json(results)
     else:
         _print(results)
+    if interrupted:
+        sys.stderr.write(f"interrupted: {len(results)} of {len(chosen)} mutants were hunted\n")
+        raise KeyboardInterrupt  # the exit code says that this is not all
     return 0 if all(result.caught for result in results.values()) else 1
 
 

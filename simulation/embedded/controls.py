@@ -281,6 +281,8 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
         return [f"{rule} met {rule.met} of {rule.times}" for rule in self.endpoint.faults.unmet]
 
     def _add(self, rule: FaultRule) -> None:
+        if rule.who is not None:
+            rule.name = self.endpoint.observer.trace.names.told(rule.who)
         self.endpoint.faults.add(rule)
 
     # -- what happened ----------------------------------------------------------------------------------

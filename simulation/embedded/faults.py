@@ -45,8 +45,14 @@ class FaultRule(msgspec.Struct, kw_only=True):
     lost: bool = False
     of_fence: bool = False
     """True if `fence` made the rule: the member may learn of it by another request than the rule's."""
+    called: str = ""
+    """How the test called it, as of `group.fence("two")`; empty for the methods that name the API."""
+    name: str | None = None
+    """What people call the member; `who` if nothing else is known."""
 
     def __str__(self) -> str:
+        if self.called:
+            return self.called
         verb = "lose_next_response" if self.lost else "delay" if self.error is None else "fail_next"
         arguments = [repr(self.api.name.title().replace("_", ""))]
         if self.error is not None:
@@ -54,7 +60,7 @@ class FaultRule(msgspec.Struct, kw_only=True):
         elif self.delay_s:
             arguments.append(f"{self.delay_s:g}")
         if self.who is not None:
-            arguments.append(repr(self.who))
+            arguments.append(repr(self.name or self.who))
         return f"{verb}({', '.join(arguments)})"
 
     def is_about(self, request: Any, asked: Asked, names: Callable[[], Container[str | None]]) -> bool:

@@ -76,6 +76,8 @@ class ReportInput(msgspec.Struct, frozen=True, kw_only=True):
     """Runs that raised: run_id and error."""
     runs: tuple[TracedRun, ...] = ()
     """Runs whose timelines are in the page."""
+    answer: tuple[TableGrid, ...] = ()
+    """Tables that come first: those of a plan."""
     all_runs: Table = ()
     """All runs, or as many as a page bears: run_id, label, rebalances, heartbeats, outcome, whether
     that is `fine`, and the commands that `show` its trace, where there is one, and run it `again`."""
@@ -112,14 +114,16 @@ NONE = "\N{EN DASH}"
 
 
 def duration(seconds: float | None) -> str:
-    """`420 ms`, `3.21 s`, `1 min 40 s`; a dash for none."""
+    """`420 ms`, `3.21 s`, `1 min 40 s`, `8 h 5 min`; a dash for none."""
     if seconds is None:
         return NONE
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 120:
         return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
-    return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+    if seconds < 7_200:
+        return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+    return f"{int(seconds) // 3_600:,} h {int(seconds) % 3_600 // 60} min"
 
 
 def whole(value: float | None) -> str:

@@ -140,6 +140,7 @@ def render_campaign_report(data: ReportInput, path: str | Path) -> None:
         subtitle=_subtitle(data),
         verdict=_verdict(data),
         cards=_cards(data),
+        answers=data.answer,
         scenarios=scenario_grid(data),
         sampled=_sampled(data),
         urgent=[made for made in (violation_grid(data), failure_grid(data)) if made.rows],

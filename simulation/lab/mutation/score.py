@@ -140,7 +140,7 @@ def judge_all(
     shown = progress or Silent()
     names = list(scenarios) or library_names()
     check_can_start(master)
-    with spark_session(master) as spark:
+    with spark_session(master, say=shown.say) as spark:
         keys = schedule(names, _rounds(seeds))
         healthy: list[HealthyRun] = _on_spark(spark, "healthy runs", _healthy, keys, shown, a_slice=40)
         healthy.sort(key=lambda each: (each.seed, names.index(each.scenario)))
