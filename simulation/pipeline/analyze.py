@@ -58,6 +58,7 @@ def analyze(
     *,
     master: str = LOCAL,
     report: str | Path | None = None,
+    title: str = "",
     only: Collection[str] | None = None,
     progress: Progress | None = None,
 ) -> Tables:
@@ -94,7 +95,7 @@ def analyze(
     if target is not None:
         from fencepost.simulation.pipeline.reporting import report_input
 
-        render_campaign_report(report_input("Traces analysed by fencepost", str(path), files, result), target)
+        render_campaign_report(report_input(title or _title_of(result), str(path), files, result), target)
     return result.tables
 
 
