@@ -91,7 +91,7 @@ class KeptTrace:
         self.on_row(row)
 
     def note(
-        self, actor: str, kind: RowKind, state_to: str, group: str, detail: str, error: str = ""
+        self, actor: str, kind: RowKind, state_to: str, group: str, detail: str, *, error: str = ""
     ) -> None:
         """Append a row that is about no step of a coordinator."""
         self.keep(group, (self.now_us, actor, kind.value, "", state_to, -1, -1, (), error, detail))

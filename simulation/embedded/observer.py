@@ -163,7 +163,7 @@ class EmbeddedObserver:
         """Write a row of the trace that is about no step of a coordinator."""
         self.catch_up()
         self._set_time()
-        self.trace.note(actor, kind, state_to, group, detail, error)
+        self.trace.note(actor, kind, state_to, group, detail, error=error)
 
     def called(self, method: str, detail: str = "", *, group: str = "", state_to: str = "begin") -> None:
         """Write that a test called a method, under the method's name."""

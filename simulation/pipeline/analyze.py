@@ -99,6 +99,13 @@ def analyze(
     return result.tables
 
 
+def _title_of(result: AnalysisResults) -> str:
+    names = list(dict.fromkeys(row["scenario"] for row in result.tables["runs"]))
+    runs = sum(row["runs"] for row in result.tables["runs"])
+    about = names[0] if len(names) == 1 else f"{len(names)} scenarios"
+    return f"Analysis of {about}, {runs:,} run{'' if runs == 1 else 's'}"
+
+
 def analyze_files(
     spark: SparkSession, files: TraceFiles, progress: Progress, only: Collection[str] | None = None
 ) -> AnalysisResults:

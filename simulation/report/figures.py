@@ -12,7 +12,6 @@ import msgspec
 from fencepost.simulation.report.model import (
     SCENARIO,
     Curve,
-    ParameterGrid,
     ReportInput,
     Table,
     grid_of,

@@ -136,7 +136,7 @@ def _folded(text: str) -> str:
 
 def kind_of_run(rows: Sequence[Row]) -> str:
     """What these rows are a trace of, for titles."""
-    return KIND_OF_RUN.get(rows[0].world, "Run") if rows else "Run"
+    return KIND_OF_RUN.get(Row._make(rows[0]).world, "Run") if rows else "Run"
 
 
 KIND_OF_RUN = {"simulated": "Simulated run", "real": "Run on real brokers", "embedded": "Embedded Kafka"}

@@ -119,7 +119,8 @@ class Frame {
         c.fillStyle = colours.line;
         c.fillRect(x, AXIS - 8, 1, 8);
         c.fillStyle = colours.muted;
-        if (x + c.measureText(text).width + 4 < Math.min(t.width, t.x(until) + 2)) c.fillText(text, x + 4, AXIS / 2);
+        const left = gone && from > t.from ? t.x(from) + 16 : 0, right = until < t.until ? t.x(until) - 20 : t.width;
+        if (x >= left && x + c.measureText(text).width + 4 < right) c.fillText(text, x + 4, AXIS / 2);
       }
     }
     this.paintCutTimes(c);
@@ -146,7 +147,7 @@ class Frame {
     c.font = SMALL;
     c.fillStyle = t.theme.colours.fault;
     for (const cut of t.run.cuts) {
-      const middle = t.x(cut.at + cut.width / 2), text = "⫽ +" + shortDuration(cut.until - cut.from), wide = c.measureText(text).width;
+      const middle = t.x(cut.at + cut.width / 2), text = "+" + shortDuration(cut.until - cut.from), wide = c.measureText(text).width;
       if (middle - wide / 2 > t.labels && middle + wide / 2 < t.width) {
         c.fillStyle = t.theme.colours.panel;
         c.fillRect(middle - wide / 2 - 3, 0, wide + 6, AXIS - 1);

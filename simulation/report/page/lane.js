@@ -178,13 +178,13 @@ function ownerless(lanes, changes, end) {
 
 // What the lanes of a folded section do together: changes of how many are in each state, or have each owner.
 function together(lanes) {
-  const changes = [], spans = new Map();
+  const changes = [], spans = new Map(), owning = new Set(lanes.flatMap((lane) => lane.kind === "partition" ? lane.owned.map(({ owner }) => owner.number) : []));
   const add = (key, from, until) => {
     changes.push({ t: from, key, n: 1 }, { t: until, key, n: -1 });
     spans.set(key, (spans.get(key) ?? 0) + until - from);
   };
   for (const lane of lanes) {
-    if (lane.kind === "partition") for (const { owner, from, until, late } of lane.owned) late || add(owner.number, from, until);
+    if (lane.kind === "partition") for (const { owner, from, until, late } of lane.owned) late || add(owning.size > 2 * PALETTE.owners ? 0 : owner.number, from, until);
     else for (const { state, from, until } of lane.states) add(state, from, until);
     if (lane.kind !== "partition") for (const { sort, from, until } of lane.downs) if (sort === "down" || sort === "stopped") add("host " + sort, from, until);
   }

@@ -315,7 +315,7 @@ class Painter {
   paintCause(c, marks, i, y) {
     const t = this.t, { sort, t: time, i: row } = marks[i], x = t.x(time) + 10;
     const text = sort === "violation" ? t.run.text("error", row) : `${t.run.nameOf(t.run.text("actor", row))} ${t.run.text("detail", row)}`.trim();
-    const room = (i + 1 < marks.length ? t.x(marks[i + 1].t) - 8 : t.width) - x;
+    const room = (i + 1 < marks.length ? t.x(marks[i + 1].t) - 8 - ({ failure: 74, end: 74 }[marks[i + 1].sort] ?? 0) : t.width) - x;
     c.font = SMALL;
     c.fillStyle = t.theme.colours[sort === "violation" ? "bad" : "text"];
     if (sort === "failure" || sort === "end") {

@@ -253,8 +253,8 @@ class Run {
 }
 
 // What people do to a group on purpose is no fault.
-const STEPS = { restart: "restart" };
-for (const step of ["start", "stop", "subscribe", "create-topic", "grow-topic", "delete-topic", "operate", "thread-change", "client-close"]) STEPS[step] = "step";
+const PLANNED = { restart: "restart" };
+for (const step of ["start", "stop", "subscribe", "create-topic", "grow-topic", "delete-topic", "operate", "thread-change", "client-close"]) PLANNED[step] = "step";
 
 // Calls of a test that wait for a request: they last until it has come.
 const RULES = new Set(["lose_next_response", "fail_next", "delay"]);
@@ -345,7 +345,7 @@ const TAKEN = {
       return;
     }
     begun.push({ from: t, i });
-    run.mark(lane, i, run.world === "embedded" ? "call" : STEPS[actor] ?? "fault");
+    run.mark(lane, i, run.world === "embedded" ? "call" : PLANNED[actor] ?? "fault");
   },
   "run.faults_end"(run, lane, i) { run.mark(lane, i, "calm"); },
   "request.lost"(run, lane, i) { run.mark(lane, i, "lost"); },

@@ -20,10 +20,11 @@ function showDuration(us) {
   return us ? `${us.toFixed(0)} µs` : "0 s";
 }
 
-// `45 s`, `2 min`, `3.5 h`, `7 days`: as short as can be.
+// `45 s`, `2 min`, `1 h`, `3.5 days`: as short as can be.
 function shortDuration(us) {
-  const [unit, size] = us < 1e6 ? ["ms", 1e3] : us < 120e6 ? ["s", 1e6] : us < 7200e6 ? ["min", 60e6] : us < 172800e6 ? ["h", 3600e6] : ["days", 86400e6];
-  return `${Number((us / size).toFixed(1))} ${unit}`;
+  const [unit, size] = us < 1e6 ? ["ms", 1e3] : us < 120e6 ? ["s", 1e6] : us < 3600e6 ? ["min", 60e6] : us < 86400e6 ? ["h", 3600e6] : ["days", 86400e6];
+  const count = Number((us / size).toFixed(1));
+  return `${count} ${count === 1 && unit === "days" ? "day" : unit}`;
 }
 
 // `STEPPING_DOWN` as `stepping down`: states are long, lanes are short.
