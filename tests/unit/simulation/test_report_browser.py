@@ -348,9 +348,13 @@ def campaign() -> ReportInput:
 def test_a_campaign_has_its_heat_map_charts_and_runs(opened: Any, pages: Path) -> None:
     page = opened(pages / "campaign.html")
     heat = page.locator("table.heat")
-    assert heat.locator("caption").inner_text() == "rebalance, median, by members and zone"
+    assert heat.locator("caption").inner_text() == "all partitions down, per run, by members and zone"
+    page.locator("#heatmap").get_by_label("show").select_option("rebalance_median")
     lines = [" ".join(line.split()) for line in heat.locator("tbody tr").all_inner_texts()]
-    assert lines == ["1 1.00 s 2.00 s", "12 3.00 s 40.00 s ▲"]
+    assert lines == [
+        "1 1.00 s of 5 rebalances 2.00 s of 5 rebalances",
+        "12 3.00 s of 5 rebalances 40.00 s of 5 rebalances ▲",
+    ]
     page.locator("#heatmap").get_by_label("show").select_option("downtime_run")
     expect_text(heat.locator("caption"), "all partitions down, per run")
     expect_text(heat, "6 min 40 s")
