@@ -50,10 +50,16 @@ class FaultRule(msgspec.Struct, kw_only=True):
     name: str | None = None
     """What people call the member; `who` if nothing else is known."""
 
-    def __str__(self) -> str:
-        if self.called:
-            return self.called
-        verb = "lose_next_response" if self.lost else "delay" if self.error is None else "fail_next"
+    @property
+    def method(self) -> str:
+        """The method by which a test made it."""
+        if self.of_fence:
+            return "fence"
+        return "lose_next_response" if self.lost else "delay" if self.error is None else "fail_next"
+
+    @property
+    def arguments(self) -> str:
+        """The arguments of that method."""
         arguments = [repr(self.api.name.title().replace("_", ""))]
         if self.error is not None:
             arguments.append(repr(self.error.name))
@@ -61,7 +67,10 @@ class FaultRule(msgspec.Struct, kw_only=True):
             arguments.append(f"{self.delay_s:g}")
         if self.who is not None:
             arguments.append(repr(self.name or self.who))
-        return f"{verb}({', '.join(arguments)})"
+        return ", ".join(arguments)
+
+    def __str__(self) -> str:
+        return self.called or f"{self.method}({self.arguments})"
 
     def is_about(self, request: Any, asked: Asked, names: Callable[[], Container[str | None]]) -> bool:
         """Whether it is this request that the rule waits for."""
@@ -111,14 +120,17 @@ class FaultInjector:
         self._rules.append(rule)
         self._arrange()
 
-    def remove_delays(self, api: ApiKey, who: str | None, *, of_all: bool) -> None:
-        """Answers of that API come at once again: to `who`, or to all, whoever the delays are about."""
-        self._rules = [
-            rule
-            for rule in self._rules
-            if not (rule.delay_s and rule.api is api and (of_all or rule.who == who))
+    def remove_delays(self, api: ApiKey, who: str | None, *, of_all: bool) -> list[FaultRule]:
+        """Answers of that API come at once again: to `who`, or to all, whoever the delays are about.
+
+        Return the delays that end.
+        """
+        removed = [
+            rule for rule in self._rules if rule.delay_s and rule.api is api and (of_all or rule.who == who)
         ]
+        self._rules = [rule for rule in self._rules if rule not in removed]
         self._arrange()
+        return removed
 
     def clear(self) -> None:
         """No more rules."""

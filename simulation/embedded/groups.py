@@ -19,7 +19,6 @@ from fencepost.simulation.embedded.lifecycle import Controls
 from fencepost.simulation.embedded.polling import Polled, PolledClients
 from fencepost.simulation.embedded.settings import duration, whole
 from fencepost.simulation.embedded.thread import on_loop, wait_unblocked
-from fencepost.simulation.trace.schema import RowKind
 
 if TYPE_CHECKING:
     from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
@@ -81,9 +80,7 @@ class GroupControls:
         :raises FencepostError: if the group has no such member, or nobody coordinates it now.
         """
         found = self._find(member)
-        self._endpoint.observer.note(
-            "fence", RowKind.FAULT, group=self.group_id, state_to="begin", detail=found.member_id
-        )
+        self._endpoint.observer.called("fence", found.member_id, group=self.group_id)
         if found.protocol in _FENCED:
             api, error = _FENCED[found.protocol]
             called = f"group({self.group_id!r}).fence({self._named(found)!r})"
@@ -107,9 +104,7 @@ class GroupControls:
         :raises FencepostError: if the group has no such member, or nobody coordinates it now.
         """
         found = self._find(member)
-        self._endpoint.observer.note(
-            "expire", RowKind.FAULT, group=self.group_id, state_to="begin", detail=found.member_id
-        )
+        self._endpoint.observer.called("expire", found.member_id, group=self.group_id)
         self._process(SessionEnded(group_id=self.group_id, member_id=found.member_id))
 
     @on_loop
@@ -120,7 +115,7 @@ class GroupControls:
         """
         if not self._members():
             raise FencepostError(f"group {self.group_id!r} has no members that could rebalance")
-        self._endpoint.observer.note("rebalance", RowKind.FAULT, group=self.group_id, state_to="begin")
+        self._endpoint.observer.called("rebalance", group=self.group_id)
         self._process(RebalanceRequested(group_id=self.group_id))
 
     # -- on the loop ------------------------------------------------------------------------------------

@@ -106,9 +106,11 @@ class KeptTrace:
         self._rows.append(row)
         self.on_row(row)
 
-    def note(self, actor: str, kind: RowKind, state_to: str, group: str, detail: str) -> None:
+    def note(
+        self, actor: str, kind: RowKind, state_to: str, group: str, detail: str, *, error: str = ""
+    ) -> None:
         """Append a row that is about no step of a coordinator."""
-        self.keep(group, (self.now_us, actor, kind.value, "", state_to, -1, -1, (), "", detail))
+        self.keep(group, (self.now_us, actor, kind.value, "", state_to, -1, -1, (), error, detail))
 
     def report(self, group: str, invariant: str, message: str) -> None:
         """Append a violation, with a row of its own. Its message names members as people do."""

@@ -120,7 +120,9 @@ def decode(text: str | bytes, source: str = "<text>") -> Failure:
             raise FencepostError(f"{source}: {error}") from None
     if failure.invariant not in INVARIANTS and not failure.invariant.startswith(RAISED):
         hint = suggestion(
-            failure.invariant, INVARIANTS, "the names are those of the column `invariant` in a run's violations"
+            failure.invariant,
+            INVARIANTS,
+            "the names are those of the column `invariant` in a run's violations",
         )
         raise FencepostError(f"{source}: there is no invariant {failure.invariant}; {hint}")
     if wrong := misfit(failure.plan, failure.loaded()):

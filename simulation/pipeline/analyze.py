@@ -60,6 +60,7 @@ def analyze(
     *,
     master: str = LOCAL,
     report: str | Path | None = None,
+    title: str = "",
     only: Collection[str] | None = None,
     progress: Progress | None = None,
 ) -> Tables:
@@ -101,7 +102,7 @@ def analyze(
     if target is not None:
         from fencepost.simulation.pipeline.reporting import report_input
 
-        render_campaign_report(report_input("Traces analysed by fencepost", str(path), files, result), target)
+        render_campaign_report(report_input(title or _title_of(result), str(path), files, result), target)
     return result.tables
 
 
@@ -112,6 +113,13 @@ def kind_of(path: Path) -> str:
     if (path / NOTE).is_file():
         return "a campaign"
     return "a folder of traces" if path.is_dir() else "a trace"
+
+
+def _title_of(result: AnalysisResults) -> str:
+    names = list(dict.fromkeys(row["scenario"] for row in result.tables["runs"]))
+    runs = sum(row["runs"] for row in result.tables["runs"])
+    about = names[0] if len(names) == 1 else f"{len(names)} scenarios"
+    return f"Analysis of {about}, {runs:,} run{'' if runs == 1 else 's'}"
 
 
 def analyze_files(

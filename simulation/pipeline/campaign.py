@@ -355,7 +355,7 @@ def _write_report(
     names = list(dict.fromkeys(row["scenario"] for row in analysis.tables["runs"]))
     listed = f": {', '.join(names)}" if len(names) <= _NAMED else f" of {len(names)} scenarios"
     data = report_input(
-        title or f"Campaign{listed}", str(directory.root), directory.files(), analysis, seconds
+        title or f"Simulated campaign{listed}", str(directory.root), directory.files(), analysis, seconds
     )
     render_campaign_report(data, target)
 

@@ -300,17 +300,26 @@ class GridMeasure(NamedTuple):
 
 
 GRID_MEASURES = (
+    GridMeasure("downtime_run", "all partitions down, per run", "s", "downtime", "run_seconds_mean"),
+    GridMeasure("downtime_median", "partition down, median", "s", "downtime", "median"),
+    GridMeasure("downtime_p99", "partition down, 99 %", "s", "downtime", "p99"),
     GridMeasure("rebalance_median", "rebalance, median", "s", "rebalances", "median"),
     GridMeasure("rebalance_p99", "rebalance, 99 %", "s", "rebalances", "p99"),
     GridMeasure("rebalance_max", "rebalance, longest", "s", "rebalances", "max"),
-    GridMeasure("downtime_median", "partition down, median", "s", "downtime", "median"),
-    GridMeasure("downtime_p99", "partition down, 99 %", "s", "downtime", "p99"),
-    GridMeasure("downtime_run", "all partitions down, per run", "s", "downtime", "run_seconds_mean"),
     GridMeasure("heartbeats", "heartbeats per rebalance", "", "heartbeats", "mean"),
     GridMeasure("violations", "violations", "", "runs", "violations"),
     GridMeasure("failed", "failed runs", "", "runs", "failed"),
     GridMeasure("unconverged", "runs that did not settle", "", "runs", "unconverged"),
 )
+"""The first is shown first. A sum hides nothing: a median is low where there are many short ones."""
+
+GRID_COUNTS = {
+    "rebalances": ("count", "rebalances"),
+    "downtime": ("count", "handovers"),
+    "heartbeats": ("rebalances", "rebalances"),
+    "runs": ("runs", "runs"),
+}
+"""By table, the column that counts what a figure is made of, and the word for it."""
 
 
 class GridCell(NamedTuple):
@@ -319,6 +328,8 @@ class GridCell(NamedTuple):
     label: str
     at: dict[str, str]
     values: dict[str, float | None]
+    counts: dict[str, int | None]
+    """By table, how many things its figures are made of."""
 
 
 class ParameterGrid(NamedTuple):
@@ -348,7 +359,16 @@ def as_json(grid: ParameterGrid) -> dict[str, Any]:
     """The grid as the page's script reads it."""
     return {
         "axes": grid.axes,
-        "measures": [{"key": each.key, "title": each.title, "unit": each.unit} for each in GRID_MEASURES],
+        "measures": [
+            {
+                "key": each.key,
+                "title": each.title,
+                "unit": each.unit,
+                "table": each.table,
+                "of": GRID_COUNTS[each.table][1],
+            }
+            for each in GRID_MEASURES
+        ],
         "cells": [cell._asdict() for cell in grid.cells],
     }
 
@@ -373,4 +393,5 @@ def _by_label(rows: Table) -> dict[str, Mapping[str, Any]]:
 def _cell(row: Mapping[str, Any], found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> GridCell:
     name = label(row)
     values = {each.key: found[each.table].get(name, {}).get(each.column) for each in GRID_MEASURES}
-    return GridCell(name, {SCENARIO: row["scenario"], **json.loads(row["parameters"])}, values)
+    counts = {table: found[table].get(name, {}).get(column) for table, (column, _) in GRID_COUNTS.items()}
+    return GridCell(name, {SCENARIO: row["scenario"], **json.loads(row["parameters"])}, values, counts)

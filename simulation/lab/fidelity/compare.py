@@ -207,7 +207,8 @@ def compare(
                 violated += _violated(result.violations, run_id)
                 advance(1)
     if report is not None:
-        analyze(played.out, master=master, report=report, progress=progress)
+        title = f"{played.scenario.name}, on real brokers and simulated"
+        analyze(played.out, master=master, report=report, title=title, progress=progress)
     with (progress or Silent()).step("comparing", 1) as advance:
         measured = read_samples(played.out, master)
         simulated = _of_world(measured, latencies, real=False)
