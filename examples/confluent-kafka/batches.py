@@ -1,15 +1,14 @@
 """A consumer that handles records in batches and commits each batch after it is handled.
 
-The rebalance callbacks decide what happens to a batch that is not full yet. If a partition is revoked, its batch is
-handled and committed before another member gets the partition. If a partition is lost, its batch is dropped: another
-member may have read the same records already, and a commit would be refused.
+The rebalance callbacks decide what happens to a batch that is not full yet. If a partition is revoked, its
+batch is handled and committed before another member gets the partition. If a partition is lost, its batch is
+dropped: another member may have read the same records already, and a commit would be refused.
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 from collections.abc import Callable
 
 from confluent_kafka import Consumer, KafkaException, Message, TopicPartition
@@ -84,10 +83,12 @@ def main() -> None:
         "group.id": "invoices",
         "group.protocol": "consumer",
     }
-    consumer = BatchConsumer(
-        settings, ["orders"], lambda topic, partition, values: print(topic, partition, len(values), flush=True)
-    )
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+
+    def report(topic: str, partition: int, values: list[bytes]) -> None:
+        print(topic, partition, len(values), flush=True)
+
+    consumer = BatchConsumer(settings, ["orders"], report)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         while True:
             consumer.poll(1.0)

@@ -1,8 +1,8 @@
 """An HTTP service that writes orders to Kafka and sums up what each customer has spent.
 
-Several instances share the work as one consumer group. Each instance holds the totals of the partitions that it
-owns, in memory. It reads a partition from the beginning whenever it gets it, so a rebalance must not count an order
-twice.
+Several instances share the work as one consumer group. Each instance holds the totals of the partitions that
+it owns, in memory. It reads a partition from the beginning whenever it gets it, so a rebalance must not count
+an order twice.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 from collections import Counter
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncGenerator, Collection
 from dataclasses import dataclass
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
@@ -60,7 +60,7 @@ class Totals(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has n
         """Add up the orders until the task is cancelled."""
         async for record in self._consumer:
             totals = self._by_partition.get(TopicPartition(record.topic, record.partition))
-            if totals is not None:
+            if totals is not None and record.key is not None and record.value is not None:
                 totals[record.key.decode()] += json.loads(record.value)["cents"]
 
     def of(self, customer: str) -> int | None:
@@ -77,7 +77,7 @@ def create_app(settings: Settings) -> FastAPI:
     """Return the application. Its producer and consumer run as long as its lifespan."""
 
     @contextlib.asynccontextmanager
-    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(app: FastAPI) -> AsyncGenerator[None]:
         producer = AIOKafkaProducer(
             bootstrap_servers=settings.bootstrap_servers,
             enable_idempotence=True,

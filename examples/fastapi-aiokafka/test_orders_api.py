@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 
 import httpx
 import pytest
@@ -19,7 +19,7 @@ CUSTOMERS = {f"customer {number}": 100 + number for number in range(12)}
 
 
 @contextlib.asynccontextmanager
-async def instance(kafka: AsyncEmbeddedKafka, name: str) -> AsyncIterator[httpx.AsyncClient]:
+async def instance(kafka: AsyncEmbeddedKafka, name: str) -> AsyncGenerator[httpx.AsyncClient]:
     """Run an instance of the service, and yield an HTTP client for it."""
     # With these intervals the client learns of a rebalance in a tenth of a second.
     settings = Settings(kafka.bootstrap_servers, name, heartbeat_interval_ms=100, retry_backoff_ms=20)

@@ -1,8 +1,8 @@
 """A FastStream service that charges orders and writes invoices.
 
-An order is committed after its invoice is written. If the payment fails, the order is read again. If the service is
-fenced in the middle of an order, the order is read again too. Therefore a payment has the order's id as its
-idempotency key. An order that can't be read goes to the topic `rejected`, since it would fail each time.
+An order is committed after its invoice is written. If the payment fails, the order is read again. If the
+service is fenced in the middle of an order, the order is read again too. Therefore a payment has the order's
+id as its idempotency key. An order that can't be read goes to the topic `rejected`, since it would fail again.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The service with a Kafka in the test process: failed payments, a fence in the middle of an order, bad records."""
+"""The service with a Kafka in the test process: failed payments, a fence amid an order, bad records."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def committed(kafka: AsyncEmbeddedKafka) -> int:
 
 async def until(condition: Callable[[], object]) -> None:
     async with asyncio.timeout(20):
-        while not condition():  # noqa: ASYNC110
+        while not condition():
             await asyncio.sleep(0.01)
 
 
