@@ -2,7 +2,7 @@
 
 An order is committed after its invoice is written. If the payment fails, the order is read again. If the
 service is fenced in the middle of an order, the order is read again too. Therefore a payment has the order's
-id as its idempotency key. An order that can't be read goes to the topic `rejected`, since it would fail again.
+id as its idempotency key. An order that can't be read goes to the topic `rejected`, as it would fail again.
 """
 
 from __future__ import annotations

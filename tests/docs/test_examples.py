@@ -113,9 +113,9 @@ def server() -> Iterator[str]:
             process.wait(timeout=20)
 
 
-def how_to_run(example: Example) -> list[str]:
+def how_to_run(text: str) -> list[str]:
     """What stands between Python and the file: nothing, or pytest for an example that is a test."""
-    if not re.search(r"^(async )?def test_", example.text, re.MULTILINE):
+    if not re.search(r"^(async )?def test_", text, re.MULTILINE):
         return []
     return [*how_to_run_tests(), "-o", LOOP_SCOPE]
 
@@ -139,7 +139,7 @@ def test_python_examples_run(example: Example, tmp_path: Path, request: pytest.F
         script = tmp_path / (file_of(example) or "example.py")
         script.write_text(example.text.replace(SERVED, address))
         result = subprocess.run(
-            [sys.executable, "-W", "error", *how_to_run(example), str(script)],
+            [sys.executable, "-W", "error", *how_to_run(example.text), str(script)],
             cwd=tmp_path,
             capture_output=True,
             text=True,
