@@ -24,7 +24,8 @@ from fencepost.simulation.cli.commands import BY_NAME, COMMANDS
 USAGE = "Usage: fencepost COMMAND [OPTIONS]"
 EXIT_CODES = (
     "Exit codes: 0 fine, 1 an invariant was violated or a comparison differed,\n"
-    "2 wrong usage or input, 3 the environment lacks something, 4 a simulation is far from real brokers."
+    "2 wrong usage or input, 3 the environment lacks something,\n"
+    "4 a simulation is far from real brokers."
 )
 
 EXTRAS = {

@@ -65,7 +65,7 @@ def test_stable_is_who_has_confirmed(kafka: EmbeddedKafka) -> None:
     assert group.state == "Stable"
     with pytest.raises(TimeoutError) as late:
         group.wait_stable(timeout=0.01)
-    missing = "m m has not confirmed 4 of 4 partitions: is it polled?"
+    missing = "m has not confirmed 4 of 4 partitions: is it polled?"
     assert str(late.value) == f"group 'g' is not stable after 0.01 s: {missing}"
     one.confirm()
     assert [each.member_id for each in group.wait_stable(members=1, timeout=0)] == ["m"]
@@ -97,7 +97,7 @@ def test_waiting_in_vain_tells_of_static_members_that_are_away(kafka: EmbeddedKa
     one.join("orders", instance_id="desk-1")
     one.confirm()
     one.heartbeat(-2, instance_id="desk-1")
-    with pytest.raises(TimeoutError, match="one one is static and away: its place is kept"):
+    with pytest.raises(TimeoutError, match="desk-1 is static and away: its place is kept"):
         kafka.group("g").wait_stable(timeout=0)
 
 

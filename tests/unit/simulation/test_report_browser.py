@@ -117,7 +117,7 @@ def jumped_clock() -> list[Row]:
 
 WORLDS = {
     "streams-failures": ("running", "rebalancing", "exception in a thread"),
-    "sac-node-failures": ("active", "waiting", "stepping down", "host down"),
+    "sac-node-failures": ("active", "waiting", "stepping down", "hosts", "down"),
     "rolling-deploy": ("stable", "reconciling", "fault begins", "message lost"),
 }
 """Scenarios, and some of what their legends say."""
@@ -213,7 +213,7 @@ def test_keys_walk_through_lanes_and_events(opened: Any, small: Path) -> None:
     page = opened(small)
     canvas, detail = page.locator("canvas.lanes"), page.locator("[data-part=detail]")
     canvas.focus()
-    for _ in range(3):
+    for _ in range(4):
         canvas.press("ArrowDown")
     for _ in range(2):
         canvas.press("n")
