@@ -322,7 +322,7 @@ async def test_members_of_the_classic_protocol_are_seen_as_others_are(strategy):
     asked = Counter(row.detail.split(" ")[0] for row in rows if row.kind == "heartbeat")
     assert {"join", "full", "keepalive", "leave"} <= asked.keys()
     epochs = [row.group_epoch for row in rows if row.kind == "group.epoch"]
-    assert len(epochs) == len(set(epochs))  # commits within a round do not end it
+    assert epochs == sorted(epochs)  # the log may have a generation twice, and none after a later one
     states = {(row.state_from, row.state_to) for row in rows if row.kind == "group.state"}
     assert ("Stable", "PreparingRebalance") in states
     assert ("PreparingRebalance", "Stable") in states

@@ -69,7 +69,7 @@ def test_stable_is_who_has_confirmed(kafka: EmbeddedKafka) -> None:
     assert str(late.value) == f"group 'g' is not stable after 0.01 s: {missing}"
     one.confirm()
     assert [each.member_id for each in group.wait_stable(members=1, timeout=0)] == ["m"]
-    with pytest.raises(TimeoutError, match=r"0.01 s: members: 2 expected, there are 1 \(m m\)$"):
+    with pytest.raises(TimeoutError, match=r"0.01 s: members: 2 expected, there are 1 \(m\)$"):
         group.wait_stable(members=2, timeout=0.01)
     one.heartbeat(-1)
     assert group.wait_stable(members=0, timeout=0) == []
