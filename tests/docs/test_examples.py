@@ -289,9 +289,9 @@ def test_commands_on_spark_print_what_the_page_says(
         assert main(words[1:]) == 0
         printed = capsys.readouterr()
         # The tests have one session of Spark: only the first of them starts it.
-        said = [line for line in said if line != STARTING]
+        shown = [line for line in said if line != STARTING]
         output = (printed.out + printed.err).replace(f"{STARTING}\n", "")
-        assert is_as_said(example, said, output), f"$ {shlex.join(words)}\n{output}"
+        assert is_as_said(example, shown, output), f"$ {shlex.join(words)}\n{output}"
 
 
 def test_shapes() -> None:
