@@ -155,7 +155,7 @@ async def test_a_fenced_static_member_comes_back_to_its_partitions() -> None:
         assert [m.instance_id for m in members] == [m.instance_id for m in members if m.epoch >= 0], (
             "Kafka keeps a fenced static member"
         )
-        await until(lambda: consumers[0].state != "STABLE")
+        await until(lambda: any((row.actor, row.state_to) == ("fence", "met") for row in kafka.events()))
         after = {m.instance_id: m.assignment for m in await group.wait_stable(members=2)}
         assert after == before
         for task in reading:
