@@ -91,11 +91,6 @@ class Expected:
         self.fenced: set[MemberId] = set()
         """Members that were removed by time."""
 
-    @property
-    def is_quiet(self) -> bool:
-        """Whether nobody notices anything."""
-        return not self.answers and self.value is None and not self.fenced
-
 
 def nothing() -> None:
     """Change nothing."""

@@ -45,8 +45,6 @@ class FaultRule(msgspec.Struct, kw_only=True):
     lost: bool = False
     of_fence: bool = False
     """True if `fence` made the rule: the member may learn of it by another request than the rule's."""
-    called: str = ""
-    """How the test called it, as of `group.fence("two")`; empty for the methods that name the API."""
     name: str | None = None
     """What people call the member; `who` if nothing else is known."""
 
@@ -70,7 +68,7 @@ class FaultRule(msgspec.Struct, kw_only=True):
         return ", ".join(arguments)
 
     def __str__(self) -> str:
-        return self.called or f"{self.method}({self.arguments})"
+        return f"{self.method}({self.arguments})"
 
     def is_about(self, request: Any, asked: Asked, names: Callable[[], Container[str | None]]) -> bool:
         """Whether it is this request that the rule waits for."""

@@ -83,8 +83,7 @@ class GroupControls:
         self._endpoint.observer.called("fence", found.member_id, group=self.group_id)
         if found.protocol in _FENCED:
             api, error = _FENCED[found.protocol]
-            called = f"group({self.group_id!r}).fence({self._named(found)!r})"
-            rule = FaultRule(api=api, who=found.member_id, error=error, of_fence=True, called=called)
+            rule = FaultRule(api=api, who=found.member_id, error=error, of_fence=True)
             self._endpoint.faults.add(rule)
         kind = self._kind()
         if kind is not None and not kind.leaves_by_request:
