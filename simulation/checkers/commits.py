@@ -19,7 +19,7 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.topics import TopicsImage
-from fencepost.simulation.checkers.base import Finding
+from fencepost.simulation.checkers.base import OF_LOG, Finding
 from fencepost.simulation.checkers.heartbeats import NONE
 from fencepost.simulation.kernel.observers import StepEvent
 
@@ -37,15 +37,7 @@ _BY_MEMBER: Final = frozenset(
 )
 
 
-_OF_THE_LOG: Final = frozenset(
-    {
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-        ErrorCode.UNKNOWN_SERVER_ERROR,
-    }
-)
+_OF_THE_LOG: Final = OF_LOG | {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
 """Answers to a commit whose records could not be written."""
 
 _NOT_THERE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
