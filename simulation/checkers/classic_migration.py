@@ -25,7 +25,6 @@ from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatResponse,
 )
 from fencepost.coordinator.protocol.consumer_protocol import (
-    ConsumerProtocolSubscription,
     MalformedConsumerProtocol,
     read_assignment,
     read_subscription,
@@ -48,6 +47,7 @@ from fencepost.simulation.checkers.classic_expected import (
     JOINING,
     STABLE,
     SYNCING,
+    ExpectedMember,
     Offered,
     metadata_of,
     offers_of,
@@ -131,7 +131,7 @@ class KnownConsumers:
         static = request.instance_id is not None
         if not request.member_id and not static and request.api_version >= ID_GIVEN_FIRST:
             return _E.MEMBER_ID_REQUIRED
-        if _subscription(request) is None:
+        if _topics(request.protocols[0].metadata) is None:
             return _E.INCONSISTENT_GROUP_PROTOCOL
         if static and request.member_id:
             if holder is None:
@@ -162,11 +162,17 @@ def _pairs(partitions: Partitions) -> set[tuple[str, int]]:
     return {(topic_id, number) for topic_id, numbers in partitions.items() for number in numbers}
 
 
-def _subscription(request: JoinGroupRequest) -> ConsumerProtocolSubscription | None:
+def _topics(data: bytes) -> set[str] | None:
+    """The topics of a subscription; None if it can't be read."""
     try:
-        return read_subscription(request.protocols[0].metadata)
+        return {*read_subscription(data).topics}
     except MalformedConsumerProtocol:
         return None
+
+
+def _subscribed(account: ExpectedGroup, member: ExpectedMember) -> set[str] | None:
+    """What a member of a classic group subscribes to; None if that can't be read."""
+    return _topics(member.metadata(account.protocol) or member.offers[0][1])
 
 
 def _named(partitions: Partitions, image: TopicsImage) -> Named:
@@ -250,10 +256,8 @@ class ClassicMigration:
             return _E.REBALANCE_IN_PROGRESS if known.must_rejoin(member) else _NONE
         assert member.classic is not None
         name = member.classic.supported_protocols[0][0]
-        if request.protocol_type not in (None, CONSUMER_PROTOCOL_TYPE) or request.protocol_name not in (
-            None,
-            name,
-        ):
+        types = (None, CONSUMER_PROTOCOL_TYPE)
+        if request.protocol_type not in types or request.protocol_name not in (None, name):
             return _E.INCONSISTENT_GROUP_PROTOCOL
         behind = member.member_epoch < known.assignment_epoch
         revokes = member.state is ConsumerGroupMemberState.UNREVOKED_PARTITIONS
@@ -345,17 +349,15 @@ class ClassicMigration:
             if member is None:
                 yield "classic-migrates", f"{each.member_id} of {group_id} did not come along"
                 continue
-            data = each.metadata(account.protocol) or each.offers[0][1]
-            try:
-                topics = tuple(sorted({*read_subscription(data).topics}))
-            except MalformedConsumerProtocol:
+            topics = _subscribed(account, each)
+            if topics is None:
                 yield "classic-migrates", f"{group_id} came along with what {each.member_id} can't have said"
                 continue
             gone = {name: n for name, n in _assigned(each.assignment).items() if name in live.image.by_name}
             right = (
                 account.generation,
                 each.instance_id,
-                topics,
+                tuple(sorted(topics)),
                 gone,
                 each.rebalance_ms,
                 (each.session_ms, each.offers),
@@ -528,9 +530,9 @@ def _joined(
     right: Any = (member.member_epoch, CONSUMER_PROTOCOL_TYPE, request.protocols[0].name, "", ())
     if said != right:
         yield "classic-joined", f"{member.member_id} of {group_id} was told {said} instead of {right}"
-    told = _subscription(request)
+    topics = _topics(request.protocols[0].metadata)
     assert member.classic is not None
-    assert told is not None
+    assert topics is not None
     known = (
         member.instance_id,
         member.rebalance_timeout_ms,
@@ -543,7 +545,7 @@ def _joined(
         request.rebalance_timeout_ms,
         request.session_timeout_ms,
         offers_of(request),
-        tuple(sorted({*told.topics})),
+        tuple(sorted(topics)),
     )
     if known != asked:
         yield "classic-migrates", f"{member.member_id} of {group_id} said {asked}, and is {known}"
@@ -554,11 +556,7 @@ def _changes(account: ExpectedGroup, request: ConsumerGroupHeartbeatRequest) -> 
     holder = account.holder_of(request.instance_id)
     if holder is None or request.subscribed_topic_regex:
         return True
-    try:
-        said = read_subscription(holder.metadata(account.protocol) or holder.offers[0][1])
-    except MalformedConsumerProtocol:
-        return True
-    return {*said.topics} != {*(request.subscribed_topic_names or ())}
+    return _subscribed(account, holder) != {*(request.subscribed_topic_names or ())}
 
 
 def _fits(assignments: Iterator[bytes]) -> bool:
@@ -583,10 +581,7 @@ def _left_out(account: ExpectedGroup, image: TopicsImage) -> list[str]:
     for each in account.members.values():
         for name, numbers in _assigned(each.assignment).items():
             given[name] = given.get(name, 0) + len(numbers)
-        try:
-            topics.update(read_subscription(each.metadata(account.protocol) or each.offers[0][1]).topics)
-        except MalformedConsumerProtocol:
-            continue
+        topics |= _subscribed(account, each) or set()
     return sorted(
         name
         for name in topics
