@@ -13,6 +13,7 @@ import fencepost.coordinator.offsets.fetch as fetching
 from fencepost.coordinator.consumer import regular_expressions
 from fencepost.coordinator.offsets import expiry, transactions
 from fencepost.coordinator.offsets.store import OffsetStore
+from fencepost.coordinator.protocol.offsets import OffsetFetchResponse
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.transactions import epochs
 from fencepost.coordinator.transactions.coordinator import TransactionCoordinator
@@ -41,8 +42,8 @@ def _expires_what_is_staged(original: Original, store: OffsetStore, *arguments: 
 
 
 def _all_is_stable(original: Original, *arguments: Any, **named: Any) -> Outcome:
-    found: Outcome = original(*arguments, **named)
-    return Outcome(reply=msgspec.structs.replace(found.reply, unstable=frozenset()))  # type: ignore[type-var]
+    reply: OffsetFetchResponse = original(*arguments, **named).reply
+    return Outcome(reply=msgspec.structs.replace(reply, unstable=frozenset()))
 
 
 def _takes_unstable_offsets(
