@@ -9,7 +9,7 @@ import msgspec
 
 from fencepost.simulation.analyses.comparison import CONFIDENCE, MeasureComparison, compare
 from fencepost.simulation.analyses.measures import MEASURES
-from fencepost.simulation.pipeline.answer import DOWNTIME_OF_RUN, OptionAnswer, PlanAnswer
+from fencepost.simulation.pipeline.answer import OptionAnswer, PlanAnswer, run_costs
 from fencepost.simulation.pipeline.question import CRASHES, Question
 from fencepost.simulation.pipeline.rounds import interval
 from fencepost.simulation.report.model import duration
@@ -19,13 +19,10 @@ from fencepost.simulation.scenarios.values import Duration
 def best(found: PlanAnswer) -> OptionAnswer | None:
     """The option that lets partitions stand still for the shortest time, all of a run added up.
 
-    One with runs that failed is none: what they would have cost is not known. None if all are like that.
+    None if of each option runs failed.
     """
-    return min(
-        (each for each in found.options if each.runs and not each.failed),
-        key=lambda each: (each.downtime_s.total_per_run, each.rebalance_s.total_per_run),
-        default=None,
-    )
+    sound = (each for each in found.options if each.is_sound)
+    return min(sound, key=lambda each: each.cost, default=None)
 
 
 def differences(found: PlanAnswer, first: str, second: str) -> list[MeasureComparison]:
@@ -37,16 +34,11 @@ def as_good(found: PlanAnswer, chosen: OptionAnswer) -> Sequence[str]:
     """Options of which these runs cannot tell that they cost more than the chosen one: it may be chance."""
     alike = []
     for each in found.options:
-        if each.name != chosen.name and each.runs and not each.failed:
-            between = interval(_totals(found, chosen.name), _totals(found, each.name))
+        if each.name != chosen.name and each.is_sound:
+            between = interval(*(run_costs(found.samples[name]) for name in (chosen.name, each.name)))
             if between is None or between[0] <= 0:
                 alike.append(each.name)
     return alike
-
-
-def _totals(found: PlanAnswer, name: str) -> dict[str, float]:
-    totals = found.samples[name].values.get(DOWNTIME_OF_RUN, {})
-    return {run: sum(values) for run, values in totals.items()}
 
 
 _EVENTS: Final = {
@@ -75,7 +67,7 @@ def recommend(question: Question, found: PlanAnswer) -> Recommendation:
     if chosen is None:
         text = "Take none of these as they are: of each, runs failed, broke an invariant, or never settled."
         return Recommendation(None, text, [], _basis(found))
-    others = [each for each in found.options if each.name != chosen.name and each.runs and not each.failed]
+    others = [each for each in found.options if each.name != chosen.name and each.is_sound]
     text = f"Take {chosen.name}: {_EVENTS[question.event]} {_price(chosen)}"
     text += f". That is the least of {len(others) + 1} options." if others else "."
     if alike := as_good(found, chosen):
