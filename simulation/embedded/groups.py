@@ -160,12 +160,8 @@ class GroupControls:
                 raise FencepostError(
                     f"{len(found)} members of group {self.group_id!r} have the client id {member!r}"
                 )
-        known = ", ".join(self._named(each) for each in members)
+        known = ", ".join(name_of_member(each, members) for each in members)
         raise FencepostError(f"group {self.group_id!r} has no member {member!r}; it has {known or 'none'}")
-
-    def _named(self, member: GroupMember) -> str:
-        """The instance id or client id; where others of the group have it too, the member id as well."""
-        return name_of_member(member, self._members())
 
     async def _wait_stable(
         self,
