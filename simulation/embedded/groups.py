@@ -288,9 +288,12 @@ class Group(GroupControls):
         __tracebackhide__ = True
         clients = PolledClients(polling)
         future = self.thread.submit(self._wait_stable(members, timeout=timeout))
-        if clients:
-            clients.poll_until(future)
-        return self.thread.result(future)
+        try:
+            if clients:
+                clients.poll_until(future)
+            return self.thread.result(future)
+        finally:
+            future.cancel()  # a client may raise when it is polled
 
 
 class AsyncGroup(GroupControls):
