@@ -120,8 +120,8 @@ def _why(question: Question, chosen: OptionAnswer, others: Sequence[OptionAnswer
     everyone = [chosen, *others]
     if question.event == "crash":
         yield (
-            "A process that dies is noticed when its session timeout is over, whatever the protocol: nobody"
-            " else has its partitions before. A shorter one helps most, as long as no pause outlasts it."
+            "In each protocol the coordinator notices a dead process when its session timeout is over. No"
+            " other member has its partitions before. A shorter timeout helps most, if no pause outlasts it."
         )
     static = [each for each in everyone if each.parameters["static"]]
     if static and question.event == "deploy":
@@ -131,8 +131,8 @@ def _why(question: Question, chosen: OptionAnswer, others: Sequence[OptionAnswer
     protocols = {each.parameters["protocol"] for each in everyone}
     if "consumer" in protocols and len(everyone) > 1:
         yield (
-            "consumer: members are told one by one, with their heartbeats, and all others go on; so a"
-            " rebalance takes a heartbeat interval or two, and few partitions stand still in it."
+            "consumer: each member learns of a rebalance with its next heartbeat, and the others go on. So a"
+            " rebalance takes one or two heartbeat intervals, and few partitions stand still."
         )
     eager = [each for each in everyone if _is_eager(each)]
     if eager and len(eager) < len(everyone):
@@ -183,10 +183,10 @@ def _of_dead_static(question: Question, static: Sequence[OptionAnswer]) -> Itera
         )
     if "consumer" in protocols:
         yield (
-            "consumer static: who died has not left, and its instance id is taken until the session timeout"
-            " is over. A process that is back before is refused (UNRELEASED_INSTANCE_ID) and has to start"
-            " again; so its partitions wait as long as others', and the group rebalances twice: without the"
-            " member, and with it."
+            "consumer static: a dead member has not left, and keeps its instance id until the session timeout"
+            " is over. The coordinator refuses a process that is back before (UNRELEASED_INSTANCE_ID), and"
+            " it has to start again. So its partitions wait as long as others', and the group rebalances"
+            " twice: without the member, and with it."
         )
 
 
