@@ -41,6 +41,9 @@ LOOP_SCOPE = "asyncio_default_fixture_loop_scope=function"
 REAL_BROKERS = {"chaos", "cluster", "compare"}
 """Commands that start a Kafka, which takes half a minute: they are left to CI."""
 
+CHANGES_OUTPUT = {"COLUMNS", "CI", "BUILD_NUMBER"}
+"""Variables that change what commands print: pytest shortens no line of its summary where CI is set."""
+
 NUMBER = re.compile(r"(?<![\w-])[0-9][0-9.,]*")
 DIGEST = re.compile(r"\b[0-9a-f]{32}\b")
 
@@ -264,7 +267,7 @@ def test_commands_print_what_the_page_says(
             capture_output=True,
             text=True,
             check=False,
-            env={name: value for name, value in os.environ.items() if name != "COLUMNS"},
+            env={name: value for name, value in os.environ.items() if name not in CHANGES_OUTPUT},
         )
         assert is_as_said(example, said, result.stdout + result.stderr), (
             f"$ {shlex.join(words)}\n{result.stdout}{result.stderr}"
@@ -284,7 +287,8 @@ def test_commands_on_spark_print_what_the_page_says(
 ) -> None:
     lay_out(example, tmp_path)
     monkeypatch.chdir(tmp_path)
-    monkeypatch.delenv("COLUMNS", raising=False)
+    for name in CHANGES_OUTPUT:
+        monkeypatch.delenv(name, raising=False)
     for words, said in words_of(example):
         assert main(words[1:]) == 0
         printed = capsys.readouterr()
