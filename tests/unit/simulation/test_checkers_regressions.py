@@ -129,3 +129,9 @@ members = 3
 over = "10s"
 """
     assert run(loads(text), 1).violations == []
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_commit_by_name_may_carry_a_position_of_the_topic_before(seed):
+    """Offsets that fell were reported: classic commits have no topic ids, so the new topic takes them."""
+    assert run(load("growing-topics", overrides=["group.protocol=classic"]), seed).violations == []
