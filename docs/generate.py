@@ -23,6 +23,7 @@ from types import UnionType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import cyclopts
+from machine_terms import machines
 from scenario_keys import sac_keys, scenario_keys, streams_keys, variants
 
 from fencepost.coordinator.codec.registry import REGISTRY
@@ -44,7 +45,6 @@ from fencepost.simulation.lab.conform.deviations import DEVIATIONS
 from fencepost.simulation.lab.conform.rules import NAMES
 from fencepost.simulation.lab.coverage import coverage_lines, library_coverage
 from fencepost.simulation.lab.hunt import hunt_all
-from fencepost.simulation.machines import markdown
 from fencepost.simulation.mutants.mutant import UNREPORTED
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.scenarios import sac, scenario, streams
@@ -133,18 +133,18 @@ def _metavar(hint: Any) -> str:
 
 
 def drafts() -> Iterator[str]:
-    """The drafts' names of our states, and where each draft and our machine part."""
+    """Write the drafts' names of each state, and the arrows on which a draft and `consumer-member` differ."""
     names = [view.table.name for view in DRAFTS]
     yield "| state | " + " | ".join(f"in `{name}`" for name in names) + " |"
     yield "|---" * (len(names) + 1) + "|"
     for state in ConsumerMemberState:
-        named = (", then ".join(view.names[state]) or "none" for view in DRAFTS)
+        named = (", then ".join(view.names[state]) or "no such state" for view in DRAFTS)
         yield f"| {state} | " + " | ".join(named) + " |"
     for view in DRAFTS:
-        yield f"\nSteps of ours that `{view.table.name}` does not have:\n"
+        yield f"\nArrows of `consumer-member` that `{view.table.name}` does not have:\n"
         yield from _reasons(view.differences)
         if view.untaken:
-            yield "\nIts arrows that our machine does not take:\n"
+            yield f"\nArrows of `{view.table.name}` that `consumer-member` does not take:\n"
             yield from _reasons(view.untaken)
 
 
@@ -262,7 +262,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "deviations": lambda: "\n".join(deviations()) + "\n",
     "kafka-4": lambda: "\n".join(kafka_4()) + "\n",
     "drafts": lambda: "\n".join(drafts()) + "\n",
-    "machines": markdown,
+    "machines": lambda: "\n".join(machines()),
     "scenario-keys": lambda: "\n".join(scenario_keys()) + "\n",
     "sac-keys": lambda: "\n".join(sac_keys()) + "\n",
     "sac-steps": lambda: "\n".join(variants(sac.SacStep, scenario._Step)) + "\n",
@@ -282,14 +282,46 @@ def mutants() -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for name, result in hunt_all(range(20)).items():
         mutant = MUTANTS[name]
-        bug = f"*{mutant.bug}*" if mutant.bug == UNREPORTED else mutant.bug
+        bug = _bug(name)
         by = ", ".join(f"`{invariant}`" for invariant in result.by if invariant in INVARIANTS)
         yield f"| `{name}` | {bug} | {mutant.summary} | {result.hits} of {result.seeds} | {by} |"
 
 
+def _bug(mutant: str) -> str:
+    bug = MUTANTS[mutant].bug
+    return f"*{bug}*" if bug == UNREPORTED else bug
+
+
+CELLS: dict[tuple[str, str], dict[str, str]] = {
+    ("invariant", "what must hold"): {name: one.summary for name, one in INVARIANTS.items()},
+    ("mutant", "bug"): {name: _bug(name) for name in MUTANTS},
+    ("mutant", "what it does"): {name: one.summary for name, one in MUTANTS.items()},
+}
+"""Cells that the catalogues know: by the headings of the first column and of their own, and by their row."""
+
+
+def with_cells(text: str) -> str:
+    """Return a page whose tables of invariants and mutants have the catalogues' texts."""
+    headings: list[str] = []
+    lines = text.splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        cells = line.split(" | ")
+        if not line.startswith("| "):
+            headings = headings if line.startswith("|") else []
+        elif not headings:
+            headings = line.strip("| \n").split(" | ")
+        else:
+            name = cells[0].strip("| `")
+            for column, heading in enumerate(headings):
+                if (headings[0], heading) in CELLS:
+                    cells[column] = CELLS[headings[0], heading].get(name, cells[column])
+            lines[number] = " | ".join(cells)
+    return "".join(lines)
+
+
 def renewed(text: str) -> str:
-    """A page with its generated parts as the code has them now."""
-    return PART.sub(lambda match: f"{match[1]}\n{PARTS[match[2]]()}\n{match[3]}", text)
+    """A page with its generated parts, and its cells of the catalogues, as the code has them now."""
+    return with_cells(PART.sub(lambda match: f"{match[1]}\n{PARTS[match[2]]()}\n{match[3]}", text))
 
 
 def rerun(text: str, folder: str) -> str:
