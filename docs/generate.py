@@ -211,13 +211,17 @@ def measures() -> Iterator[str]:
 
 
 def on_a_real_broker() -> Iterator[str]:
-    """The table of what is different where the coordinator is a real broker."""
-    yield "| invariant | on a real broker |"
+    """Write the table of what is different if the coordinator is a real broker: a row for each difference."""
+    yield "| on a real broker | invariants |"
     yield "|---|---|"
+    alike: dict[str, list[str]] = {}
     for name, invariant in INVARIANTS.items():
         judgement = invariant.on_real
         if judgement.note:
-            yield f"| `{name}` | {judgement.note if judgement.judged else f'Not judged. {judgement.note}'} |"
+            note = judgement.note if judgement.judged else f"Not judged. {judgement.note}"
+            alike.setdefault(note, []).append(f"`{name}`")
+    for note, names in alike.items():
+        yield f"| {note} | {', '.join(names)} |"
 
 
 CLIENTS = {
