@@ -29,16 +29,16 @@ SCORE_COLUMNS: Final = (
 
 _HEAD: Final = """# Mutation score
 
-The mutation score says how many random bugs the checkers report. Read it to learn which code no checker judges yet.
-This command runs the measurement and writes this page:
+The mutation score says how many random bugs the checkers report. Read it to learn which code no checker
+judges yet. This command runs the measurement and writes this page:
 
 ```
 fencepost mutants --automatic{options} --page docs/mutation.md
 ```
 
-A mutant is one change of one place in the coordinator or the members. The change negates a comparison, halves a
-constant, drops a statement, a record or an effect, swaps branches, or returns early. The command runs the library's
-scenarios with each mutant and looks for violations.
+A mutant is one change of one place in the coordinator or the members. The change negates a comparison,
+halves a constant, drops a statement, a record or an effect, swaps branches, or returns early. The command
+runs the library's scenarios with each mutant and looks for violations.
 
 | term | meaning |
 |---|---|
@@ -52,8 +52,8 @@ scenarios with each mutant and looks for violations.
 | survived | Digests differ, and no checker reports a violation although one should. |
 | score | Killed mutants divided by killed and survived ones, with the 95 % interval of the sample. |
 
-Each mutant got at most {seeds} runs that reach it. A core should have a score of at least {least:.0%}, and at most
-{most:.0%} unreached mutants.
+Each mutant got at most {seeds} runs that reach it. A core should have a score of at least {least:.0%}, and
+at most {most:.0%} unreached mutants.
 """
 
 
