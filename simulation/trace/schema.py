@@ -169,7 +169,8 @@ class RowKind(enum.StrEnum):
         _MEMBER_OR_SAC,
         {
             "partitions": "the callback's partitions",
-            "detail": "assigned, revoked or lost; of a single active consumer activated, stepping down or lost",
+            "detail": "assigned, revoked or lost; of a single active consumer activated, stepping down"
+            " or lost",
         },
     )
     CALLBACK_END = (
