@@ -1,13 +1,15 @@
 """Writes the parts of the docs that the code knows best: machines, scenario keys, commands, traces.
 
-`make docs` runs it. A part lies between the lines `<!-- generated: NAME -->` and `<!-- end -->`. With
-`--examples` the commands of console blocks are run as well, and the blocks show what they print now. Mutants
-are hunted, and their table shows what they are reported as. The library's scenarios run, and a page shows
-what they reach.
+`make docs` runs it. A part lies between the lines `<!-- generated: NAME -->` and `<!-- end -->`. The texts of
+invariants and mutants are written into the tables that list them.
+
+With `--examples` it also runs the commands of console blocks and shows their output, hunts the mutants, runs
+the library's scenarios to see what they reach, and walks through the explorer's small worlds.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import pkgutil
@@ -15,6 +17,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -44,6 +47,7 @@ from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, KafkaVersi
 from fencepost.simulation.lab.conform.deviations import DEVIATIONS
 from fencepost.simulation.lab.conform.rules import NAMES
 from fencepost.simulation.lab.coverage import coverage_lines, library_coverage
+from fencepost.simulation.lab.explorer.explore import explore
 from fencepost.simulation.lab.hunt import hunt_all
 from fencepost.simulation.mutants.mutant import UNREPORTED
 from fencepost.simulation.mutants.registry import MUTANTS
@@ -59,6 +63,8 @@ REACH = re.compile(r"(<!-- reached: library -->\n).*?(<!-- end -->)", re.DOTALL)
 """What the library's scenarios reach: it takes a minute, and is renewed with the examples too."""
 HUNT = re.compile(r"(<!-- hunted: mutants -->\n).*?(<!-- end -->)", re.DOTALL)
 """What takes a while to find out: it is renewed with the examples."""
+EXPLORED = re.compile(r"(<!-- explored: worlds -->\n).*?(<!-- end -->)", re.DOTALL)
+"""The sizes of worlds that are walked through in two minutes: they are renewed with the examples."""
 COMPOSE_FILE = DOCS.parent / "docker-compose.yml"
 SERVICES = re.compile(r"(  # generated: Kafka\n).*?(  # end\n)", re.DOTALL)
 
@@ -291,6 +297,39 @@ def mutants() -> Iterator[str]:
         yield f"| `{name}` | {bug} | {mutant.summary} | {result.hits} of {result.seeds} | {by} |"
 
 
+WORLDS = (
+    (1, 2, 2, False),
+    (2, 2, 0, False),
+    (2, 2, 1, False),
+    (2, 2, 1, True),
+    (2, 3, 1, False),
+    (3, 2, 0, False),
+    (3, 3, 0, False),
+)
+"""Members, partitions and faults of the worlds that the page lists, and whether members are static."""
+
+
+def explored() -> Iterator[str]:
+    """Walk through each world twice, and write the table of their sizes."""
+    yield "| members | partitions | faults | states with `--full` | states | transitions | CPU seconds |"
+    yield "|---|---|---|--:|--:|--:|--:|"
+    for members, partitions, faults, static in WORLDS:
+        walk = functools.partial(
+            explore, members=members, partitions=partitions, faults=faults, static=static
+        )
+        full = walk(full=True)
+        began = time.process_time()
+        reduced = walk()
+        seconds = time.process_time() - began
+        for each in (full, reduced):
+            assert each.complete, f"{each.states} states of {members} members are not all"
+            assert not each.violations, each.violations[0].message
+        yield (
+            f"| {members}{', static' if static else ''} | {partitions} | {faults} | {full.states:,} |"
+            f" {reduced.states:,} | {reduced.transitions:,} | {seconds:.{0 if seconds > 1 else 1}f} |"
+        )
+
+
 def _bug(mutant: str) -> str:
     bug = MUTANTS[mutant].bug
     return f"*{bug}*" if bug == UNREPORTED else bug
@@ -371,6 +410,7 @@ def main(arguments: Sequence[str]) -> int:
                 lambda match: "\n".join([match[1], *coverage_lines(library_coverage()), "", match[2]]), after
             )
             after = HUNT.sub(lambda match: "\n".join([match[1], *mutants(), "", match[2]]), after)
+            after = EXPLORED.sub(lambda match: "\n".join([match[1], *explored(), "", match[2]]), after)
         if after != before:
             page.write_text(after, encoding="utf-8")
             sys.stdout.write(f"{page.name} renewed\n")
