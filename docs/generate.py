@@ -337,10 +337,11 @@ def _bug(mutant: str) -> str:
 
 CELLS: dict[tuple[str, str], dict[str, str]] = {
     ("invariant", "what must hold"): {name: one.summary for name, one in INVARIANTS.items()},
+    ("rule", "what it says"): dict(NAMES),
     ("mutant", "bug"): {name: _bug(name) for name in MUTANTS},
     ("mutant", "what it does"): {name: one.summary for name, one in MUTANTS.items()},
 }
-"""Cells that the catalogues know: by the headings of the first column and of their own, and by their row."""
+"""Cells that the catalogues know, by the headings of the first column and of their own, and by their row."""
 
 
 def with_cells(text: str) -> str:
@@ -348,17 +349,17 @@ def with_cells(text: str) -> str:
     headings: list[str] = []
     lines = text.splitlines(keepends=True)
     for number, line in enumerate(lines):
-        cells = line.split(" | ")
+        cells = line.removesuffix(" |\n").removeprefix("| ").split(" | ")
         if not line.startswith("| "):
             headings = headings if line.startswith("|") else []
         elif not headings:
-            headings = line.strip("| \n").split(" | ")
-        else:
-            name = cells[0].strip("| `")
+            headings = cells
+        elif len(cells) == len(headings):
+            name = cells[0].strip("`")
             for column, heading in enumerate(headings):
                 if (headings[0], heading) in CELLS:
                     cells[column] = CELLS[headings[0], heading].get(name, cells[column])
-            lines[number] = " | ".join(cells)
+            lines[number] = f"| {' | '.join(cells)} |\n"
     return "".join(lines)
 
 
