@@ -177,7 +177,7 @@ JOINS: tuple[ConformRule, ...] = (
     ),
     ConformRule(
         "classic.join.interrupted",
-        "who waits is told to join the consumer group that its group became",
+        ("a waiting JoinGroup is refused when its group becomes a consumer group, and the member rejoins"),
         _code(ErrorCode.REBALANCE_IN_PROGRESS),
     ),
     ConformRule(

@@ -43,7 +43,7 @@ runs the library's scenarios with each mutant and looks for violations.
 | term | meaning |
 |---|---|
 | core | A group of modules: one kind of group, the offsets and transactions, or the members. |
-| judged | Mutants in the sample, which got runs. |
+| judged | Mutants in the sample. |
 | unreached | No run of the library reaches the changed statement. |
 | no effect | Every run has the digest of the healthy code. |
 | crashed | Runs end with an exception, or do not end. That needs no checker. |
