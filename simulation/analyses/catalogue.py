@@ -85,7 +85,7 @@ DOWNTIME: Final = Analysis(
             "cause",
             Unit.TEXT,
             "Why the owner stopped: revoked, lost, crash, stopped, fenced, stepped down (of a single active "
-            "consumer) or assigned again; all for all of them together.",
+            "consumer) or assigned again; all for all causes together.",
         ),
         *spread(Unit.SECONDS, "changes from one owner to the next"),
         Column(
