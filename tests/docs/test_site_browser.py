@@ -1,4 +1,4 @@
-"""The site in a browser, at the width of a phone, a laptop and a wide screen. Headless Chromium, by playwright."""
+"""The site in a browser, at the width of a phone, a laptop and a wide screen; in headless Chromium."""
 
 from __future__ import annotations
 
