@@ -19,7 +19,7 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.topics import TopicsImage
-from fencepost.simulation.checkers.base import OF_LOG, Finding
+from fencepost.simulation.checkers.base import NOTHING, OF_LOG, Finding
 from fencepost.simulation.checkers.heartbeats import NONE
 from fencepost.simulation.kernel.observers import StepEvent
 
@@ -215,9 +215,14 @@ class CommittedOffsets:
         """Takes records in, of that event if it is known."""
         for record in records:
             if type(record.key) is r.OffsetCommitKey:
-                yield from self._take(record, known, image)
+                if isinstance(record.value, r.OffsetCommitValue):
+                    (partition,) = topic_partitions(record.key.topic, (record.key.partition,))
+                    self.committed[partition] = record.value
+                else:
+                    yield from self._goes(record, known, image)
                 if isinstance(event, OffsetCommitRequest):
-                    yield from self._advances(record, event)
+                    if (finding := self._advances(record, event)) is not None:
+                        yield finding
                 else:
                     self._last.pop((record.key.topic, record.key.partition), None)
             elif type(record.key) is r.PendingOffsetCommitKey:
@@ -225,13 +230,10 @@ class CommittedOffsets:
         if isinstance(event, OffsetCommitRequest):
             self._on_their_way.pop(id(event), None)
 
-    def _take(self, record: r.Record, known: KnownGroup | None, image: TopicsImage) -> Iterator[Finding]:
+    def _goes(self, record: r.Record, known: KnownGroup | None, image: TopicsImage) -> Iterator[Finding]:
         key = record.key
         assert isinstance(key, r.OffsetCommitKey)
         (partition,) = topic_partitions(key.topic, (key.partition,))
-        if isinstance(record.value, r.OffsetCommitValue):
-            self.committed[partition] = record.value
-            return
         had = self.committed.pop(partition, None)
         subscribers = [] if known is None else list(known.members.values())
         wanted = any(key.topic in member.subscribed_topic_names for member in subscribers)
@@ -247,7 +249,7 @@ class CommittedOffsets:
         self._count += 1
         self._on_their_way[id(request)] = self._count, request
 
-    def _advances(self, record: r.Record, event: OffsetCommitRequest) -> Iterator[Finding]:
+    def _advances(self, record: r.Record, event: OffsetCommitRequest) -> Finding | None:
         """Whether what a member commits is not before what it has committed itself, unless others did since.
 
         Of two members of which each has reasons to believe that it owns the partition, the later one counts.
@@ -264,18 +266,19 @@ class CommittedOffsets:
             self._of_earlier |= {(name, number) for name, number in self._committed_ever if name == key.topic}
         self._committed_ever.add(place)
         if not event.member_id or last is None:
-            return
+            return None
         last_by, last_sent, last_value = last
         same = event.member_id == last_by and value.topic_id == last_value.topic_id
         if same and value.offset < last_value.offset and last_sent <= sent:
             if not event.topic_ids and place in self._of_earlier:
                 self._of_earlier.discard(place)
-                return
-            yield (
+                return None
+            return (
                 "offsets-advance",
                 f"{last_by} of {key.group_id} committed {last_value.offset} for"
                 f" {key.topic}-{key.partition}, and then {value.offset}",
             )
+        return None
 
     def _position(self, partition: TopicPartition, image: TopicsImage) -> OffsetAndMetadata:
         """What is committed; that of a topic which was deleted and created again since is nothing."""
@@ -295,15 +298,17 @@ class CommittedOffsets:
         known: KnownGroup | None,
         image: TopicsImage,
     ) -> Iterator[Finding]:
-        gone = missing(request, reply, image)
-        too_large = {p for p, got in reply.errors.items() if got is ErrorCode.OFFSET_METADATA_TOO_LARGE}
+        codes = reply.errors
+        refused = any(codes.values())  # as a rule not one of them is
+        gone = missing(request, reply, image) if refused else NOTHING
+        too_large = {p for p, got in codes.items() if got is ErrorCode.OFFSET_METADATA_TOO_LARGE}
         has_offsets = bool(self.committed or self._pending)
         expected = expected_commit_error(
             request, known, image, has_offsets=has_offsets, alone=gone | too_large
         )
-        if expected is None:
+        if expected is None or (expected is NONE and not refused):
             return
-        for partition, got in reply.errors.items():
+        for partition, got in codes.items():
             if partition in gone:
                 continue
             if partition in too_large:

@@ -32,6 +32,7 @@ from fencepost.simulation.checkers.administration import AdministrationChecks
 from fencepost.simulation.checkers.base import Checker, Finding, shown
 from fencepost.simulation.checkers.causes import EpochCauses
 from fencepost.simulation.checkers.commits import CommittedOffsets, check_recorded
+from fencepost.simulation.checkers.epoch_moves import SubscribedTopics, is_sound, moved_member
 from fencepost.simulation.checkers.expressions import Expressions
 from fencepost.simulation.checkers.groups import GroupInvariants, SoftStateInvariants, check_epochs
 from fencepost.simulation.checkers.heartbeats import NONE, check_answer, check_reply
@@ -51,6 +52,7 @@ from fencepost.simulation.checkers.targets import Targets, is_taken_over
 from fencepost.simulation.kernel.observers import RecordsObserved, StepEvent
 
 if TYPE_CHECKING:
+    from fencepost.coordinator.consumer.group import ConsumerGroup
     from fencepost.coordinator.consumer.member import ConsumerGroupMember
     from fencepost.coordinator.protocol.topics import TopicsImage
     from fencepost.simulation.kernel.observers import Report, WorldView
@@ -98,6 +100,7 @@ class GroupChecks:
         self._causes = EpochCauses()
         self._targets = Targets(default_assignor)
         self._watch = GroupInvariants()
+        self._subscribed = SubscribedTopics()
 
     def loaded(self, now_ms: int) -> None:
         """Another coordinator has loaded the group: all timers run their full length again."""
@@ -114,6 +117,17 @@ class GroupChecks:
             yield from self._targets.check(step)
         yield from self.reconciliation.check(step)
         yield from self._watch.check(step, self.ownership.holders.total)
+
+
+    def stands(self, group: ConsumerGroup, moved: ConsumerGroupMember, image: TopicsImage) -> bool:
+        """Whether nothing is wrong with the group after a step that moved this member's epoch alone."""
+        return (
+            self._causes.knows(group)
+            and self._watch.stands(group, self.ownership.holders.total)
+            and moved.member_id not in self.reconciliation.revoking_since
+            and self._subscribed.include(moved.subscribed_topic_names, moved.assigned, image)
+            and self.ownership.is_at(group, moved.assigned, moved.member_epoch)
+        )
 
 
 class Coordination(Checker):
@@ -155,10 +169,37 @@ class Coordination(Checker):
         checks = self._checks.get(getattr(event, "group_id", ""))
         if checks is not None:
             checks.sessions.takes(event, outcome, now_ms)
-        self.report_all(self._findings(live, event, outcome, now_ms))
+        if checks is None or not self._only_moves(live, checks, event, outcome, now_ms):
+            self.report_all(self._findings(live, event, outcome, now_ms))
         self._look_at_expressions(live, event, outcome, now_ms)
         if self.has_the_time and not self._failing:
             self.report_all(self._overdue(live, now_ms))
+
+    def _only_moves(
+        self, live: GroupCoordinator, checks: GroupChecks, event: StepEvent, outcome: Outcome, now_ms: int
+    ) -> bool:
+        """Whether a heartbeat moved its member's epoch, and nothing is wrong with that; then takes it in."""
+        if type(event) is not ConsumerGroupHeartbeatRequest or not self.has_the_time:
+            return False
+        group_id, reply = event.group_id, outcome.reply
+        known, group = self._tracker.groups.get(group_id), live.groups.get(group_id)
+        if known is None or group is None:
+            return False
+        after = moved_member(event, outcome, known, group)
+        if (
+            after is None
+            or not isinstance(reply, ConsumerGroupHeartbeatResponse)
+            or not is_sound(event, reply, after, known, group)
+            or not checks.stands(group, after, live.image)
+            or not self._soft.stands(live, group_id, after.member_id)
+            or check_answer(event, reply, known)
+        ):
+            return False
+        checks.sessions.keeps(after, live.settings(group_id).session_timeout_ms, now_ms)
+        before, known.members[after.member_id] = known.members[after.member_id], after
+        self._verified.pop(after.member_id, None)
+        self.report_all(self._shadow.follow_move(live, outcome.records[0], before))
+        return True
 
     def _look_at_expressions(
         self, live: GroupCoordinator, event: Event | StepEvent, outcome: Outcome, now_ms: int
@@ -192,10 +233,11 @@ class Coordination(Checker):
         self, live: GroupCoordinator, event: StepEvent, outcome: Outcome, now_ms: int
     ) -> Iterator[Finding]:
         yield from self._before(live, event, outcome)
-        metadata_max = self.world.config.offset_metadata_max_bytes
-        own_ms = now_ms if self.has_the_time else None
-        yield from check_recorded(event, outcome, live.image, own_ms, metadata_max=metadata_max)
-        yield from self._administration.check(live, self._shadow.coordinator, event, outcome)
+        if type(event) is not ConsumerGroupHeartbeatRequest:
+            metadata_max = self.world.config.offset_metadata_max_bytes
+            own_ms = now_ms if self.has_the_time else None
+            yield from check_recorded(event, outcome, live.image, own_ms, metadata_max=metadata_max)
+            yield from self._administration.check(live, self._shadow.coordinator, event, outcome)
         if not outcome.records:
             yield from self._reply(live, event, outcome, now_ms)
             return

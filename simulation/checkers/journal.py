@@ -98,6 +98,24 @@ class Shadow:
                     what = f"the offset of {key.topic}-{key.partition}"
                     yield _difference(key.group_id, what, record.value, stored)
 
+    def follow_move(
+        self, live: GroupCoordinator, record: r.Record, before: ConsumerGroupMember
+    ) -> Iterable[Finding]:
+        """Takes in a batch of one record, which moves a member's epoch and nothing else."""
+        member_id, group_id = before.member_id, record.key.group_id
+        self.apply(self._through_bytes(record, {member_id: before}))
+        ours, theirs = self.coordinator.groups.get(group_id), live.groups.get(group_id)
+        if (
+            ours is not None
+            and theirs is not None
+            and _summary(ours) == _summary(theirs)
+            and ours.members.get(member_id) == theirs.members.get(member_id)
+        ):
+            return ()
+        touched = Touched()
+        touched.members[member_id] = None
+        return self._compare_groups(live, {group_id: touched})
+
     def _through_bytes(
         self, record: r.Record, before: Mapping[MemberId, ConsumerGroupMember | None]
     ) -> r.Record:

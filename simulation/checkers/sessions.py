@@ -109,9 +109,12 @@ class Sessions:
                 self._forget(change.member_id)
             else:
                 # One that joins anew, under whatever name, begins a session; it may be a short one.
-                heard_ms = self.heard.setdefault(change.member_id, step.now_ms)
-                session_ms = _session_ms(change.after, default_session_ms)
-                self._look_ms = min(self._look_ms, heard_ms + session_ms)
+                self.keeps(change.after, default_session_ms, step.now_ms)
+
+    def keeps(self, member: ConsumerGroupMember, default_session_ms: int, now_ms: int) -> None:
+        """Takes in a step in which the member stays."""
+        heard_ms = self.heard.setdefault(member.member_id, now_ms)
+        self._look_ms = min(self._look_ms, heard_ms + _session_ms(member, default_session_ms))
 
     def _forget(self, member_id: MemberId) -> None:
         for known in (self.heard, self._perhaps, self._told_to_join, self._joined):

@@ -97,11 +97,15 @@ class PartitionLogs(Mapping[TopicPartition, int]):
             positions = {partition: positions[partition] for partition in order[first:] + order[:first]}
         taken: dict[TopicPartition, tuple[int, int]] = {}
         now, logs = self._loop.now_us, self._logs
-        for partition, position in positions.items():
-            log = logs.get(partition)
-            if log is None or (end := log.end(now)) <= position:
-                continue
-            end = min(end, position + most)
+        ready = [
+            (partition, position, log)
+            for partition, position in positions.items()
+            if (log := logs.get(partition)) is not None
+            and log.began_us + (position + 1) * log.interval_us <= now
+            and log.interval_us
+        ]
+        for partition, position, log in ready:
+            end = min(log.end(now), position + most)
             taken[partition] = (position, end)
             most -= end - position
             if not most:

@@ -197,6 +197,8 @@ class TraceWriter(Observer):
         state = "" if group is None else str(group.state)
         for record in outcome.records:
             key, value = record.key, record.value
+            if type(key) is r.OffsetCommitKey:
+                continue  # most batches are commits, and their members tell of these
             if isinstance(key, r.ASSIGNMENT_KEYS):
                 self._assignment(group, key.member_id, value, now_us)
             elif isinstance(value, r.EPOCH_VALUES):
