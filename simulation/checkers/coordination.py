@@ -118,7 +118,6 @@ class GroupChecks:
         yield from self.reconciliation.check(step)
         yield from self._watch.check(step, self.ownership.holders.total)
 
-
     def stands(self, group: ConsumerGroup, moved: ConsumerGroupMember, image: TopicsImage) -> bool:
         """Whether nothing is wrong with the group after a step that moved this member's epoch alone."""
         return (
@@ -173,7 +172,10 @@ class Coordination(Checker):
             self.report_all(self._findings(live, event, outcome, now_ms))
         self._look_at_expressions(live, event, outcome, now_ms)
         if self.has_the_time and not self._failing:
-            self.report_all(self._overdue(live, now_ms))
+            for each in self._checks.values():
+                if each.sessions.is_due(now_ms):
+                    self.report_all(self._overdue(live, now_ms))
+                    break
 
     def _only_moves(
         self, live: GroupCoordinator, checks: GroupChecks, event: StepEvent, outcome: Outcome, now_ms: int
@@ -206,18 +208,17 @@ class Coordination(Checker):
     ) -> None:
         if not self.has_the_time:
             return
-        if live.image.version and live.image is not self._image:
-            self._image = live.image
+        image = live.image
+        if image is not self._image and image.version:
+            self._image = image
             for each in self._checks.values():
-                each.expressions.sees(live.image)
+                each.expressions.sees(image)
         group_id = getattr(event, "group_id", "")
         group, checks = live.groups.get(group_id), self._checks.get(group_id)
         if group is not None and checks is not None and (group.counts.regexes or checks.expressions.used):
             refresh_ms = live.config.group_consumer_regex_refresh_interval_ms
             self.report_all(
-                checks.expressions.check(
-                    event, outcome, group, live.image, refresh_ms=refresh_ms, now_ms=now_ms
-                )
+                checks.expressions.check(event, outcome, group, image, refresh_ms=refresh_ms, now_ms=now_ms)
             )
 
     def _overdue(self, live: GroupCoordinator, now_ms: int) -> Iterator[Finding]:

@@ -79,24 +79,23 @@ class Shadow:
             apply(decode(encode(batch[0])))
             for record in batch[1:]:
                 apply(record)
+            yield from _compare_offsets(live, batch)
         else:
             for record in batch:
                 has_bytes = type(record.key) in _HAVE_BYTES
                 apply(self._through_bytes(record, before) if has_bytes else record)
             yield from self._compare_groups(live, named)
-        for record in batch:
-            key = record.key
-            if type(key) is r.GroupMetadataKey:
-                one, other = (each.classic.stored.get(key.group_id) for each in (ours, live))
-                yield from _compare(live.classic, key.group_id, one, other, SEEN_SO_FAR)
-            elif type(key) is StreamsGroupMetadataKey:
-                mine, theirs = (_hard_state(each.streams.groups.get(key.group_id)) for each in (ours, live))
-                yield from _compare(live.streams, key.group_id, mine, theirs, SEEN_SO_FAR)
-            elif type(key) is r.OffsetCommitKey:
-                stored = live.offsets.topics(key.group_id).get(key.topic, {}).get(key.partition)
-                if stored is not record.value and stored != record.value:
-                    what = f"the offset of {key.topic}-{key.partition}"
-                    yield _difference(key.group_id, what, record.value, stored)
+            yield from _compare_offsets(live, batch)
+            for record in batch:
+                key = record.key
+                if type(key) is r.GroupMetadataKey:
+                    one, other = (each.classic.stored.get(key.group_id) for each in (ours, live))
+                    yield from _compare(live.classic, key.group_id, one, other, SEEN_SO_FAR)
+                elif type(key) is StreamsGroupMetadataKey:
+                    mine, theirs = (
+                        _hard_state(each.streams.groups.get(key.group_id)) for each in (ours, live)
+                    )
+                    yield from _compare(live.streams, key.group_id, mine, theirs, SEEN_SO_FAR)
 
     def follow_move(
         self, live: GroupCoordinator, record: r.Record, before: ConsumerGroupMember
@@ -168,6 +167,17 @@ class Shadow:
                 target, live_target = ours.targets.get(member_id), theirs.targets.get(member_id)
                 if target != live_target:
                     yield _difference(group_id, f"the target of {member_id}", target, live_target)
+
+
+def _compare_offsets(live: GroupCoordinator, batch: tuple[r.Record, ...]) -> Iterator[Finding]:
+    """What a batch says of offsets, against the live ones."""
+    for record in batch:
+        key = record.key
+        if type(key) is r.OffsetCommitKey:
+            stored = live.offsets.get(key.group_id, key)
+            if stored is not record.value and stored != record.value:
+                what = f"the offset of {key.topic}-{key.partition}"
+                yield _difference(key.group_id, what, record.value, stored)
 
 
 def _hard_state(group: StreamsGroup | None) -> dict[str, Any] | None:

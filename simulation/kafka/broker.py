@@ -82,7 +82,7 @@ class BrokerHost(Host, HostHooks):
             return
         request = call.request
         now = self.loop.now_us
-        if not isinstance(request, GROUP_REQUESTS):
+        if type(request) not in GROUP_REQUESTS:
             self._receive_other(call)
         elif self.status is ACTIVE:
             if type(request) in MAY_WAIT:
