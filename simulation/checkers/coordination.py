@@ -144,7 +144,8 @@ class Coordination(Checker):
         self._shadow = Shadow(world.config)
         self._administration = AdministrationChecks(world.config.group_consumer_assignors[0])
         self._soft = SoftStateInvariants()
-        self._verified: dict[MemberId, Outcome] = {}
+        self._verified: dict[MemberId, Outcome | Response] = {}
+        """By member, the answer to its steady heartbeat; or a reply that moved its epoch, and will be that."""
         self._loads = 0
         self._paused: set[str] = set()
         """Brokers that have done nothing since they began to stand still."""
@@ -199,7 +200,7 @@ class Coordination(Checker):
             return False
         checks.sessions.keeps(after, live.settings(group_id).session_timeout_ms, now_ms)
         before, known.members[after.member_id] = known.members[after.member_id], after
-        self._verified.pop(after.member_id, None)
+        self._verified[after.member_id] = reply
         self.report_all(self._shadow.follow_move(live, outcome.records[0], before))
         return True
 
@@ -322,16 +323,24 @@ class Coordination(Checker):
                 now_ms=now_ms,
             )
 
-    def on_member_request(self, host: str, request: Request, now_us: int) -> None:
+    def takes_request(self, host: str, request: Request, now_us: int) -> None:
         """A commit goes out."""
         if type(request) is OffsetCommitRequest:
             self._commits[request.group_id].sends(request)
+
+    def takes_response(
+        self, host: str, request: Request, response: Response | Exception, now_us: int
+    ) -> None:
+        """What a member receives was judged as it was sent."""
 
     def on_steady_step(self, host: str, event: Event, outcome: Outcome, now_us: int) -> None:
         """The steady heartbeat: its answer was verified once, and the member has not changed since."""
         if type(event) is ConsumerGroupHeartbeatRequest:
             reply: Any = outcome.reply
-            if self._verified.get(event.member_id) is outcome and event.member_epoch == reply.member_epoch:
+            verified = self._verified.get(event.member_id)
+            if (verified is outcome and event.member_epoch == reply.member_epoch) or (
+                verified is reply and self._repeats(host, event, outcome)
+            ):
                 checks = self._checks[event.group_id]
                 checks.sessions.heard[event.member_id] = now_us // 1000
                 if checks.expressions.used:
@@ -342,6 +351,31 @@ class Coordination(Checker):
             if self.world.coordinators[host].coordinator is not None:
                 self._verified[event.member_id] = outcome
         self.on_coordinator_step(host, event, outcome, now_us)
+
+    def _repeats(self, host: str, request: ConsumerGroupHeartbeatRequest, outcome: Outcome) -> bool:
+        """Whether a reply that moved its member's epoch is rightly sent again; it is verified from now on.
+
+        The member says nothing but that epoch, and neither it nor its group has gone on since.
+        """
+        live, reply = self.world.coordinators[host].coordinator, outcome.reply
+        known = self._tracker.groups.get(request.group_id)
+        if live is None or known is None or host in self._paused:
+            return False
+        group, epoch, member_id = live.groups.get(request.group_id), request.member_epoch, request.member_id
+        if (
+            group is None
+            or not isinstance(reply, ConsumerGroupHeartbeatResponse)
+            or not reply.member_epoch == epoch == group.assignment_epoch == group.group_epoch
+            or known.members.get(member_id) is not group.members.get(member_id)
+            or request.topic_partitions is not None
+            or request.subscribed_topic_names is not None
+            or request.subscribed_topic_regex is not None
+            or request.server_assignor is not None
+            or request.instance_id is not None
+        ):
+            return False
+        self._verified[member_id] = outcome
+        return True
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
         """A coordinator that has loaded must be what the last one was."""
