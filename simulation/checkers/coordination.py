@@ -239,7 +239,7 @@ class Coordination(Checker):
             metadata_max = self.world.config.offset_metadata_max_bytes
             own_ms = now_ms if self.has_the_time else None
             yield from check_recorded(event, outcome, live.image, own_ms, metadata_max=metadata_max)
-            yield from self._administration.check(live, self._shadow.coordinator, event, outcome)
+            yield from self._administration.check(live, self._shadow, event, outcome)
         if not outcome.records:
             yield from self._reply(live, event, outcome, now_ms)
             return
