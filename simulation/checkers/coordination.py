@@ -145,7 +145,7 @@ class Coordination(Checker):
         self._administration = AdministrationChecks(world.config.group_consumer_assignors[0])
         self._soft = SoftStateInvariants()
         self._verified: dict[MemberId, Outcome | Response] = {}
-        """By member, the answer to its steady heartbeat; or a reply that moved its epoch, and will be that."""
+        """By member, the answer to its steady heartbeat, or a reply that moved its epoch and will be that."""
         self._loads = 0
         self._paused: set[str] = set()
         """Brokers that have done nothing since they began to stand still."""
