@@ -281,6 +281,8 @@ class Positions:
                 position.committed = offset.offset
 
     def _sought_in(self, state: PositionState) -> dict[TopicPartition, Position]:
+        if not self.sought:
+            return {}
         return {
             partition: position
             for partition, position in self.sought.items()

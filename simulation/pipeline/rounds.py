@@ -59,7 +59,8 @@ def look_sizes(most: int) -> list[int]:
 def interval(first: Mapping[str, float], second: Mapping[str, float]) -> tuple[float, float] | None:
     """Return bounds of how much more the second costs than the first, over the runs of both.
 
-    The difference is below the lower bound with a chance of 1 %, and as seldom above the upper one. None if there are fewer than two such runs.
+    The difference is below the lower bound with a chance of 1 %, and as seldom above the upper one. None if
+    there are fewer than two such runs.
     """
     differences = _differences(first, second)
     return _bounds(differences, len(differences)) if len(differences) > 1 else None
