@@ -200,9 +200,8 @@ def _run_rounds(
     names = [cell.parameters[OPTION] for cell in cells]
     cores = measured.running.spark.sparkContext.defaultParallelism
     sizes = [runs] if all_at_once else look_sizes(runs)
-    progress.say(
-        estimate(RunTimes.estimated(questions, measured.chosen, cores, machine_speed()), sizes[0], runs)
-    )
+    times = RunTimes.estimated(questions, measured.chosen, cores, machine_speed())
+    progress.say(estimate(times, sizes[0], runs))
     wanted, done, upto = list(names), 0, sizes[0]
     while True:
         tasks = [
@@ -211,6 +210,8 @@ def _run_rounds(
             for number, name in enumerate(names)
             if name in wanted
         ]
+        # The longest ones first: then no core waits for long at the end.
+        tasks.sort(key=lambda task: -times.seconds[names[task.cell]])
         measured.running.do(tasks, progress)
         measured.look(progress)
         done = upto
@@ -219,7 +220,8 @@ def _run_rounds(
         if done >= runs or not open_:
             return _reason(costs, done, open_, all_at_once=all_at_once)
         wanted, upto = open_, next_look(costs, open_, sizes, done)
-        takes = rough_time(RunTimes(measured.seconds, cores).of(wanted, upto - done))
+        times = RunTimes(measured.seconds, cores)
+        takes = rough_time(times.of(wanted, upto - done))
         progress.say(
             f"{done} runs each leave it open: {' or '.join(open_)}; {upto - done} more of each, about {takes}"
         )
