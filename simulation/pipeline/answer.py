@@ -235,7 +235,8 @@ def _reason(
         return f"All {done} runs of each were done, as asked for."
     if open_:
         return f"{done} runs each, the most that were asked for, leave it open: {' or '.join(open_)}."
-    return f"No more runs were needed: each other option costs more, or within {ALIKE * 100:.0f} % of the cheapest."
+    near = f"{ALIKE * 100:.0f} %"
+    return f"No more runs were needed: each other option costs more, or within {near} of the cheapest."
 
 
 class _Measured:
