@@ -143,7 +143,7 @@ class MetadataRefresh:
         """The group epoch that the last look led to."""
 
     def metadata_expired(self, group_epoch: int, now_ms: int) -> bool:
-        """Whether the group must look at its topics again.
+        """Return true if the group must look at its topics again.
 
         That is so for a group that was just made or loaded, after a change of its topics, and when the
         epoch of the last look was never written.

@@ -28,7 +28,7 @@ class GroupSpec(msgspec.Struct, frozen=True, kw_only=True):
     instance_ids: Mapping[MemberId, str] = {}
     """The static members among them."""
     homogeneous: bool = True
-    """Whether all members have the same subscription."""
+    """True if all members have the same subscription."""
 
 
 Assignor: TypeAlias = Callable[[GroupSpec], Mapping[MemberId, Partitions]]
@@ -36,5 +36,6 @@ Assignor: TypeAlias = Callable[[GroupSpec], Mapping[MemberId, Partitions]]
 
 
 def may_assign_again(computed_ms: int, interval_ms: int, now_ms: int) -> bool:
-    """Whether the interval since a group's last target has passed (KIP-1263); 0 if there was no target."""
+    """Return true if the interval since a group's last target has passed (KIP-1263); 0 if there was no
+    target."""
     return computed_ms == 0 or interval_ms == 0 or now_ms >= computed_ms + interval_ms

@@ -72,7 +72,7 @@ class ClassicGroup:
         self.pending_syncs: dict[MemberId, None] = {}
         """Members that have yet to ask for their assignment in this generation."""
         self.new_member_added = False
-        """Whether a member came since the initial delay was last extended."""
+        """True if a member came since the initial delay was last extended."""
         self.initial_delay: tuple[int, int] | None = None
         """While an empty group's first members gather: the delay that runs, and what may follow it."""
         self.subscribed_topics: frozenset[str] | None = None
@@ -121,7 +121,7 @@ class ClassicGroup:
         self.state_timestamp_ms = now_ms
 
     def is_in(self, *states: ClassicGroupState) -> bool:
-        """Whether the group's state is one of these."""
+        """Return true if the group's state is one of these."""
         return self.state in states
 
     @property
@@ -136,11 +136,11 @@ class ClassicGroup:
 
     @property
     def has_all_joined(self) -> bool:
-        """Whether nobody is waited for."""
+        """True if nobody is waited for."""
         return not self.pending_joins and self.joined == len(self.members)
 
     def supports(self, protocol_type: str, protocols: tuple[JoinGroupProtocol, ...]) -> bool:
-        """Whether a member with these protocols can be in the group."""
+        """Return true if a member with these protocols can be in the group."""
         if self.state is _State.EMPTY:
             return bool(protocol_type) and bool(protocols)
         # Every member must offer one of them.
@@ -284,7 +284,7 @@ class ClassicGroup:
         self.subscribed_topics = frozenset(itertools.chain.from_iterable(topics))
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether a member subscribes to the topic; consumers that can't be read may subscribe to any."""
+        """Return true if a member subscribes to the topic; an unreadable consumer may subscribe to any."""
         if self.subscribed_topics is None:
             return self.uses_consumer_protocol
         return topic in self.subscribed_topics

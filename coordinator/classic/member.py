@@ -101,7 +101,7 @@ class ClassicGroupMember:
         return next((each.metadata for each in self.protocols if each.name == protocol), b"")
 
     def says_the_same(self, protocols: Sequence[JoinGroupProtocol]) -> bool:
-        """Whether it offers these protocols with the same metadata, in the same order of preference."""
+        """Return true if it offers these protocols with the same metadata, in the same order."""
         return self.protocols == tuple(protocols)
 
     def vote(self, candidates: Collection[str]) -> str:

@@ -57,12 +57,12 @@ class BatchHeader(NamedTuple):
 
     @property
     def is_control(self) -> bool:
-        """Whether it ends a transaction."""
+        """True if it ends a transaction."""
         return bool(self.attributes & _CONTROL)
 
     @property
     def is_transactional(self) -> bool:
-        """Whether it counts only once its transaction is committed."""
+        """True if it counts only once its transaction is committed."""
         return bool(self.attributes & _TRANSACTIONAL)
 
 
@@ -257,6 +257,6 @@ def end_marker(*, producer_id: int, producer_epoch: int, commit: bool, timestamp
 
 
 def is_commit(marker: bytes | memoryview) -> bool:
-    """Whether a marker commits its transaction."""
+    """Return true if a marker commits its transaction."""
     (kind,) = _MARKER_TYPE.unpack_from(marker, _MARKER_TYPE_AT)
     return bool(kind == 1)

@@ -57,13 +57,13 @@ _Walker: TypeAlias = Callable[[bytes, int, AddressOf, list[_Change]], int]
 
 
 def carries_endpoints(api_key: int, version: int) -> bool:
-    """Whether responses of this version carry endpoints."""
+    """Return true if responses of this version carry endpoints."""
     first = CARRIERS.get(api_key)
     return first is not None and version >= first
 
 
 def is_readable(api_key: int, version: int) -> bool:
-    """Whether the endpoints in responses of this version can be found."""
+    """Return true if the endpoints in responses of this version can be found."""
     return version <= newest_version(api_key) and response_schema(api_key, version) is not None
 
 

@@ -25,7 +25,7 @@ class WireField(NamedTuple):
     """The class of a struct, of which this is one or an array."""
     is_array: bool
     is_nullable: bool
-    """Whether null has bytes of its own. A tagged field that is null by default is left out."""
+    """True if null has bytes of its own. A tagged field that is null by default is left out."""
     tag: int | None
     default: Any
     """As kio has it; REQUIRED if there is none."""

@@ -43,7 +43,7 @@ class RecordRules(NamedTuple):
     """The partition's name, for messages."""
     needs_key: bool = False
     stamps: bool = False
-    """Whether the log sets the time, so that the producer's does not matter."""
+    """True if the log sets the time, so that the producer's does not matter."""
     now_ms: int | None = None
     """None where nobody looks at times."""
     before_max_ms: int = _LONG_MAX

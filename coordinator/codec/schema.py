@@ -124,5 +124,5 @@ def newest_version(api_key: int) -> int:
 
 @functools.cache
 def is_flexible(api_key: int, version: int) -> bool:
-    """Whether this version has compact lengths and tagged fields (KIP-482)."""
+    """Return true if this version has compact lengths and tagged fields (KIP-482)."""
     return bool(request_schema(api_key, version).__flexible__)

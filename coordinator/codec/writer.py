@@ -160,7 +160,7 @@ def field_writer(field: WireField, *, flexible: bool, element: Write | None = No
 
 @functools.cache
 def is_in_pieces(entity: Any) -> bool:
-    """Whether a schema's class has records somewhere in it."""
+    """Return true if a schema's class has records somewhere in it."""
     return any(
         field.kafka_type == "records" or (field.struct is not None and is_in_pieces(field.struct))
         for field in wire_fields(entity)

@@ -86,11 +86,11 @@ class ConsumerGroup(EpochGroup[ConsumerGroupMember, Partitions]):
         return None if member_id is None else self._members[member_id]
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether any member names the topic, or any resolved regular expression matches it."""
+        """Return true if any member names the topic, or any resolved regular expression matches it."""
         return topic in self.counts.by_name or topic in self.counts.by_regex
 
     def settled_for(self, member_id: MemberId) -> bool:
-        """Whether the member has reached the group's newest target."""
+        """Return true if the member has reached the group's newest target."""
         member = self._members.get(member_id)
         return member is not None and member.is_reconciled_to(self.group_epoch)
 

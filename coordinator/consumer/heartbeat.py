@@ -59,9 +59,9 @@ class ConsumerHeartbeatContext(msgspec.Struct, frozen=True, kw_only=True, gc=Fal
     max_size: int
     regex_refresh_interval_ms: int
     resolving: bool
-    """Whether an answer about the group's regular expressions is outstanding."""
+    """True if an answer about the group's regular expressions is outstanding."""
     preference_raises_epoch: bool
-    """Whether another preferred assignor is reason enough for a new target (Kafka 4.4)."""
+    """True if another preferred assignor is reason enough for a new target (Kafka 4.4)."""
     now_ms: int
 
 
@@ -161,7 +161,7 @@ class _Change(msgspec.Struct, frozen=True, gc=False):
     counts: SubscriptionCounts | None = None
     """The group's with this member; None if they stay as they are."""
     of_subscription: bool = False
-    """Whether its topics may be others."""
+    """True if its topics may be others."""
     raises_epoch: bool = False
 
 
@@ -268,7 +268,7 @@ def _prefers_another(
     counts: SubscriptionCounts,
     around: ConsumerHeartbeatContext,
 ) -> bool:
-    """Whether the group's members, by these counts, now ask for another assignor than before.
+    """Return true if the group's members, by these counts, now ask for another assignor than before.
 
     While no vote changes none does: of a tie each look may make something else, and no group would settle.
     """

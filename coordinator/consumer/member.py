@@ -49,7 +49,7 @@ class ConsumerGroupMember(EpochMember, frozen=True, kw_only=True, gc=False):
         return self.subscribed_topic_regex or None
 
     def is_reconciled_to(self, epoch: int) -> bool:
-        """Whether nothing is left to do for the target of that epoch."""
+        """Return true if nothing is left to do for the target of that epoch."""
         return self.member_epoch == epoch and self.state is STABLE
 
     def with_heartbeat(self, request: ConsumerGroupHeartbeatRequest) -> ConsumerGroupMember:

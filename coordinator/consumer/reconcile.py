@@ -72,7 +72,7 @@ def reconcile(
 
 
 def releases(owned: Partitions | None, partitions: Partitions) -> bool:
-    """Whether the heartbeat says that the member owns none of these partitions."""
+    """Return true if the heartbeat says that the member owns none of these partitions."""
     if owned is None:
         return False
     return all(

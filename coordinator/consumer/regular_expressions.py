@@ -176,7 +176,7 @@ def resolution_records(
 
 
 def _strands(group: ConsumerGroup, expression: str, image: TopicsImage) -> bool:
-    """Whether an expression that turns out to match nothing leaves partitions in targets of its users.
+    """Return true if an expression that turns out to match nothing leaves partitions in targets of its users.
 
     They came from an earlier expression. The group's topics may be the same as before, so nothing else
     would tell that the target must follow, and nobody would read those partitions. While a new target is

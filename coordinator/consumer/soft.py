@@ -42,7 +42,7 @@ class ConsumerGroupContact(MemberContact):
         """The epoch that the member has to reach before the answer holds; None if it need not."""
         self.until_ms = 0
         self.revoking = False
-        """Whether its rebalance timer runs."""
+        """True if its rebalance timer runs."""
 
 
 class ConsumerGroupSoftState(EpochGroupSoftState[ConsumerGroupContact]):

@@ -64,7 +64,7 @@ class SubscriptionCounts:
         return sorted({*self.by_name, *self.by_regex})
 
     def homogeneous(self, members: int) -> bool:
-        """Whether all members certainly have the same subscription.
+        """Return true if all members certainly have the same subscription.
 
         True if nobody uses a regular expression and each topic is named by everyone, or if all use the
         same one and nobody names a topic.

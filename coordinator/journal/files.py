@@ -125,7 +125,7 @@ def check_regular_files(path: Path) -> None:
 
 
 def never_a_journal(beginning: bytes) -> bool:
-    """Whether a file with that beginning was none, even before it was damaged."""
+    """Return true if a file with that beginning was none, even before it was damaged."""
     is_database = beginning[: len(MAGIC)] == MAGIC[: len(beginning)]
     return not is_database and beginning[68:72] != APPLICATION_ID.to_bytes(4, "big")
 
@@ -176,7 +176,7 @@ def _connection(uri: str) -> sqlite3.Connection:
 
 
 def is_unmade(database: sqlite3.Connection) -> bool:
-    """Whether nothing is in it at all, or a process ended while it made the journal.
+    """Return true if nothing is in it at all, or a process ended while it made the journal.
 
     :raises sqlite3.Error: if it is no database.
     """

@@ -159,7 +159,7 @@ class SqliteJournal:
 
     @property
     def is_pending(self) -> bool:
-        """Whether something was appended that is not on disk yet."""
+        """True if something was appended that is not on disk yet."""
         return bool(self._new or self._new_batches or self._dropped)
 
     def append(self, records: Sequence[JournalRecord]) -> None:
@@ -300,7 +300,7 @@ class SqliteJournal:
 
     @property
     def keeps_batches(self) -> bool:
-        """Whether there is any batch of a partition's log."""
+        """True if there is any batch of a partition's log."""
         return self._rows["batch"] > 0
 
     def batches_of_logs(self) -> Iterator[tuple[str, int, bytes]]:
@@ -331,7 +331,7 @@ def checked_record(number: int, outcome: object, checksum: object, data: object)
 
 
 def is_checked_batch(number: int, topic: object, place: object, checksum: object, data: object) -> bool:
-    """Whether a row of `batch` is as it was written."""
+    """Return true if a row of `batch` is as it was written."""
     return (
         isinstance(topic, str)
         and isinstance(place, int)

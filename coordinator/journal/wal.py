@@ -27,7 +27,7 @@ class Contents(NamedTuple):
     """What a log's bytes hold."""
 
     is_readable: bool
-    """Whether its header can be trusted; without it SQLite takes nothing."""
+    """True if its header can be trusted; without it SQLite takes nothing."""
     taken: int = 0
     """How many bytes SQLite takes: up to the end of the last transaction before the first bad frame."""
     bad: int = 0
@@ -39,9 +39,9 @@ class Contents(NamedTuple):
 class _Frame(NamedTuple):
     page: int
     ends: bool
-    """Whether it ends a transaction."""
+    """True if it ends a transaction."""
     is_of_run: bool
-    """Whether it was written since the log last began anew."""
+    """True if it was written since the log last began anew."""
     stated: tuple[int, int]
     at: int
 
@@ -52,7 +52,7 @@ def beside(path: Path) -> Path:
 
 
 def is_empty(path: Path) -> bool:
-    """Whether a database's log is not there, or holds not even one frame.
+    """Return true if a database's log is not there, or holds not even one frame.
 
     :raises OSError: if that can't be found out.
     """

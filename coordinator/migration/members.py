@@ -160,7 +160,7 @@ def sync(group: ConsumerGroup, request: SyncGroupRequest, image: TopicsImage) ->
 
 
 def alive(group: ConsumerGroup, request: HeartbeatRequest) -> bool:
-    """Whether the member may go on as it is; False if it must join again.
+    """Return true if the member may go on as it is; False if it must join again.
 
     :raises ProtocolError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID or ILLEGAL_GENERATION.
     """
@@ -174,7 +174,7 @@ def alive(group: ConsumerGroup, request: HeartbeatRequest) -> bool:
 
 
 def _waits_for_others(group: ConsumerGroup, member: ConsumerGroupMember) -> bool:
-    """Whether anybody still has a partition that the target gives to this member."""
+    """Return true if anybody still has a partition that the target gives to this member."""
     target = group.targets.get(member.member_id, NO_PARTITIONS)
     return any(
         group.partition_epochs.taken(topic_id, set(numbers).difference(member.assigned.get(topic_id, ())))

@@ -15,7 +15,7 @@ from fencepost.coordinator.protocol.records import Record
 from fencepost.coordinator.protocol.topics import TopicsImage
 
 IsSubscribed: TypeAlias = Callable[[str], bool]
-"""Whether any member of the group subscribes to the topic of that name, by name or by expression."""
+"""True if any member of the group subscribes to the topic of that name, by name or by expression."""
 
 
 def delete(

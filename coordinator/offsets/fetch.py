@@ -56,7 +56,7 @@ def fetch(
 
 
 def _is_current(value: OffsetCommitValue, topic: str, image: TopicsImage) -> bool:
-    """Whether the offset is one of the topic that has this name now; without an id it is taken to be."""
+    """Return true unless the offset was committed for an earlier topic of this name, by its topic id."""
     now = image.by_name.get(topic)
     return now is None or value.topic_id is None or now.topic_id == value.topic_id
 

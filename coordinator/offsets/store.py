@@ -73,7 +73,7 @@ class OffsetStore:
                     self._overtaken.pop((group_id, producer_id, partition), None)
 
     def __contains__(self, group_id: object) -> bool:
-        """Whether the group has any offset, or will have one if a transaction is committed."""
+        """Return true if the group has any offset, or will have one if a transaction is committed."""
         return group_id in self._groups or group_id in self._pending
 
     def __eq__(self, other: object) -> bool:
@@ -113,11 +113,11 @@ class OffsetStore:
         return self._pending.get(group_id, {})
 
     def is_overtaken(self, group_id: str, producer_id: int, partition: TopicPartition) -> bool:
-        """Whether an offset was committed behind the one in the producer's transaction."""
+        """Return true if an offset was committed behind the one in the producer's transaction."""
         return (group_id, producer_id, partition) in self._overtaken
 
     def is_pending(self, group_id: str, partition: TopicPartition) -> bool:
-        """Whether any open transaction has an offset of the partition."""
+        """Return true if any open transaction has an offset of the partition."""
         return any(partition in offsets for offsets in self._pending.get(group_id, {}).values())
 
 

@@ -146,7 +146,7 @@ class ErrorCode(enum.IntEnum):
 
     @property
     def retriable(self) -> bool:
-        """Whether the same request may succeed later without the member changing anything."""
+        """True if the same request may succeed later without the member changing anything."""
         return self in _RETRIABLE
 
 

@@ -92,9 +92,9 @@ class StateTable(Generic[S, E]):
         return target
 
     def refuses(self, state: S, target: S) -> bool:
-        """Whether the move is one that is ignored without an error."""
+        """Return true if the move is one that is ignored without an error."""
         return (state, target) in self.refused
 
     def allows(self, state: str, target: str) -> bool:
-        """Whether any event leads from `state` to `target`."""
+        """Return true if any event leads from `state` to `target`."""
         return any(t.source == state and t.target == target for t in self.transitions)

@@ -49,7 +49,7 @@ class OffsetCommitRequest(Asks["OffsetCommitResponse"], msgspec.Struct, frozen=T
 
     @property
     def is_transactional(self) -> bool:
-        """Whether the positions count only once a transaction is committed."""
+        """True if the positions count only once a transaction is committed."""
         return self.producer_id >= 0
 
     @property

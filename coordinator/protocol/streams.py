@@ -48,7 +48,7 @@ class Tasks(msgspec.Struct, frozen=True, array_like=True, gc=False):
         return bool(self.active or self.standby or self.warmup)
 
     def contains_any(self, other: Tasks) -> bool:
-        """Whether a task of `other` is among these, in the same role."""
+        """Return true if a task of `other` is among these, in the same role."""
         return (
             _overlap(self.active, other.active)
             or _overlap(self.standby, other.standby)
@@ -149,7 +149,7 @@ class StreamsGroupHeartbeatRequest(
     task_offsets: tuple[TaskOffset, ...] | None = None
     task_end_offsets: tuple[TaskOffset, ...] | None = None
     shutdown_application: bool = False
-    """Whether all members of the group are to stop (KIP-671)."""
+    """True if all members of the group are to stop (KIP-671)."""
     client_id: str = ""
     client_host: str = ""
 

@@ -31,7 +31,7 @@ class InitProducerIdRequest(Asks["InitProducerIdResponse"], msgspec.Struct, froz
 
     @property
     def names_half(self) -> bool:
-        """Whether it says an id without an epoch, or an epoch without an id."""
+        """True if it says an id without an epoch, or an epoch without an id."""
         return (self.producer_id == NO_PRODUCER_ID) != (self.producer_epoch == NO_PRODUCER_EPOCH)
 
 

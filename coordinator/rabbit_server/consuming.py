@@ -45,12 +45,12 @@ class Consumer:
         """Whether it was activated, and when, by the correlation id of each question that is not answered."""
 
     def is_of(self, stream: str, name: str) -> bool:
-        """Whether this is a single active consumer of that group."""
+        """Return true if this is a single active consumer of that group."""
         return self.is_single_active and self.stream.name == stream and self.name == name
 
     @property
     def is_reading(self) -> bool:
-        """Whether its log is open."""
+        """True if its log is open."""
         return self._next_chunk is not None
 
     # -- the log ----------------------------------------------------------------------------------------

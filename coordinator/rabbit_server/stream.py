@@ -61,7 +61,7 @@ class Retention(NamedTuple):
         return Retention(numbers.get("max-length-bytes"), None if age is None else _age_ms(age))
 
     def exceeded(self, size: int, age_ms: int) -> bool:
-        """Whether the oldest of so many bytes has to go."""
+        """Return true if the oldest of so many bytes has to go."""
         return (self.max_bytes is not None and size > self.max_bytes) or (
             self.max_age_ms is not None and age_ms > self.max_age_ms
         )

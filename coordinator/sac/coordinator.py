@@ -102,7 +102,7 @@ class _Step:
         return draft
 
     def has_members(self, connection: ConnectionId, key: SacGroupKey) -> bool:
-        """Whether a connection has members in a group as this step has it so far."""
+        """Return true if a connection has members in a group as this step has it so far."""
         draft = self.drafts.get(key)
         if draft is None:
             return self.state.has_members(connection, key)

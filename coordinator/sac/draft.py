@@ -35,12 +35,12 @@ def is_active(status: ConsumerStatus) -> bool:
 
 
 def is_connected(status: ConsumerStatus) -> bool:
-    """Whether the consumer may be chosen."""
+    """Return true if the consumer may be chosen."""
     return status is C_ACTIVE or status is C_WAITING or status is C_DEACTIVATING
 
 
 def is_disconnected(status: ConsumerStatus) -> bool:
-    """Whether the consumer's timer runs."""
+    """Return true if the consumer's timer runs."""
     return status is D_ACTIVE or status is D_WAITING
 
 

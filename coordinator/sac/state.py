@@ -80,7 +80,7 @@ class SacState:
         return sorted(self._groups_of.get(connection, ()))
 
     def has_members(self, connection: ConnectionId, key: SacGroupKey) -> bool:
-        """Whether a connection has members in a group."""
+        """Return true if a connection has members in a group."""
         return key in self._groups_of.get(connection, ())
 
     def connections_on(self, node: str) -> list[ConnectionId]:
@@ -93,7 +93,7 @@ class SacState:
         return self.groups_of(connection) if stray is None else list(stray)
 
     def is_indexed(self, connection: ConnectionId) -> bool:
-        """Whether the end of a connection is acted upon at all."""
+        """Return true if the end of a connection is acted upon at all."""
         stray = self._strays.get(connection)
         return connection in self._groups_of if stray is None else bool(stray)
 

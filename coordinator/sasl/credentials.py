@@ -59,7 +59,7 @@ class Credentials:
         return Verifier(self._salt(hash_name, name), nothing, nothing)
 
     def is_password(self, name: str, password: str) -> bool:
-        """Whether it is that user's password; it takes the same time for any answer."""
+        """Return true if it is that user's password; it takes the same time for any answer."""
         known = self.verifier(_PLAIN_HASH, name)
         given = _verifier(_PLAIN_HASH, password, known.salt)
         return hmac.compare_digest(given.stored_key, known.stored_key)

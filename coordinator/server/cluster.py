@@ -371,7 +371,7 @@ class KafkaCluster:
         )
 
     def only_compacts(self, topic: Topic) -> bool:
-        """Whether records of a topic go only when later ones have their keys."""
+        """Return true if records of a topic go only when later ones have their keys."""
         configs = self.configs_of(ResourceType.TOPIC, topic.name)
         return self.topic_defaults.setting_of(configs, "cleanup.policy").strip() == "compact"
 

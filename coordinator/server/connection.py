@@ -175,7 +175,7 @@ class KafkaServerConnection(asyncio.Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing is answered any more."""
+        """True if nothing is answered any more."""
         return self._stopped or self._lost
 
     @property

@@ -258,7 +258,7 @@ class GroupCoordinators:
         return ListGroupsResponse(groups=tuple(sorted(groups, key=lambda group: group.group_id)))
 
     def has_pending(self, group_id: str, producer_id: int) -> bool:
-        """Whether offsets of the group are in an open transaction of the producer."""
+        """Return true if offsets of the group are in an open transaction of the producer."""
         coordinator = self.shard_of(group_id).coordinator
         return coordinator is not None and producer_id in coordinator.offsets.pending(group_id)
 

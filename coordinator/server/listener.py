@@ -184,7 +184,7 @@ class Listener(Generic[C]):
             self._all_gone.set()
 
     def _admits(self, peer: str, socket_number: int) -> bool:
-        """Whether there is room for one more."""
+        """Return true if there is room for one more."""
         assert self._acceptor is not None
         if socket_number >= self._first_reserved:
             self._log_closed(peer, _NO_FILES_LEFT)

@@ -47,7 +47,7 @@ class Login:
     def __init__(self, credentials: Credentials) -> None:
         self.failure: str | None = None
         self.tokens_are_bare = False
-        """Whether tokens come without a header from here on."""
+        """True if tokens come without a header from here on."""
         self._credentials = credentials
         self._state = _State.NEW
         self._mechanism = ""
@@ -55,7 +55,7 @@ class Login:
 
     @property
     def is_done(self) -> bool:
-        """Whether the client is logged in."""
+        """True if the client is logged in."""
         return self._state is _State.DONE
 
     def check(self, api_key: int, *, is_spoken: bool) -> None:

@@ -49,7 +49,7 @@ class LogSettings(NamedTuple):
     stamps: bool = False
     """Whether records get the time at which they are appended."""
     compacts: bool = False
-    """Whether each record needs a key."""
+    """True if each record needs a key."""
     before_max_ms: int = 2**63 - 1
     """How old a record may be when it comes."""
     after_max_ms: int = 3_600_000
@@ -85,7 +85,7 @@ class PartitionLog:
         self.on_append: Callable[[bytes], None] | None = None
         """Called with each batch at its place, before anybody can read it."""
         self.is_closed = False
-        """Whether the topic is gone."""
+        """True if the topic is gone."""
         self.log_start_offset = start
         self.high_watermark = start
         self.producers = Producers()
@@ -414,7 +414,8 @@ class PartitionLog:
         raise ProtocolError(code, f"leader epoch {epoch}, here it is {self.leader_epoch}")
 
     def diverges(self, epoch: int, offset: int) -> bool:
-        """Whether this log never had a record of that epoch just before that offset; -1 believes nothing.
+        """Return true if this log never had a record of that epoch just before that offset; -1 believes
+        nothing.
 
         :raises ProtocolError: OFFSET_OUT_OF_RANGE for an epoch that is not the log's (KIP-595).
         """

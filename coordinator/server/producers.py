@@ -34,7 +34,7 @@ class _Verification(NamedTuple):
 
     epoch: int
     own_epochs: bool
-    """Whether each transaction of the producer has an epoch of its own."""
+    """True if each transaction of the producer has an epoch of its own."""
     first: int
     """The lowest sequence of those that came."""
 
@@ -74,7 +74,7 @@ class Producers:
         return next(iter(self._open.values()), None)
 
     def needs_verification(self, header: BatchHeader, *, own_epochs: bool) -> bool:
-        """Whether a batch may begin a transaction here, so that the coordinator has to know of it.
+        """Return true if a batch may begin a transaction here, so that the coordinator has to know of it.
 
         If so it is remembered, until one is in the log: no later batch gets ahead of it.
         `own_epochs` is whether each transaction of the producer has an epoch of its own.
@@ -159,7 +159,7 @@ class Producers:
                 producer.transaction_start = self._open[header.producer_id] = base_offset
 
     def check_marker(self, producer_id: int, epoch: int) -> None:
-        """Whether a marker may end the producer's transaction.
+        """Return true if a marker may end the producer's transaction.
 
         :raises ProtocolError: INVALID_PRODUCER_EPOCH for one of a producer that was fenced since.
         """

@@ -119,7 +119,7 @@ class SteadyHeartbeat:
         self.request: ConsumerGroupHeartbeatRequest
 
     def is_again(self, frame: bytes) -> bool:
-        """Whether this is the same request."""
+        """Return true if this is the same request."""
         return len(frame) <= _REMEMBERED_BYTES and frame[:4] == self._head and frame[8:] == self._tail
 
     def remember(self, frame: bytes, request: Any) -> None:

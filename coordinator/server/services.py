@@ -96,7 +96,7 @@ class OpenConnection(Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """Whether nothing is answered on it any more."""
+        """True if nothing is answered on it any more."""
 
     def close(self) -> None:
         """Close it without another answer."""

@@ -120,7 +120,7 @@ class TransactionCoordinators:
         *,
         api_version: int,
     ) -> None:
-        """Whether a batch may begin a transaction in a partition; newer clients' partitions are added.
+        """Return true if a batch may begin a transaction in a partition; newer clients' partitions are added.
 
         `producers` are those that the partition's log knows.
         :raises ProtocolError: if the producer has no such transaction, with a code that its version of
@@ -152,7 +152,8 @@ class TransactionCoordinators:
         raise ProtocolError(code, f"{partition.topic}-{partition.partition} is part of no open transaction")
 
     def check_offsets(self, request: AddOffsetsToTxnRequest) -> ErrorCode:
-        """Whether a producer may commit offsets of a group in its transaction; newer clients' are added.
+        """Return true if a producer may commit offsets of a group in its transaction; newer clients' are
+        added.
 
         Once some are in it, the transactional id makes no difference any more: Kafka asks the coordinator of
         that id only where the partition's log has no open transaction of the producer

@@ -87,7 +87,7 @@ class LongRequests:
         self._taken = 0
 
     def may_take(self, size: int) -> bool:
-        """Whether one of that size may be taken now. The first one of a turn always may."""
+        """Return true if one of that size may be taken now. The first one of a turn always may."""
         if self._taken == 0:
             self._loop.call_soon(self._renew)
         elif self._taken + size > _BYTES_PER_TURN:

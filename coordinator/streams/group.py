@@ -81,7 +81,7 @@ class StreamsGroup(EpochGroup[StreamsGroupMember, Tasks]):
         return self._targets.get(member_id, NO_TASKS)
 
     def is_subscribed_to(self, topic: str) -> bool:
-        """Whether the application reads the topic; a group without members reads nothing."""
+        """Return true if the application reads the topic; a group without members reads nothing."""
         return bool(self._members) and topic in self.source_subtopologies
 
     def needs(self, topic: str) -> bool:

@@ -46,7 +46,7 @@ class StreamsGroupMember(EpochMember, frozen=True, kw_only=True, gc=False):
     pending_revocation: Tasks = NO_TASKS
 
     def is_reconciled_to(self, epoch: int) -> bool:
-        """Whether nothing is left to do for the target of that epoch."""
+        """Return true if nothing is left to do for the target of that epoch."""
         return self.member_epoch == epoch and self.state is STABLE
 
     def with_heartbeat(self, request: StreamsGroupHeartbeatRequest) -> StreamsGroupMember:

@@ -29,7 +29,7 @@ class TaskOwners:
         return self._active.get((subtopology, partition))
 
     def is_passive_in(self, process_id: str, subtopology: str, partition: int) -> bool:
-        """Whether the process has the task as a standby or a warm-up one."""
+        """Return true if the process has the task as a standby or a warm-up one."""
         task = subtopology, partition
         return process_id in self._standby.get(task, ()) or process_id in self._warmup.get(task, ())
 

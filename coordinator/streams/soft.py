@@ -78,7 +78,7 @@ class StreamsSoftState(SoftState[StreamsGroupSoftState, StreamsGroup, StreamsGro
             self.timers.set(key, now_ms + delay_ms)
 
     def waits_for_members(self, group_id: str) -> bool:
-        """Whether the group's first target is put off."""
+        """Return true if the group's first target is put off."""
         return GroupTimerKey(GroupTimerKind.INITIAL, group_id) in self.timers
 
     def _first_contact(self, member: StreamsGroupMember) -> MemberContact:

@@ -44,7 +44,7 @@ class ConfiguredTopology(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_ready(self) -> bool:
-        """Whether all topics are there as they must be."""
+        """True if all topics are there as they must be."""
         return self.problem is None
 
 
@@ -68,7 +68,7 @@ def source_subtopologies(topology: Topology) -> dict[str, str]:
 
 
 def same_topology(first: Topology, second: Topology) -> bool:
-    """Whether they are equal, in whatever order their subtopologies come."""
+    """Return true if they are equal, in whatever order their subtopologies come."""
     return first.epoch == second.epoch and _by_id(first) == _by_id(second)
 
 

@@ -61,7 +61,7 @@ def check_successor(now: TransactionValue, request: InitProducerIdRequest) -> No
 
 
 def check_producer(now: TransactionValue, producer_id: int, epoch: int) -> None:
-    """Whether the one that asks is the producer.
+    """Return true if the one that asks is the producer.
 
     :raises ProtocolError: INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED.
     """
