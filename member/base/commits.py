@@ -161,7 +161,7 @@ class Commits:
 
     @property
     def has_own(self) -> bool:
-        """Whether a commit waits or is in flight that the application did not ask for."""
+        """True if a commit waits or is in flight that the application did not ask for."""
         return any(commit.kind is not CommitKind.MANUAL for commit in self.queue)
 
     def add(self, commit: Commit) -> None:

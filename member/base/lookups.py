@@ -109,7 +109,7 @@ class ResolvedTopicNames:
         return tuple(filterfalse(self.known.__contains__, topic_ids))
 
     def never_answered(self, topic_ids: Iterable[TopicId]) -> bool:
-        """Whether no lookup for one of these has ended yet, so that its name may be there in a moment."""
+        """Return true if no lookup for any of these has ended yet; its name may be known in a moment."""
         return any(topic_id not in self._asked for topic_id in topic_ids)
 
     def request(self, topic_ids: tuple[TopicId, ...], now_ms: int) -> ResolveTopicNames | None:

@@ -144,17 +144,17 @@ class MemberMachine(abc.ABC):
     @property
     @abc.abstractmethod
     def _gives_up(self) -> bool:
-        """Whether the member gives everything up before it leaves."""
+        """True if the member gives everything up before it leaves."""
 
     @property
     def _has_told(self) -> bool:
-        """Whether the group knows of the leave, or is not to know."""
+        """True if the group knows of the leave, or is not to know."""
         return self.leave.pending is None
 
     @property
     @abc.abstractmethod
     def _has_failed(self) -> bool:
-        """Whether the member has stopped for good."""
+        """True if the member has stopped for good."""
 
     def _topic_ids(self) -> Mapping[str, TopicId]:
         """Return the ids of the topics that the member owns, as far as the protocol has them."""

@@ -290,7 +290,7 @@ class Positions:
         }
 
     def wants_fetch(self) -> bool:
-        """Whether a committed offset is still to be asked for."""
+        """Return true if a committed offset is still to be asked for."""
         return self.fetch_in_flight is None and bool(self._sought_in(UNKNOWN))
 
     def fetch_request(self, epoch: int, now_ms: int) -> FetchOffsets | None:

@@ -65,7 +65,7 @@ class MachineShell:
     )
 
     _RAISED_IS_OVER = False
-    """Whether a callback that raised has done its work; otherwise it, or its opposite, is called again."""
+    """True if a callback that raised has done its work; otherwise it, or its opposite, is called again."""
 
     def __init__(
         self,
@@ -88,7 +88,7 @@ class MachineShell:
 
     @property
     def is_calling_back(self) -> bool:
-        """Whether a callback of the application is due or under way."""
+        """True if a callback of the application is due or under way."""
         return self._callback_task is not None
 
     @property

@@ -30,7 +30,7 @@ class Reply(Protocol[T_co]):
         """Call back with this reply once it is there, on the running event loop and not at once."""
 
     def cancelled(self) -> bool:
-        """Whether it was given up."""
+        """Return true if it was given up."""
 
     def exception(self) -> BaseException | None:
         """What it failed with, if it did; raises asyncio.CancelledError if it was given up."""

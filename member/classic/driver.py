@@ -75,7 +75,7 @@ class ClassicDriver(MemberDriver):
 
     @property
     def is_connected(self) -> bool:
-        """Whether the last request to the coordinator was answered, or none was sent yet (KIP-457)."""
+        """True if the last request to the coordinator was answered, or none was sent yet (KIP-457)."""
         return self._member.is_connected
 
     @property

@@ -96,7 +96,7 @@ class ClassicMember(MemberMachine):
 
     @property
     def is_connected(self) -> bool:
-        """Whether the last request to the coordinator was answered, or none was sent yet (KIP-457)."""
+        """True if the last request to the coordinator was answered, or none was sent yet (KIP-457)."""
         return self._answered
 
     @property
@@ -460,7 +460,7 @@ class ClassicMember(MemberMachine):
 
     @property
     def _keeps_session(self) -> bool:
-        """Whether heartbeats go out. While a JoinGroup waits, the coordinator waits with it."""
+        """True if heartbeats go out. While a JoinGroup waits, the coordinator waits with it."""
         return self.member_epoch > 0 and self.state in (
             S.UNJOINED,
             S.COMPLETING_REBALANCE,

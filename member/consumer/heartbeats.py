@@ -187,7 +187,7 @@ class Heartbeats:
         return action
 
     def has_news(self, subscription: Subscription, local_epoch: int, owned: Partitions) -> bool:
-        """Whether the next heartbeat of a stable member would carry anything."""
+        """Return true if the next heartbeat of a stable member would carry anything."""
         sent = self._sent
         return (
             sent.full

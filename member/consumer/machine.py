@@ -456,7 +456,7 @@ class ConsumerMember(MemberMachine):
 
     @property
     def _keeps_session(self) -> bool:
-        """Whether heartbeats go out in this state; a member that never joined does not join to leave."""
+        """True if heartbeats go out in this state; a member that never joined does not join to leave."""
         return self.state in ACTIVE or (self.state is states.PREPARE_LEAVING and self.member_epoch > 0)
 
     def _heartbeat_due_ms(self, now_ms: int) -> int | None:

@@ -134,14 +134,14 @@ class Assignment:
 
     @property
     def reconciled(self) -> bool:
-        """Whether the target is owned and acknowledged."""
+        """True if the target is owned and acknowledged."""
         return (
             self.owned == self.target and not self.unconfirmed and self.acknowledged_epoch == self.local_epoch
         )
 
     @property
     def target_is_owned(self) -> bool:
-        """Whether there is nothing to revoke and nothing to assign."""
+        """True if there is nothing to revoke and nothing to assign."""
         return self.owned == self.target and not self.unconfirmed
 
     def changes(self, known: Container[TopicId]) -> tuple[Partitions, Partitions]:

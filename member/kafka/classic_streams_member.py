@@ -82,7 +82,7 @@ class KafkaClassicStreamsMember(KafkaConsumerGroupMember):
 
     @property
     def joined(self) -> bool:
-        """Whether the member has taken up the tasks of its generation."""
+        """True if the member has taken up the tasks of its generation."""
         return self._consumer is not None and self._consumer.is_settled and not self._assignor.error
 
     @property

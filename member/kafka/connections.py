@@ -152,7 +152,7 @@ class Connections:
         return node
 
     async def knows(self, node_id: int, host: str, port: int, timeout_ms: int) -> bool:
-        """Whether the broker of this id is known under this address, if need be after asking again."""
+        """Return true if the broker of this id is known under this address, if need be after asking again."""
         for renewed in (False, True):
             if renewed:
                 with contextlib.suppress(TimeoutError):

@@ -106,7 +106,7 @@ class PatientFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
         return isinstance(told, FetchError) and isinstance(told._error, OffsetOutOfRangeError)
 
     def _misdirects(self, answer: Any) -> bool:
-        """Whether a partition is for another broker to answer, as far as this one says."""
+        """Return true if a partition is for another broker to answer, as far as this one says."""
         knows = self._client.cluster.broker_metadata
         names_replicas = answer.API_VERSION > _OF_LEADERS
         return any(

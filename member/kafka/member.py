@@ -94,7 +94,7 @@ class KafkaMember:
         """Set from the end of a poll until the member is told of what was handed out since."""
         self._rest_s = min(_REST_S, config.max_poll_interval_ms / 100_000)
         self.resting = False
-        """Whether buffered records may be had without another poll."""
+        """True if buffered records may be had without another poll."""
         self.closed = False
         self.ended = False
         """Closed, and nothing of it goes on."""
@@ -140,7 +140,7 @@ class KafkaMember:
 
     @property
     def _is_steady(self) -> bool:
-        """Whether a poll would change nothing but the poll timer."""
+        """True if a poll would change nothing but the poll timer."""
         return self.driver.state is ConsumerMemberState.STABLE
 
     @property

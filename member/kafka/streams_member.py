@@ -283,7 +283,7 @@ class WholeTopicReader:
 
     @property
     def caught_up(self) -> bool:
-        """Whether all was handed over that was there at the start."""
+        """True if all was handed over that was there at the start."""
         return not self._missing
 
     async def close(self) -> None:

@@ -63,7 +63,7 @@ class SacMember:
 
     @property
     def is_over(self) -> bool:
-        """Whether nothing will happen any more."""
+        """True if nothing will happen any more."""
         return self.state in _OVER
 
     # -- what the application does -----------------------------------------------------------------------

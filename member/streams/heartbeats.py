@@ -130,7 +130,7 @@ class StreamsHeartbeats:
 
     @property
     def shutdown_requested(self) -> bool:
-        """Whether some client of the application asked for all of them to be shut down."""
+        """True if some client of the application asked for all of them to be shut down."""
         return any(status.code is StatusCode.SHUTDOWN_APPLICATION for status in self.statuses)
 
     def request(self, request: ConsumerGroupHeartbeatRequest) -> StreamsGroupHeartbeatRequest:

@@ -89,7 +89,7 @@ class StreamsAssignor:
         """The version that the next subscription is written in."""
         self.shutdown_requested = False
         self.all_know = False
-        """Whether all members of the last round said that the application is to be shut down."""
+        """True if all members of the last round said that the application is to be shut down."""
         self._repeats = 0
         self.error: int = AssignorError.NONE
         self.message = ""

@@ -61,7 +61,7 @@ class StreamThreadMember(Protocol):
         """How many seconds the round of joining that is under way may take; 0 if there is none."""
 
     def is_connected(self) -> bool:
-        """Whether the last request to the coordinator was answered, or none was sent yet (KIP-457)."""
+        """Return true if the last request to the coordinator was answered, or none was sent yet (KIP-457)."""
 
     async def committed(self, partition: TopicPartition) -> int | None:
         """The committed offset of an owned partition; None if there is none."""
@@ -97,7 +97,7 @@ class GlobalReader(Protocol):
 
     @property
     def caught_up(self) -> bool:
-        """Whether everything was read that was there when it started."""
+        """True if everything was read that was there when it started."""
 
     async def close(self) -> None:
         """Disconnect. Raises nothing."""

@@ -209,7 +209,7 @@ class StateDirectory:
 
     @property
     def locked(self) -> bool:
-        """Whether this client has it."""
+        """True if this client has it."""
         return self._lock is not None
 
     def lock(self) -> None:
@@ -236,7 +236,7 @@ class StateDirectory:
         return store
 
     def is_open(self, partition: TopicPartition) -> bool:
-        """Whether the partition's store is open."""
+        """Return true if the partition's store is open."""
         return partition in self._open
 
     def release(self, partition: TopicPartition) -> None:
