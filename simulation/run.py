@@ -67,7 +67,7 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     For single active consumers: how often one was told to be active.
     """
     converged: bool
-    """Whether the group had settled when the run ended."""
+    """True if the group had settled when the run ended."""
     violations: list[Violation]
     digest: str
     figures: dict[str, float] = {}
@@ -221,7 +221,7 @@ class _Beside:
         self._trace = trace
         self._progress = progress
         self.failed = False
-        """Whether it raised."""
+        """True if it raised."""
 
     def write(self, rows: Sequence[Row], /) -> None:
         """Hand rows to the trace."""

@@ -72,7 +72,7 @@ class MeasureComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def differs(self) -> bool | None:
-        """Whether the interval of the difference leaves 0 out; None if there is no interval."""
+        """True if the interval of the difference leaves 0 out; None if there is no interval."""
         if self.difference_low is None or self.difference_high is None:
             return None
         return self.difference_low > 0 or self.difference_high < 0

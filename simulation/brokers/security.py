@@ -24,7 +24,7 @@ class ClientSecurity(msgspec.Struct, frozen=True, kw_only=True):
     trusted: str = ""
     """Certificates (PEM) that a broker's may be, or be signed with; empty: those that the system trusts."""
     checks_host: bool = True
-    """Whether the broker's certificate must be for the host that was asked for."""
+    """True if the broker's certificate must be for the host that was asked for."""
     certificate: str = ""
     """What the client shows of itself (PEM, with its chain); empty for nothing."""
     key: str = ""

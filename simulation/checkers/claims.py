@@ -83,7 +83,7 @@ class Claims:
             self._unknown[member_id] = unknown
 
     def is_in_doubt(self, member_id: MemberId) -> bool:
-        """Whether its group can't know of all that the member believes that it owns."""
+        """Return true if its group can't know of all that the member believes that it owns."""
         return member_id in self._unknown
 
     def assigned(self, member_id: MemberId, partitions: frozenset[TopicPartition]) -> Iterator[Finding]:

@@ -83,7 +83,7 @@ class ExpectedGroup:
         self._gathering: tuple[int, int] | None = None
         """While the first members gather: how long they do, and how much longer they may."""
         self._newcomers = False
-        """Whether one came in that time."""
+        """True if one came in that time."""
         self.look_ms = 0
         """Before this time nothing is over."""
         self.now = Expected()
@@ -332,7 +332,7 @@ class ExpectedGroup:
             self._start()
 
     def _keeps_protocol(self) -> bool:
-        """Whether the chosen protocol is still chosen, though the member may offer others now."""
+        """Return true if the chosen protocol is still chosen, though the member may offer others now."""
         choices = self.choices()
         return self.protocol in choices and (len(choices) == 1 or self._kept)
 

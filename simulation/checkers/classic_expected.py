@@ -82,7 +82,7 @@ class ExpectedMember:
         self.sync: Token | None = None
         """Its SyncGroup that waits."""
         self.is_new = False
-        """Whether it waits in its first join."""
+        """True if it waits in its first join."""
 
     def metadata(self, protocol: str | None) -> bytes:
         """What it says of itself in that protocol."""

@@ -141,7 +141,7 @@ class KnownConsumers:
         return _NONE
 
     def must_rejoin(self, member: ConsumerGroupMember) -> bool:
-        """Whether a classic member has something to give up, or something new to take."""
+        """Return true if a classic member has something to give up, or something new to take."""
         if member.state is ConsumerGroupMemberState.UNREVOKED_PARTITIONS:
             return True
         if member.state is ConsumerGroupMemberState.UNRELEASED_PARTITIONS and not self._waits(member):
@@ -205,7 +205,7 @@ class ClassicMigration:
         self._known = {group_id: KnownConsumers(group) for group_id, group in live.groups.items()}
 
     def has_members(self, group_id: str) -> bool:
-        """Whether there was a consumer group with members before the event."""
+        """Return true if there was a consumer group with members before the event."""
         known = self._known.get(group_id)
         return known is not None and bool(known.members)
 
@@ -552,7 +552,7 @@ def _joined(
 
 
 def _changes(account: ExpectedGroup, request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Whether the member that brings the newer protocol is a new one, or subscribes to something else."""
+    """Return true if the member that brings the newer protocol is new, or subscribes to something else."""
     holder = account.holder_of(request.instance_id)
     if holder is None or request.subscribed_topic_regex:
         return True

@@ -489,7 +489,7 @@ class ClassicRounds(Checker):
         )
 
     def _look(self, host: str, now_ms: int) -> None:
-        """Whether anything should have ended by now."""
+        """Return true if anything should have ended by now."""
         if host in self._paused:
             self._paused.remove(host)
             self._excused_ms = now_ms
@@ -596,7 +596,7 @@ def _takes(account: ExpectedGroup, event: Any) -> None:
 
 
 def _explains(deadline: Deadline, fenced: Mapping[str, MemberFenced]) -> bool:
-    """Whether members can have been removed by this timer."""
+    """Return true if members can have been removed by this timer."""
     if not fenced:
         return False
     reason = next(iter(fenced.values())).reason

@@ -133,7 +133,7 @@ class Coordination(Checker):
     """Watches the coordinators of a world: their state, their replies, and their journal."""
 
     has_the_time = True
-    """Whether coordinators go by the time that observers are told; without it nothing is judged by time."""
+    """True if coordinators go by the time that observers are told; without it nothing is judged by time."""
 
     def attach(self, world: WorldView, report: Report) -> None:
         """Nothing has happened yet."""

@@ -31,9 +31,9 @@ class Expressions:
         self._looked = _NEVER
         """When topics were looked up last, and the version of the image that was looked at."""
         self.used = False
-        """Whether members subscribe by expression, or did."""
+        """True if members subscribe by expression, or did."""
         self._waits = False
-        """Whether the topics are being looked up."""
+        """True if the topics are being looked up."""
         self._image: TopicsImage | None = None
         self._created = 0
         """The version of the newest image in which a topic came."""
@@ -133,7 +133,7 @@ def _resolved(
 
 
 def _is_taken(event: StepEvent, outcome: Outcome) -> bool:
-    """Whether it is a heartbeat that was accepted."""
+    """Return true if it is a heartbeat that was accepted."""
     return (
         isinstance(event, ConsumerGroupHeartbeatRequest)
         and event.member_epoch >= JOIN_EPOCH

@@ -194,7 +194,8 @@ def check_epochs(step: GroupStep) -> Iterator[Finding]:
 
 
 def _subscribes_to_others(change: MemberChange) -> bool:
-    """Whether a member gave other names, or gave up its expression; the topics of a new one come later."""
+    """Return true if a member gave other names, or gave up its expression; the topics of a new one come
+    later."""
     before, after = change.before, change.after
     if before is None or after is None:
         return False
@@ -293,7 +294,7 @@ class SoftStateInvariants:
 
 
 def _timers(live: GroupCoordinator, step: GroupStep) -> Iterator[Finding]:
-    """Whether each member that changed has the timers that it needs."""
+    """Return true if each member that changed has the timers that it needs."""
     group_id, timers = step.group_id, live.soft.timers
     for change in step.members:
         member = change.after

@@ -42,12 +42,12 @@ def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
 
 
 def is_subset(owned: Partitions, assigned: Partitions) -> bool:
-    """Whether each owned partition is assigned."""
+    """Return true if each owned partition is assigned."""
     return all(set(numbers) <= set(assigned.get(topic_id, ())) for topic_id, numbers in owned.items())
 
 
 def malformed(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Whether the fields alone make a request INVALID_REQUEST."""
+    """Return true if the fields alone make a request INVALID_REQUEST."""
     epoch = request.member_epoch
     named = request.api_version >= 1 or epoch > 0 or epoch == LEAVE_EPOCH
     if (named and not request.member_id.strip()) or not request.group_id.strip():
@@ -115,7 +115,7 @@ def _expected_by_epoch(request: ConsumerGroupHeartbeatRequest, member: ConsumerG
 def check_answer(
     request: ConsumerGroupHeartbeatRequest, reply: ConsumerGroupHeartbeatResponse, known: KnownGroup | None
 ) -> Sequence[Finding]:
-    """Whether the request was accepted or refused as its epoch demands."""
+    """Return true if the request was accepted or refused as its epoch demands."""
     expected, got = expected_error(request, known), reply.error_code
     if expected is None or expected == got or (expected == NONE and _has_own_reason(request, got, known)):
         return ()
@@ -136,7 +136,7 @@ def check_answer(
 
 
 def _has_own_reason(request: ConsumerGroupHeartbeatRequest, got: ErrorCode, known: KnownGroup | None) -> bool:
-    """Whether a refusal may come from something else than the epoch and the names."""
+    """Return true if a refusal may come from something else than the epoch and the names."""
     return (
         got in OF_LOG
         or (got is ErrorCode.GROUP_MAX_SIZE_REACHED and request.member_epoch == JOIN_EPOCH)

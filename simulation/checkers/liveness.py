@@ -195,7 +195,8 @@ class Liveness(Checker):
             self._slow(self._callbacks.pop(host, now_us), now_us)
 
     def _sessions_may_end(self, now_us: int) -> bool:
-        """Whether faults ended so lately that a static member's predecessor may not have been removed yet."""
+        """Return true if faults ended so lately that a static member's predecessor may not have been removed
+        yet."""
         session_us = 1000 * self.world.config.group_consumer_session_timeout_ms
         return self._faults_end_us is not None and now_us <= self._faults_end_us + session_us
 
@@ -208,7 +209,7 @@ class Liveness(Checker):
             self._calm_since_us = now_us
 
     def _over_time(self, now_us: int) -> bool:
-        """Whether the group may move no more."""
+        """Return true if the group may move no more."""
         if self._calm_since_us is None:
             return False
         bound_ms = self.world.settling_ms
@@ -240,7 +241,8 @@ class Liveness(Checker):
                 self._taken_for_known = response.generation, sizes
 
     def _refreshed(self, records: Iterable[r.Record], now_us: int) -> bool:
-        """Whether expressions were resolved again because it was time to; each is written, as by Kafka.
+        """Return true if expressions were resolved again because it was time to; each is written, as by
+        Kafka.
 
         Only then they lose a topic that was deleted: the epoch is raised, and the group settles anew.
         """

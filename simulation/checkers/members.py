@@ -135,7 +135,7 @@ class CallbackBalance:
             self.owned = without(self.owned, partitions)
 
     def delivers(self, partition: TopicPartition) -> bool:
-        """Whether records of the partition may reach the application now."""
+        """Return true if records of the partition may reach the application now."""
         return partition in self.owned and partition not in self.releasing
 
     def acknowledges(self) -> Iterator[Finding]:

@@ -67,7 +67,7 @@ def check_progress(
     interval_ms: int,
     now_ms: int,
 ) -> Iterator[Finding]:
-    """Whether a heartbeat that was accepted did all that it can for its group and its member."""
+    """Return true if a heartbeat that was accepted did all that it can for its group and its member."""
     who = f"{after.member_id} of {group.group_id}"
     if group.assignment_epoch < group.group_epoch:
         waited_ms = now_ms - group.assignment_timestamp_ms

@@ -109,7 +109,7 @@ class PollTimer:
             )
 
     def overdue(self, does: str, now_us: int) -> Iterator[Finding]:
-        """Whether it does that although the time between two polls is over."""
+        """Return true if it does that although the time between two polls is over."""
         since_us = self.out_since_us
         if since_us is None or self._excused or not self.interval_ms or self.state not in ACTIVE_STATES:
             return
@@ -198,7 +198,7 @@ class AutoCommits:
             )
 
     def may_be_due(self, begun_us: int) -> bool:
-        """Whether a poll that began then had to commit, if there was anything."""
+        """Return true if a poll that began then had to commit, if there was anything."""
         return begun_us - self._calm_us > self._interval_us
 
 
@@ -229,7 +229,7 @@ class ReadWindow:
         self._polls += records
 
     def is_half_over(self, now_us: int) -> bool:
-        """Whether the present half has lasted long enough."""
+        """Return true if the present half has lasted long enough."""
         halves = 1 if self._came is None else 2
         return now_us >= self._began_us + halves * HALF_WINDOW_US
 
@@ -244,7 +244,7 @@ class ReadWindow:
 
     @property
     def is_first(self) -> bool:
-        """Whether the first half is under way."""
+        """True if the first half is under way."""
         return self._came is None
 
     def unread(self, positions: Mapping[TopicPartition, int], most: int) -> list[TopicPartition]:

@@ -150,7 +150,7 @@ def _same_place(before: ConsumerGroupMember, after: ConsumerGroupMember) -> bool
 
 
 def _only_epoch_rose(before: ConsumerGroupMember | None, after: ConsumerGroupMember) -> bool:
-    """Whether it holds the very same as before, since the same epochs."""
+    """Return true if it holds the very same as before, since the same epochs."""
     return (
         before is not None
         and before.assigned is after.assigned
@@ -206,7 +206,7 @@ def _frozen(
 
 
 def acknowledges(step: GroupStep, member_id: MemberId, pending: Partitions) -> bool:
-    """Whether the event is a heartbeat of this member that says it owns none of these partitions.
+    """Return true if the event is a heartbeat of this member that says it owns none of these partitions.
 
     One of the classic protocol says so when it joins again, under the topics' names.
     A real coordinator's journal does not show what was acknowledged, only what followed from it.

@@ -227,7 +227,7 @@ class Records(Checker):
         return self._applications[host]
 
     def is_processing(self, host: str) -> bool:
-        """Whether the application on that host has records that it has not finished with."""
+        """Return true if the application on that host has records that it has not finished with."""
         application = self._applications[host]
         processed = application.processed
         return any(processed.get(each) != position for each, position in application.positions.items())

@@ -128,7 +128,7 @@ class Sender:
     def __init__(self, host: str, names: Mapping[TopicId, str]) -> None:
         self.host = host
         self.classic = False
-        """Whether it speaks the classic protocol."""
+        """True if it speaks the classic protocol."""
         self.state = str(UNSUBSCRIBED)
         self.in_flight: ConsumerGroupHeartbeatRequest | None = None
         self.checked: ConsumerGroupHeartbeatRequest | None = None
@@ -215,7 +215,7 @@ class Sender:
         self.checked = self.last_answer = None
 
     def silent(self, now_us: int) -> Iterator[Finding]:
-        """Whether it ought to have sent something by now."""
+        """Return true if it ought to have sent something by now."""
         if (
             now_us > self.late_us + self.blind_us
             and self.in_flight is None

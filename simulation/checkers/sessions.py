@@ -166,7 +166,7 @@ class Sessions:
             yield "members-kept", f"{who} was removed by its {reason} timeout of {limit_ms} ms, {waited}"
 
     def is_due(self, now_ms: int) -> bool:
-        """Whether a session may have ended before this time."""
+        """Return true if a session may have ended before this time."""
         return now_ms > self._look_ms + _SLACK_MS
 
     def overdue(
@@ -196,7 +196,7 @@ def _is_other_kind(step: GroupStep) -> bool:
 
 
 def _may_remove(step: GroupStep, change: MemberChange) -> bool:
-    """Whether the event says that this member goes."""
+    """Return true if the event says that this member goes."""
     event = step.event
     if isinstance(event, ConsumerGroupHeartbeatRequest):
         leaves = event.member_epoch == LEAVE_EPOCH and event.member_id == change.member_id

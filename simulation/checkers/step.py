@@ -132,7 +132,7 @@ class GroupStep(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_load(self) -> bool:
-        """Whether this is all that a real coordinator had done before anybody looked."""
+        """True if this is all that a real coordinator had done before anybody looked."""
         return isinstance(self.event, RecordsObserved) and self.event.cause == "load"
 
     @property

@@ -53,7 +53,7 @@ class StagedOffsets:
         """Staged offsets after which another was committed without a transaction."""
 
     def is_staged(self, partition: TopicPartition) -> bool:
-        """Whether a transaction is open that may change the partition's offset."""
+        """Return true if a transaction is open that may change the partition's offset."""
         return any(partition in offsets for offsets in self.staged.values())
 
     def commit(self, request: OffsetCommitRequest, reply: OffsetCommitResponse) -> None:

@@ -120,7 +120,7 @@ class ShrinkResult(msgspec.Struct, frozen=True, kw_only=True):
     tries: int
     """How many runs it took."""
     whole: bool
-    """Whether nothing more could be left out; false if the tries were used up before."""
+    """True if nothing more could be left out; false if the tries were used up before."""
     violations: list[Violation]
     out: str
     test: str

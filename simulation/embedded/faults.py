@@ -74,7 +74,7 @@ class FaultRule(msgspec.Struct, kw_only=True):
         return f"{self.method}({self.arguments})"
 
     def is_about(self, request: Any, asked: Asked, names: Callable[[], Container[str | None]]) -> bool:
-        """Whether it is this request that the rule waits for."""
+        """Return true if it is this request that the rule waits for."""
         if self.error is not None and not can_fail(request, asked.context.api_version, self.error):
             return False
         return self.who is None or self.who in _names(request, asked) or self.who in names()

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 FOLDER = "kafka-trace"
 _MARKER = "kafka(brokers=1, topics=None, config=None, ...): what the fixture `kafka` of this test is like"
 _AWAITS = pytest.StashKey[bool]()
-"""Whether a test is async; plugins put sync functions in the place of some when they run them."""
+"""True if a test is async; plugins put sync functions in the place of some when they run them."""
 _MADE = pytest.StashKey[dict[str, "EmbeddedKafka | AsyncEmbeddedKafka"]]()
 """What fixtures have made, by their names; it may be closed by now."""
 _SEEN = pytest.StashKey[dict["LoopThread", int]]()
@@ -31,7 +31,7 @@ _SEEN = pytest.StashKey[dict["LoopThread", int]]()
 _TRACED = pytest.StashKey[dict[str, "tuple[list[Row], Mapping[str, str]]"]]()
 """By the name of a fixture, the rows of a test and the names in them as its teardown began."""
 _FAILED = pytest.StashKey[bool]()
-"""Whether the timelines of a test are there."""
+"""True if the timelines of a test are there."""
 _PAGES = pytest.StashKey[dict[str, str]]()
 """The titles of the timelines that there are, by their files."""
 

@@ -65,7 +65,7 @@ class ReportedMembers:
             del self._world.seen[member_id]
 
     def confirmed(self, member_id: MemberId, assigned: Partitions) -> bool:
-        """Whether the member has said that it owns just this."""
+        """Return true if the member has said that it owns just this."""
         return _same(self.owned.get(member_id, NO_PARTITIONS), assigned)
 
     def _owns(self, member_id: MemberId, partitions: Partitions) -> None:

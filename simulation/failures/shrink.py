@@ -36,7 +36,7 @@ class Shrunk(NamedTuple):
     tries: int
     """How many runs it took."""
     whole: bool
-    """Whether nothing more could be left out, one at a time; False if the tries were used up before."""
+    """True if nothing more could be left out, one at a time; False if the tries were used up before."""
 
 
 class _NoMoreTries(Exception):
@@ -74,7 +74,7 @@ class _Attempts:
         self._max_events: int | None = None
 
     def fails(self, candidate: Failure) -> bool:
-        """Whether it violates the invariant; then it is the best one."""
+        """Return true if it violates the invariant; then it is the best one."""
         document = candidate.to_json()
         if document in self._failed:
             return False

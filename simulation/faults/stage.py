@@ -83,7 +83,7 @@ class DisturbedBroker(HasProcess, Protocol):
 
     @property
     def running(self) -> bool:
-        """Whether it lives and is not paused."""
+        """True if it lives and is not paused."""
 
     def kill(self) -> None:
         """End the process without a word; another broker takes its partitions over."""
@@ -129,7 +129,7 @@ class DisturbedCluster(Movable, Protocol):
         """Another producer begins under that id."""
 
     def has_topic(self, name: str) -> bool:
-        """Whether there is such a topic."""
+        """Return true if there is such a topic."""
 
     def create_topic(self, name: str, partitions: int, records_per_second: float) -> None:
         """A topic appears."""

@@ -70,7 +70,7 @@ class BrokerHost(Host, HostHooks):
 
     @property
     def running(self) -> bool:
-        """Whether it lives and is not paused."""
+        """True if it lives and is not paused."""
         return self.up and not self.frozen
 
     # -- requests ---------------------------------------------------------------------------------------

@@ -223,7 +223,7 @@ class SimulatedCluster:
     # -- topics ---------------------------------------------------------------------------------------------
 
     def has_topic(self, name: str) -> bool:
-        """Whether there is such a topic."""
+        """Return true if there is such a topic."""
         return name in self.topics.by_name
 
     def create_topic(self, name: str, partitions: int, records_per_second: float) -> None:

@@ -200,7 +200,7 @@ class MemberHost(Host):
 
     @property
     def stopping(self) -> bool:
-        """Whether the process is on its way out, or gone."""
+        """True if the process is on its way out, or gone."""
         return self.status not in (MemberStatus.RUNNING, MemberStatus.FROZEN)
 
     @property

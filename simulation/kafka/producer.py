@@ -76,7 +76,7 @@ class SimulatedProducer:
         self._producer_id = NO_PRODUCER_ID
         self._epoch = NO_PRODUCER_EPOCH
         self._is_added = False
-        """Whether the group is part of the transaction, as far as the client is to say so."""
+        """True if the group is part of the transaction, as far as the client is to say so."""
 
     def _transport(self, *, of_transactions: bool) -> SimulatedTransport:
         world = self._host.world

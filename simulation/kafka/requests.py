@@ -139,7 +139,7 @@ def refuse(request: object, code: ErrorCode) -> object:
 
 
 def moves_epoch(request: object, response: object) -> bool:
-    """Whether a response carries another epoch than its request, or an assignment."""
+    """Return true if a response carries another epoch than its request, or an assignment."""
     if isinstance(response, ConsumerGroupHeartbeatResponse):
         return (
             isinstance(request, ConsumerGroupHeartbeatRequest)

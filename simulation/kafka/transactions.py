@@ -156,7 +156,7 @@ class SimulatedTransactions(HostHooks):
             call.answer(outcome.reply, ready_us)
 
     def check(self, request: TxnOffsetCommit) -> ErrorCode:
-        """Whether a producer may commit offsets of the group now; those of newer clients are added.
+        """Return true if a producer may commit offsets of the group now; those of newer clients are added.
 
         The group's coordinator asks before it writes. As the marker of a transaction that ended meanwhile
         would make the write fail (KIP-890), both are one step here.

@@ -162,7 +162,7 @@ class KafkaWorld(World):
 
     @property
     def journal_fails(self) -> bool:
-        """Whether the logs take no records now."""
+        """True if the logs take no records now."""
         return bool(self.cluster.journal.failing)
 
     @cached_property

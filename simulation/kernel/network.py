@@ -32,7 +32,7 @@ class Server(Protocol):
 
     @property
     def up(self) -> bool:
-        """Whether anybody listens there."""
+        """True if anybody listens there."""
 
     def receive(self, call: Call) -> None:
         """Take a request; answer it with `call.answer`, now or later."""
@@ -109,7 +109,7 @@ class Call(msgspec.Struct, eq=False):
         return callbacks
 
     def done(self) -> bool:
-        """Whether there is a result, or an exception."""
+        """Return true if there is a result, or an exception."""
         return self._callbacks is None
 
     def cancelled(self) -> bool:

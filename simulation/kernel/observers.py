@@ -174,7 +174,7 @@ class TransactionsView(WorldView, Protocol):
 
     @property
     def journal_fails(self) -> bool:
-        """Whether the coordinators' logs take no records now."""
+        """True if the coordinators' logs take no records now."""
 
     @property
     def transactions(self) -> TransactionCoordinator | None:

@@ -128,7 +128,7 @@ class Matching:
 
     @property
     def spent(self) -> bool:
-        """Whether the limit is used up."""
+        """True if the limit is used up."""
         return self._left == 0
 
     def judge(self, message: Message) -> Verdict:
@@ -145,7 +145,7 @@ class Matching:
         return verdict
 
     def concerns(self, member: str, broker: str, direction: Direction, api_key: int | None = None) -> bool:
-        """Whether the rule may judge such a message, whatever it says."""
+        """Return true if the rule may judge such a message, whatever it says."""
         return (
             self._left != 0
             and (self._direction is None or direction is self._direction)

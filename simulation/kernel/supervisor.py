@@ -23,7 +23,7 @@ class Supervised(Protocol):
     """A host whose processes are started from here."""
 
     wanted: bool
-    """Whether it is meant to run."""
+    """True if it is meant to run."""
 
     @property
     def generation(self) -> int:

@@ -101,7 +101,7 @@ class World(ObservedWorld, abc.ABC):
     @property
     @abc.abstractmethod
     def settled(self) -> bool:
-        """Whether everything is as it is to be when nothing disturbs it."""
+        """True if everything is as it is to be when nothing disturbs it."""
 
     @abc.abstractmethod
     def vanish(self) -> None:

@@ -96,7 +96,7 @@ class OptionAnswer(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_sound(self) -> bool:
-        """Whether it had runs and none of them failed. Else what it costs is not known."""
+        """True if it had runs and none of them failed. Else what it costs is not known."""
         return bool(self.runs and not self.failed)
 
     @property

@@ -227,7 +227,7 @@ def writing(root: Path, generation: int) -> Iterator[bool]:
 
 
 def _locked(lock: int, how: int) -> bool:
-    """Whether the lock was had. Where a file system knows no locks, everybody has them."""
+    """Return true if the lock was had. Where a file system knows no locks, everybody has them."""
     try:
         fcntl.flock(lock, how)
     except BlockingIOError:

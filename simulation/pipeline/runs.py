@@ -48,7 +48,7 @@ class JobSpec(msgspec.Struct, frozen=True):
     generation: int
     time_limit_s: float
     trace_violations: bool
-    """Whether the trace of a run that broke an invariant is kept, if it would not be anyway."""
+    """True if the trace of a run that broke an invariant is kept, if it would not be anyway."""
     only_ownership: bool = False
     """Whether traces have only rows that tell of rebalances and of who owns what."""
 

@@ -75,7 +75,7 @@ _LOCALLY = {
 
 
 def is_local(master: str | None) -> bool:
-    """Whether executors run in the driver's own process."""
+    """Return true if executors run in the driver's own process."""
     return master is None or (master.startswith("local") and not master.startswith("local-cluster"))
 
 
@@ -284,7 +284,7 @@ def _how_it_ended(gateway: Any) -> str:
 
 
 def raised_by_spark(error: BaseException) -> bool:
-    """Whether the exception is PySpark's own, or that of its way to the JVM."""
+    """Return true if the exception is PySpark's own, or that of its way to the JVM."""
     return type(error).__module__.startswith(("pyspark", "py4j"))
 
 

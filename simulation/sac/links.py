@@ -111,9 +111,9 @@ class Links:
             self.between(source, target).send(source, action, argument, lost)
 
     def reach(self, one: str, other: str) -> bool:
-        """Whether messages pass now."""
+        """Return true if messages pass now."""
         return one == other or not self.between(one, other).is_cut
 
     def know(self, one: str, other: str) -> bool:
-        """Whether two nodes take each other for reachable."""
+        """Return true if two nodes take each other for reachable."""
         return one == other or not self.between(one, other).is_lost

@@ -125,7 +125,7 @@ class SacWorld(World):
 
     @property
     def settled(self) -> bool:
-        """Whether each group that has consumers has one that is active, in its own eyes too."""
+        """True if each group that has consumers has one that is active, in its own eyes too."""
         host = self.cluster.host
         if host is None:
             return False

@@ -36,7 +36,7 @@ class ApplicationClient(Protocol):
 
     @property
     def has_threads(self) -> bool:
-        """Whether a thread of it lives. One that has none is in no group, and can't be told anything."""
+        """True if a thread of it lives. One that has none is in no group, and can't be told anything."""
 
 
 class ApplicationOutcomes:

@@ -42,7 +42,7 @@ class WatchedMember(Protocol):
 
     @property
     def closed(self) -> bool:
-        """Whether it has left the group and disconnected."""
+        """True if it has left the group and disconnected."""
 
 
 class WatchedProcess(Protocol):
@@ -69,7 +69,7 @@ class ClientChecker:
         self._hidden: dict[str, str] = {}
         """From which state a thread went to DISCONNECTED last."""
         self._ended = False
-        """Whether the client has been in ERROR or NOT_RUNNING."""
+        """True if the client has been in ERROR or NOT_RUNNING."""
         self._unheard: list[tuple[str, str]] = []
         """The client's steps of which the listener has still to hear, as they happened."""
         self._heard = str(STREAM_CLIENT.initial)
@@ -77,10 +77,10 @@ class ClientChecker:
         self.live = threads
         """How many live threads there should be."""
         self.may_fail = False
-        """Whether there is a cause for PENDING_ERROR."""
+        """True if there is a cause for PENDING_ERROR."""
         self._must_fail = False
         self.asked = False
-        """Whether a handler of this process asked for the application to be shut down."""
+        """True if a handler of this process asked for the application to be shut down."""
 
     def _finding(self, invariant: str, text: str) -> None:
         self._report(invariant, f"{self._host.name}: {text}")

@@ -37,7 +37,7 @@ class NoDirectory(StateDirectory):
 
     @property
     def locked(self) -> bool:
-        """Whether it is taken."""
+        """True if it is taken."""
         return self._taken
 
     def lock(self) -> None:
@@ -92,13 +92,13 @@ class StreamsClientHost(Host):
         self.all_members: list[SimulatedMember] = []
         self.injected: list[Injected] = []
         self.refused = False
-        """Whether the group refused a member of this process for good, as it would one of the next."""
+        """True if the group refused a member of this process for good, as it would one of the next."""
         self._tasks: dict[asyncio.Task[None], None] = {}
         self.directory = NoDirectory()
 
     @property
     def ended(self) -> bool:
-        """Whether no process runs."""
+        """True if no process runs."""
         return self.engine is None
 
     @property
@@ -108,7 +108,7 @@ class StreamsClientHost(Host):
 
     @property
     def has_threads(self) -> bool:
-        """Whether a thread lives."""
+        """True if a thread lives."""
         return self.engine is not None and bool(self.engine.client.live)
 
     # -- the process -------------------------------------------------------------------------------------
@@ -152,7 +152,7 @@ class StreamsClientHost(Host):
         await self.pause_us(len(records) * self.world.processing_times.draw())
 
     def is_global(self, thread: str) -> bool:
-        """Whether that is the name of the global thread."""
+        """Return true if that is the name of the global thread."""
         assert self.engine is not None
         one = self.engine.client.global_thread
         return one is not None and one.name == thread

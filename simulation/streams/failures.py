@@ -90,13 +90,13 @@ def answer(error: BaseException) -> StreamThreadExceptionResponse:
 
 
 def shuts_down(error: BaseException) -> bool:
-    """Whether the client is to be shut down, on its own, after the answer."""
+    """Return true if the client is to be shut down, on its own, after the answer."""
     injected = injected_of(error)
     return is_refusal(error) if injected is None else injected.answer in ANSWERS
 
 
 def asks_for_shutdown(error: BaseException) -> bool:
-    """Whether the answer is that the whole application is to be shut down."""
+    """Return true if the answer is that the whole application is to be shut down."""
     injected = injected_of(error)
     return injected is not None and injected.answer == SHUTS_APPLICATION_DOWN
 

@@ -58,7 +58,7 @@ class SimulatedMember(abc.ABC):
 
     @abc.abstractmethod
     def _group_is_ready(self) -> bool:
-        """Whether the group, as far as the member was told, hands out tasks."""
+        """Return true if the group, as far as the member was told, hands out tasks."""
 
     @property
     def member_id(self) -> str:
@@ -112,11 +112,11 @@ class SimulatedMember(abc.ABC):
 
     @property
     def is_late(self) -> bool:
-        """Whether it left because its thread has been busy with a batch for longer than the poll interval."""
+        """True if it left because its thread has been busy with a batch for longer than the poll interval."""
         return self.driver.state == ConsumerMemberState.STALE
 
     def is_connected(self) -> bool:
-        """Whether the last heartbeat or commit was answered."""
+        """Return true if the last heartbeat or commit was answered."""
         return self._connected
 
     async def committed(self, partition: TopicPartition) -> int | None:

@@ -115,7 +115,7 @@ class SimulatedClassicStreamsMember(SimulatedMember):
 
     @property
     def joined(self) -> bool:
-        """Whether the member has taken up the tasks of its generation."""
+        """True if the member has taken up the tasks of its generation."""
         return self.driver.is_settled and not self._assignor.error
 
     @property

@@ -19,11 +19,11 @@ class DisturbedClient(DisturbedHost, Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether no process runs."""
+        """True if no process runs."""
 
     @property
     def frozen(self) -> bool:
-        """Whether the process stands still."""
+        """True if the process stands still."""
 
     def inject(self, injected: Injected) -> None:
         """Let a thread fail that gets there."""

@@ -55,7 +55,7 @@ class SimulatedReader:
 
     @property
     def caught_up(self) -> bool:
-        """Whether everything was read that was there when it started."""
+        """True if everything was read that was there when it started."""
         return all(self._positions[partition] >= end for partition, end in self._ends.items())
 
     async def close(self) -> None:

@@ -225,7 +225,8 @@ class Admin:
         await self._requests.await_no_topic(name)
 
     async def group_exists(self, group_id: str) -> bool:
-        """Whether the cluster has a group of that id, of whatever protocol, with members or offsets alone."""
+        """Return true if the cluster has a group of that id, of whatever protocol, with members or offsets
+        alone."""
 
         async def ask() -> ListGroupsResponse:
             reply: ListGroupsResponse = await self._of_coordinator(

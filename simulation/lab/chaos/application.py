@@ -37,7 +37,7 @@ class Behaviour:
         self.stall_us = 0
         """How much longer the next callback takes."""
         self.raises = False
-        """Whether the next callback raises."""
+        """True if the next callback raises."""
 
     def callback_us(self) -> int:
         """How long the callback takes that begins now."""

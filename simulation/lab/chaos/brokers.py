@@ -40,7 +40,7 @@ class RealBroker:
 
     @property
     def running(self) -> bool:
-        """Whether it lives and is not paused."""
+        """True if it lives and is not paused."""
         return self.alive and not self._pauses
 
     def kill(self) -> None:
@@ -200,7 +200,7 @@ class RealBrokers:
     # -- topics -------------------------------------------------------------------------------------------
 
     def has_topic(self, name: str) -> bool:
-        """Whether there is such a topic."""
+        """Return true if there is such a topic."""
         return self._topics.has(name)
 
     def create_topic(self, name: str, partitions: int, records_per_second: float) -> None:

@@ -222,7 +222,7 @@ def subscribed(topics: tuple[str, ...], pattern: str | None) -> list[str]:
 
 
 def takes(pattern: str) -> bool:
-    """Whether librdkafka reads such an expression; it asks no broker."""
+    """Return true if librdkafka reads such an expression; it asks no broker."""
     consumer = Consumer({"group.id": "unused", "group.protocol": "consumer", "log_level": 0})
     try:
         consumer.subscribe(subscribed((), pattern))

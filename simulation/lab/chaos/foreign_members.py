@@ -25,7 +25,7 @@ class ForeignMembers(NamedTuple):
     topics: Collection[str]
 
     def has(self, group: Any, member: Any) -> bool:
-        """Whether a member of a described group is the run's own."""
+        """Return true if a member of a described group is the run's own."""
         return member.client_id in self.client_ids and not self._others_topics(group, member)
 
     def stranger(self, group: Any) -> str | None:

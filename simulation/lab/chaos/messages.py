@@ -80,7 +80,7 @@ class ClientTerms(CommonTerms, frozen=True, kw_only=True, tag="streams"):
     global_topic: str | None = None
     """What the global thread reads, if there is one."""
     stores: bool = False
-    """Whether threads keep stores, with changelogs."""
+    """True if threads keep stores, with changelogs."""
 
 
 AnyTerms: TypeAlias = Terms | ClientTerms

@@ -72,7 +72,7 @@ class _Outcome:
                 self._placements += 1
 
     def ends_before(self, each: LoggedRecord) -> bool:
-        """Whether this record surely belongs to another outcome."""
+        """Return true if this record surely belongs to another outcome."""
         last, record = self._last, each.record
         if each.timestamp_ms != self.records[-1].timestamp_ms:
             return True

@@ -50,7 +50,7 @@ class ProcessHost:
 
     @property
     def ready(self) -> bool:
-        """Whether it is not meant to run, or its process has its consumer."""
+        """True if it is not meant to run, or its process has its consumer."""
         return not self.wanted or (self._life is not None and self._life.up)
 
     # -- the process --------------------------------------------------------------------------------------
@@ -131,7 +131,7 @@ class _Life:
         self._host = host
         self._world = world
         self.up = False
-        """Whether it has its consumer."""
+        """True if it has its consumer."""
         self._closed = False
         self._killed_us: int | None = None
         self._last_us = 0
@@ -224,7 +224,7 @@ class ProcessWorld(abc.ABC, Generic[H, S]):
 
     @property
     def goes_on(self) -> bool:
-        """Whether processes are started at all."""
+        """True if processes are started at all."""
         return True
 
     @abc.abstractmethod
@@ -257,12 +257,12 @@ class ProcessWorld(abc.ABC, Generic[H, S]):
 
     @property
     def alive(self) -> bool:
-        """Whether any process lives."""
+        """True if any process lives."""
         return any(host.status in ALIVE for host in self.hosts.values())
 
     @property
     def ready(self) -> bool:
-        """Whether all processes are up that are to run."""
+        """True if all processes are up that are to run."""
         return all(host.ready for host in self.hosts.values())
 
     # -- what is heard ------------------------------------------------------------------------------------

@@ -48,7 +48,7 @@ _KINDS: Final = frozenset(
 
 
 def is_written(request: Request, response: Response | Exception) -> bool | None:
-    """Whether the coordinator wrote before it answered; None if that can't be told, or it refused."""
+    """Return true if the coordinator wrote before it answered; None if that can't be told, or it refused."""
     if isinstance(response, Exception) or getattr(response, "error_code", None) is not ErrorCode.NONE:
         return None
     match request, response:

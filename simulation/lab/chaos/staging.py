@@ -81,7 +81,7 @@ class Replayed(Protocol):
 
     @property
     def settled(self) -> bool:
-        """Whether everything was as it is to be when the run ended."""
+        """True if everything was as it is to be when the run ended."""
 
     def report(self, invariant: str, message: str) -> None:
         """Take a finding down."""
@@ -101,7 +101,7 @@ class Staging(abc.ABC, Generic[W, R]):
 
     _program: m.ProgramName
     _always_proxied: bool
-    """Whether a proxy stands before the brokers even if nothing of the network is disturbed."""
+    """True if a proxy stands before the brokers even if nothing of the network is disturbed."""
     _at_least_once: str
     """The invariant that a lost record breaks."""
 

@@ -77,7 +77,7 @@ class RealTopics:
         """Every topic that there is to delete at the end."""
 
     def has(self, name: str) -> bool:
-        """Whether there is such a topic."""
+        """Return true if there is such a topic."""
         return name in self.partitions
 
     def create(self, name: str, partitions: int, records_per_second: float) -> None:

@@ -82,13 +82,13 @@ class Judge:
         await self._admin.close()
 
     def speaks(self, api_key: int, version: int) -> bool:
-        """Whether the broker speaks that version."""
+        """Return true if the broker speaks that version."""
         found = self._versions.get(api_key)
         return found is not None and found.min_version <= version <= found.max_version
 
     @property
     def can_configure(self) -> bool:
-        """Whether groups can be configured."""
+        """True if groups can be configured."""
         api_key = ApiKey.INCREMENTAL_ALTER_CONFIGS
         return self.speaks(api_key, REQUEST_VERSIONS[api_key])
 

@@ -135,12 +135,12 @@ class ConformGroupView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_classic_members(self) -> bool:
-        """Whether it is a consumer group with members that speak the classic protocol."""
+        """True if it is a consumer group with members that speak the classic protocol."""
         return any(member.classic is not None for member in self.members.values())
 
     @property
     def has_members(self) -> bool:
-        """Whether anybody is in it, of whatever kind it is."""
+        """True if anybody is in it, of whatever kind it is."""
         other = self.streams or self.classic
         return bool(self.members or (other is not None and other.members))
 
@@ -151,7 +151,7 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     abandoned: frozenset[str] = frozenset()
     """Instance ids that members gave up by joining again under another one."""
     merged: bool = False
-    """Whether a known member joined again under an instance id that was not its own."""
+    """True if a known member joined again under an instance id that was not its own."""
     simple: frozenset[str] = frozenset()
     """Groups without members that had an offset, or were refused one."""
     static_downgrade: bool = False
@@ -226,7 +226,7 @@ class ConformExchange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def merges(self) -> bool:
-        """Whether a known member joins again under an instance id that is not its own."""
+        """True if a known member joins again under an instance id that is not its own."""
         request = self.request
         return (
             isinstance(self.step, Beat)
@@ -248,7 +248,7 @@ class ConformExchange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def bumped(self) -> bool:
-        """Whether the group's epoch went up."""
+        """True if the group's epoch went up."""
         return self.after.group_epoch > self.before.group_epoch
 
 

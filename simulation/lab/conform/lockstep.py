@@ -152,7 +152,7 @@ class Lockstep:
         """Connections on which a request waits, or waited, and that have a successor."""
         self._was_consumer_group = False
         self._leader_is_free = False
-        """Whether the members of a consumer group that became classic have no leader yet."""
+        """True if the members of a consumer group that became classic have no leader yet."""
 
     async def run(self) -> LockstepResult:
         """All steps, until the sides differ.

@@ -72,7 +72,7 @@ class _Following(GroupCoordinator):
         self.wanted = False
         self.offered: Target | None = None
         self.alone = False
-        """Whether the broker has computed no target, so that ours is as good as any."""
+        """True if the broker has computed no target, so that ours is as good as any."""
         self.checked: list[str] = []
         """The rules about targets that the last request put to the test."""
         self.broken: list[str] = []

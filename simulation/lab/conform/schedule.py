@@ -313,7 +313,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def changes_topics(self) -> bool:
-        """Whether it needs topics that nobody else uses."""
+        """True if it needs topics that nobody else uses."""
         return any(isinstance(step, TOPIC_STEPS) for step in self.steps)
 
 

@@ -24,9 +24,9 @@ class Exploration(Walk, frozen=True, kw_only=True):
     kinds: tuple[str, ...]
     """Which faults might happen."""
     static: bool
-    """Whether a place in the group is kept for the next process that comes for it."""
+    """True if a place in the group is kept for the next process that comes for it."""
     full: bool
-    """Whether steps that commute were taken in every order."""
+    """True if steps that commute were taken in every order."""
     states_per_second: int
 
 

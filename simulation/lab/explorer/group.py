@@ -90,7 +90,7 @@ class GroupWorld:
         return coordinator, (*places[:place], after, *places[place + 1 :]), strays, left
 
     def _is_known(self, state: State, member_id: MemberId) -> bool:
-        """Whether the coordinator has heard of a member, or is going to."""
+        """Return true if the coordinator has heard of a member, or is going to."""
         coordinator, _, strays, _ = state
         said = self._steps.said
         late = any(said[stray].member_id == member_id for stray in strays)

@@ -240,7 +240,7 @@ class ExploredProcess:
 
     @property
     def has_settled(self) -> bool:
-        """Whether it has nothing to do but to say that it lives."""
+        """True if it has nothing to do but to say that it lives."""
         return (
             self.machine.state is ConsumerMemberState.STABLE
             and self.callbacks.running is None
@@ -297,7 +297,7 @@ class ExploredProcess:
 
 
 def _place_is_taken(error: Exception) -> bool:
-    """Whether a static member was told that another one has its place."""
+    """Return true if a static member was told that another one has its place."""
     return isinstance(error, FatalMemberError) and error.code is ErrorCode.UNRELEASED_INSTANCE_ID
 
 

@@ -52,7 +52,7 @@ class ReducedWorld:
         return self._world.findings(state)
 
     def has_settled(self, state: State) -> bool:
-        """Whether the group has settled, or does once heartbeats that change nothing are answered."""
+        """Return true if the group has settled, or does once heartbeats that change nothing are answered."""
         coordinator, places, _, _ = state
         if self._world.has_settled(state):
             return True
@@ -177,7 +177,7 @@ class ReducedWorld:
         return (*((local, False) for local in free), *((local, True) for local in faulty))
 
     def _stand_removal(self, number: int, free: Sequence[Local], faulty: Sequence[Local]) -> bool:
-        """Whether a process that is removed from the group steps as it would have before."""
+        """Return true if a process that is removed from the group steps as it would have before."""
         steps = self._steps
         void = steps.void(number)
         for ways, other in ((free, steps.free(void)), (faulty, steps.faulty(void))):

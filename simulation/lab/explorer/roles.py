@@ -45,7 +45,7 @@ class Role(NamedTuple):
     settled: int
     """Its epoch if it has nothing to do; -1 otherwise."""
     is_answered: bool
-    """Whether anything is under way on its connection."""
+    """True if anything is under way on its connection."""
     events: tuple[str, ...]
     """What may happen to it by itself."""
     faults: tuple[str, ...]

@@ -32,7 +32,7 @@ class ExploredWorld(Protocol[S]):
         """What is wrong with a state."""
 
     def has_settled(self, state: S) -> bool:
-        """Whether all is as it shall be in the end."""
+        """Return true if all is as it shall be in the end."""
 
     def told(self, label: Any) -> Sequence[str]:
         """What happens, each step in words."""

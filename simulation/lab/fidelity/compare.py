@@ -114,7 +114,7 @@ class FidelityComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def differs(self) -> bool:
-        """Whether a figure is surely further from the real one than is tolerated."""
+        """True if a figure is surely further from the real one than is tolerated."""
         return any(each.verdict is FidelityVerdict.DIFFERS for each in self.judged)
 
 

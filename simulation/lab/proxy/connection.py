@@ -72,9 +72,9 @@ class _Way:
         self.backlog: deque[tuple[bytes, ProxyExchange]] = deque()
         self.backlog_size = 0
         self.blocked = False
-        """Whether the receiver's socket is full."""
+        """True if the receiver's socket is full."""
         self.paused = False
-        """Whether the sender is left to wait."""
+        """True if the sender is left to wait."""
 
 
 class ProxyConnection:

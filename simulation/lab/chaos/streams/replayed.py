@@ -77,7 +77,7 @@ class ReplayedClient:
 
     @property
     def has_threads(self) -> bool:
-        """Whether a thread lives."""
+        """True if a thread lives."""
         return bool(self.live)
 
 
@@ -104,7 +104,7 @@ class ReplayedApplication:
         self.heartbeats = 0
         """Those that a member got an answer to."""
         self.settled = False
-        """Whether clients and group stood as they should at the end of the quiet phase."""
+        """True if clients and group stood as they should at the end of the quiet phase."""
         self._epochs: set[int] = set()
         self._unsettled_by = "nobody has looked"
 

@@ -28,12 +28,12 @@ class RealClient(ProcessHost):
 
     @property
     def ended(self) -> bool:
-        """Whether no process runs that can be told anything."""
+        """True if no process runs that can be told anything."""
         return self.status not in ALIVE
 
     @property
     def frozen(self) -> bool:
-        """Whether the process stands still."""
+        """True if the process stands still."""
         return self.status is MemberStatus.FROZEN
 
     def inject(self, injected: Injected) -> None:
@@ -95,7 +95,7 @@ class RealApplication(ProcessWorld[RealClient, StreamsScenario]):
 
     @property
     def goes_on(self) -> bool:
-        """Whether the application was not shut down."""
+        """True if the application was not shut down."""
         return not self.asked
 
     def calm(self) -> None:
