@@ -197,6 +197,7 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
     def close_descriptor(self, number: int) -> None:
         """The number is free again."""
         if self._sockets.pop(number, None) is not None:
+            self._transports.pop(number, None)  # that of a killed process does not know
             heappush(self._free, number)
 
     def _socket_of(self, fd: Any, call: str) -> VirtualSocket:

@@ -172,7 +172,7 @@ class VirtualNetwork:
         return target, port
 
     def _listening(self, host: WorldHost, port: int) -> VirtualSocket | None:
-        found = self._bound.get((host.name, port))
+        found = None if host.is_down else self._bound.get((host.name, port))
         return None if found is None or found.backlog is None else found
 
     def _attempt(self, attempt: tuple[VirtualSocket, WorldHost | None, int, int]) -> None:

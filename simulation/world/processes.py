@@ -35,6 +35,8 @@ class WorldHost(Host):
         self.sockets: dict[VirtualSocket, None] = {}
         self.process: WorldProcess | None = None
         """The process that runs here now."""
+        self.is_down = False
+        """Whether nothing accepts connections here: a broker that has died."""
         self._holds = 0
         self._port = FIRST_PORT
 
