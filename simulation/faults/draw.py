@@ -204,7 +204,10 @@ def _step_entries(step: s.Step, members: int, length: int, rng: random.Random) -
 
 
 def _times(
-    fault: s.Fault | s.RequestError | SacFault | StreamsFault, length: int, faults_end: int, rng: random.Random
+    fault: s.Fault | s.RequestError | SacFault | StreamsFault,
+    length: int,
+    faults_end: int,
+    rng: random.Random,
 ) -> list[int]:
     """When a fault happens: at its moment, or again and again in its window and before the quiet phase."""
     if fault.at is not None:
@@ -229,7 +232,9 @@ def _end(entry: DrawnEvent, scenario: AnyScenario) -> int:
     return end
 
 
-def _fault_entry(fault: s.Fault | s.RequestError | SacFault | StreamsFault, at: int, rng: random.Random) -> DrawnEvent:
+def _fault_entry(
+    fault: s.Fault | s.RequestError | SacFault | StreamsFault, at: int, rng: random.Random
+) -> DrawnEvent:
     tag = fault.__struct_config__.tag
     lasts = getattr(fault, "lasts", None)
     entry = DrawnEvent(

@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.server.topic_configs import BrokerConfig
 from fencepost.simulation.embedded.settings import broker_count, duration, topics_of, whole
@@ -32,7 +31,9 @@ class SimulationFailed(AssertionError):
 class SimulatedTest:
     """A test function with the world that it runs in. `run` is one seed in this process."""
 
-    def __init__(self, function: WorldTest, settings: WorldSettings, seeds: Sequence[int], processes: int | None) -> None:
+    def __init__(
+        self, function: WorldTest, settings: WorldSettings, seeds: Sequence[int], processes: int | None
+    ) -> None:
         self.function = function
         self.settings = settings
         self.seeds = list(seeds)
@@ -193,5 +194,3 @@ def run_simulated(function: WorldTest, seed: int = 1, **settings: Any) -> WorldR
     """
     test: SimulatedTest = simulated(**settings)(function).simulated  # type: ignore[attr-defined]
     return test.run(seed)
-
-

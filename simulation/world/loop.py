@@ -204,7 +204,9 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
         number = fd if isinstance(fd, int) else fd.fileno()
         found = self._sockets.get(number)
         if found is None:
-            raise _refused(call, f"{fd!r} is no virtual socket", "asyncio's streams or a socket made in the run")
+            raise _refused(
+                call, f"{fd!r} is no virtual socket", "asyncio's streams or a socket made in the run"
+            )
         return found
 
     def _add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> asyncio.Handle:
@@ -249,7 +251,9 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
             async def call(self, *args, **options):
                 if options.get("ssl"):
                     raise _refused(
-                        f"loop.{name}(ssl=...)", "there is no TLS between simulated hosts", "a plain connection"
+                        f"loop.{name}(ssl=...)",
+                        "there is no TLS between simulated hosts",
+                        "a plain connection",
                     )
                 return await original(self, *args, **options)
 
@@ -270,7 +274,9 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
             return refuse
 
         async def start_tls(self, *_, **__):
-            raise _refused("loop.start_tls()", "there is no TLS between simulated hosts", "a plain connection")
+            raise _refused(
+                "loop.start_tls()", "there is no TLS between simulated hosts", "a plain connection"
+            )
 
         create_datagram_endpoint = _refusing("create_datagram_endpoint", "hosts speak TCP only", "TCP")
         subprocess_exec = _refusing(
@@ -279,8 +285,12 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
         subprocess_shell = _refusing(
             "subprocess_shell", "another program has no virtual time", "world.process() for your own code"
         )
-        connect_read_pipe = _refusing("connect_read_pipe", "a pipe leads out of the world", "a TCP connection")
-        connect_write_pipe = _refusing("connect_write_pipe", "a pipe leads out of the world", "a TCP connection")
+        connect_read_pipe = _refusing(
+            "connect_read_pipe", "a pipe leads out of the world", "a TCP connection"
+        )
+        connect_write_pipe = _refusing(
+            "connect_write_pipe", "a pipe leads out of the world", "a TCP connection"
+        )
         create_unix_connection = _refusing("create_unix_connection", "hosts speak TCP only", "TCP")
         create_unix_server = _refusing("create_unix_server", "hosts speak TCP only", "TCP")
         del _refusing

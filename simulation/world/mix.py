@@ -85,7 +85,9 @@ def faults_of(faults: Faults) -> tuple[WorldFault, ...]:
             if word not in _TYPES:
                 near = difflib.get_close_matches(str(word), _TYPES, n=1)
                 hint = f"; did you mean {near[0]}?" if near else ""
-                raise FencepostError(f"faults: {word!r} is no fault, expected one of {', '.join(_TYPES)}{hint}")
+                raise FencepostError(
+                    f"faults: {word!r} is no fault, expected one of {', '.join(_TYPES)}{hint}"
+                )
             if settings is None:
                 chosen.pop(word, None)
             else:
@@ -94,7 +96,9 @@ def faults_of(faults: Faults) -> tuple[WorldFault, ...]:
     found = tuple(faults)
     for each in found:
         if type(each) not in _TYPES.values():
-            raise FencepostError(f"faults: {each!r} is no fault of a world, expected one of {', '.join(_TYPES)}")
+            raise FencepostError(
+                f"faults: {each!r} is no fault of a world, expected one of {', '.join(_TYPES)}"
+            )
     return found
 
 
@@ -115,7 +119,13 @@ def _changed(word: str, before: WorldFault | None, settings: Mapping[str, Any]) 
 
 
 def scenario_of(
-    name: str, topics: Mapping[str, int], brokers: int, faults: tuple[WorldFault, ...], duration_us: int, *, deploys: bool
+    name: str,
+    topics: Mapping[str, int],
+    brokers: int,
+    faults: tuple[WorldFault, ...],
+    duration_us: int,
+    *,
+    deploys: bool,
 ) -> s.Scenario:
     """Return the scenario from which a seed draws the faults of a run."""
     deploy = s.RollingRestart(at=Moment(share=0.3), over=Moment(share=0.4))

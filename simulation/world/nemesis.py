@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextvars
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
 from fencepost.simulation.embedded.faults import FaultRule
-from fencepost.simulation.embedded.settings import api_of, error_of
+from fencepost.simulation.embedded.settings import Api, Error, api_of, error_of
 from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
 from fencepost.simulation.kafka.member import MemberStatus
 from fencepost.simulation.kafka.nemesis import GroupNemesis
@@ -82,7 +82,12 @@ class WorldCluster:
     """The brokers together, as a nemesis disturbs them."""
 
     def __init__(
-        self, loop: WorldLoop, streams: Streams, network: VirtualNetwork, endpoint: EmbeddedEndpoint, scenario: Scenario
+        self,
+        loop: WorldLoop,
+        streams: Streams,
+        network: VirtualNetwork,
+        endpoint: EmbeddedEndpoint,
+        scenario: Scenario,
     ) -> None:
         self.loop = loop
         self.network = network
@@ -195,7 +200,7 @@ class ProgramNemesis(GroupNemesis):
         self._actions = {
             **self._actions,
             FaultKind.RESTART: self._deploy,
-            FaultKind.LOST_RESPONSE: self._upon(self._running, self._lost_response_of),  # type: ignore[arg-type]
+            FaultKind.LOST_RESPONSE: self._lost_response_upon,
             FaultKind.REQUEST_ERROR: self._request_error,
         }
 
@@ -210,16 +215,22 @@ class ProgramNemesis(GroupNemesis):
         self._tell(entry.kind, "begin", program.name)
         program.stop_process(come_back=True)
 
+    def _lost_response_upon(self, entry: DrawnEvent) -> None:
+        running = [each for each in self._world.members.values() if each.status is MemberStatus.RUNNING]
+        host: Program | None = self._chosen(entry, running)
+        if host is not None:
+            self._lost_response_of(entry, host)
+
     def _lost_response_of(self, entry: DrawnEvent, host: Program) -> None:
         """Carry out a program's next request that moves an epoch, or any, and lose the response."""
         apis = _EPOCH_APIS if entry.epoch_moved else ("OffsetCommit", "Fetch", "Produce")
         endpoint: EmbeddedEndpoint = self._world.endpoint
         address = f"/{host.host.address}"
         for name in apis:
-            endpoint.faults.add(FaultRule(api=api_of(name), client_host=address, lost=True))
+            endpoint.faults.add(FaultRule(api=api_of(cast("Api", name)), client_host=address, lost=True))
         self._tell(entry.kind, "begin", host.name)
 
     def _request_error(self, entry: DrawnEvent) -> None:
         api, _, error = entry.name.partition(" ")
-        rule = FaultRule(api=api_of(api), error=error_of(error))
+        rule = FaultRule(api=api_of(cast("Api", api)), error=error_of(cast("Error", error)))
         self.instant(entry, entry.name, lambda: self._world.endpoint.faults.add(rule))

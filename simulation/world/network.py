@@ -7,7 +7,6 @@ import hashlib
 import ipaddress
 import os
 import socket
-from collections import deque
 from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.simulation.kernel.rng import Quantiles, Samples, Streams
@@ -85,7 +84,7 @@ class VirtualNetwork:
         host: Any,
         port: Any,
         family: int = 0,
-        type: int = 0,  # noqa: A002  # as the real one has it
+        type: int = 0,  # as the real one has it
         proto: int = 0,
         flags: int = 0,
     ) -> list[Any]:
@@ -214,9 +213,7 @@ class VirtualNetwork:
             return
         assert listening.backlog is not None
         if len(listening.backlog) > listening.backlog_limit:
-            self.loop.schedule(
-                self.loop.now_us + retry_us, self._attempt, (sock, target, port, 2 * retry_us)
-            )
+            self.loop.schedule(self.loop.now_us + retry_us, self._attempt, (sock, target, port, 2 * retry_us))
             return
         accepted = VirtualSocket(loop=self.loop, host=target)
         local = LOOPBACK if target is sock.host else target.address
@@ -347,7 +344,9 @@ class VirtualNetwork:
     def _judge(self, member: str, broker: str, direction: Direction, data: bytes) -> int | Fate:
         """Return the delay that the rules put on a segment, or its fate."""
         message: Message | None = None
-        api_key = int.from_bytes(data[4:6], "big") if direction is Direction.REQUEST and len(data) > 6 else None
+        api_key = (
+            int.from_bytes(data[4:6], "big") if direction is Direction.REQUEST and len(data) > 6 else None
+        )
         for rule in self.rules:
             if not rule.concerns(member, broker, direction, api_key):
                 continue

@@ -112,7 +112,9 @@ class Oracles:
 
     # -- the coordinators -------------------------------------------------------------------------------
 
-    def owners(self, members: Sequence[GroupMember], program_of: Callable[[GroupMember], str], now_us: int) -> None:
+    def owners(
+        self, members: Sequence[GroupMember], program_of: Callable[[GroupMember], str], now_us: int
+    ) -> None:
         """Look at a stable group: who has confirmed that it owns what. The others have let go of it."""
         owner: dict[TopicPartition, str] = {}
         for member in members:
@@ -170,7 +172,9 @@ class Oracles:
         """Judge that an output topic has no value twice, as it is read by `read_committed` consumers."""
         twice = [value for value, count in Counter(values).items() if count > 1]
         if twice:
-            self._report(EXACTLY_ONCE, f"{len(twice)} values are twice or more in {topic}, such as {twice[0]!r}")
+            self._report(
+                EXACTLY_ONCE, f"{len(twice)} values are twice or more in {topic}, such as {twice[0]!r}"
+            )
 
 
 def _name(partition: TopicPartition, offset: int) -> str:

@@ -100,7 +100,7 @@ PROCESS: contextvars.ContextVar[WorldProcess | None] = contextvars.ContextVar("P
 def _run_in_process(self: ProcessHandle | ProcessTimer) -> None:
     """Run the callback, unless its process has ended; a host that is held runs it later."""
     process = self.process
-    if process.ended or self._cancelled:  # type: ignore[union-attr]
+    if process.ended or self._cancelled:
         return
     host = process.host
     if host.frozen:

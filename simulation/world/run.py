@@ -15,7 +15,6 @@ from typing import Any, Final, TypeAlias
 
 import msgspec
 
-
 from fencepost.coordinator.server.topic_configs import BrokerConfig
 from fencepost.simulation.faults.draw import Draw, draw
 from fencepost.simulation.interrupts import between_steps
@@ -90,7 +89,13 @@ def plan_of_world(settings: WorldSettings, seed: int) -> Draw:
 
 
 def run_world(
-    function: WorldTest, settings: WorldSettings, seed: int, *, plan: Draw | None = None, keep_rows: bool = False, logs: bool = False
+    function: WorldTest,
+    settings: WorldSettings,
+    seed: int,
+    *,
+    plan: Draw | None = None,
+    keep_rows: bool = False,
+    logs: bool = False,
 ) -> WorldResult:
     """Run a test function in a new world. `plan` replaces what the seed would draw.
 
@@ -297,5 +302,3 @@ def _collected_by_hand() -> Iterator[None]:
         gc.unfreeze()
         if was_enabled:
             gc.enable()
-
-

@@ -37,13 +37,16 @@ class ReadinessHandle(events.Handle):
     """A callback for a socket that is readable or writable. It runs again as long as that is so."""
 
     __slots__ = ("again", "host", "queued")
+    host: WorldHost
+    again: Callable[[ReadinessHandle], bool]
+    queued: bool
 
     def _run(self) -> None:
         if self.host.frozen:
             self.host.run(ReadinessHandle._run, self)
             return
         self.queued = False
-        if self._cancelled or not self.again(self):  # type: ignore[attr-defined]
+        if self._cancelled or not self.again(self):
             return
         process = self._context.get(PROCESS)  # type: ignore[attr-defined]
         if process is not None and process.ended:
@@ -102,7 +105,7 @@ class VirtualSocket:
     def __init__(
         self,
         family: int = -1,
-        type: int = -1,  # noqa: A002  # as the real one has it
+        type: int = -1,  # as the real one has it
         proto: int = -1,
         fileno: int | None = None,
         *,
@@ -114,7 +117,9 @@ class VirtualSocket:
         self.type = socket.SocketKind(kind)
         self.proto = 0 if proto == -1 else proto
         if fileno is not None:
-            raise OutsideWorld("socket.socket(fileno=...) can't run in a simulated world: it is a real socket")
+            raise OutsideWorld(
+                "socket.socket(fileno=...) can't run in a simulated world: it is a real socket"
+            )
         if self.family == socket.AF_INET6:
             raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
         if self.family != socket.AF_INET or self.type != socket.SOCK_STREAM:
@@ -463,7 +468,9 @@ class VirtualSocket:
 
     def makefile(self, *_: Any, **__: Any) -> Any:
         """Not there: a file blocks."""
-        raise OutsideWorld("socket.makefile() can't run in a simulated world: it blocks. Use asyncio's streams")
+        raise OutsideWorld(
+            "socket.makefile() can't run in a simulated world: it blocks. Use asyncio's streams"
+        )
 
     def __enter__(self) -> VirtualSocket:
         return self

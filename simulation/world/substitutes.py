@@ -111,7 +111,9 @@ def _sleep(seconds: float) -> None:
         _Real.sleep(seconds)
         return
     if PROCESS.get() is None:
-        raise refusal("time.sleep()", "it blocks the test, and the test moves the clock", "await asyncio.sleep()")
+        raise refusal(
+            "time.sleep()", "it blocks the test, and the test moves the clock", "await asyncio.sleep()"
+        )
     machine.loop.sleep_blocking(seconds)
 
 
@@ -236,7 +238,11 @@ def _functions() -> Iterator[tuple[ModuleType, str, Any]]:
     for name, substitute in _SOCKETS:
         yield socket, name, substitute
     tcp = "asyncio's streams between hosts of the world"
-    yield socket, "socketpair", _refusing(socket.socketpair, "socket.socketpair()", "hosts speak TCP only", tcp)
+    yield (
+        socket,
+        "socketpair",
+        _refusing(socket.socketpair, "socket.socketpair()", "hosts speak TCP only", tcp),
+    )
     own = "world.process() for your own code, or a substitute in the test"
     for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp", "system", "popen"):
         if (original := getattr(os, name, None)) is not None:
@@ -392,5 +398,3 @@ def substituted(machine: Machine) -> Iterator[None]:
         travel.stop()
         random.setstate(state)
         uuid._node = node  # type: ignore[attr-defined]
-
-

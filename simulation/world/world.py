@@ -68,7 +68,11 @@ class World(KafkaControls[WorldGroup]):
     thread: SameLoop
 
     def __init__(
-        self, loop: WorldLoop, streams: Streams, network: VirtualNetwork, claims: Iterable[str] = DEFAULT_CLAIMS
+        self,
+        loop: WorldLoop,
+        streams: Streams,
+        network: VirtualNetwork,
+        claims: Iterable[str] = DEFAULT_CLAIMS,
     ) -> None:
         super().__init__(SameLoop(loop), WorldGroup)
         self.loop = loop
@@ -99,7 +103,13 @@ class World(KafkaControls[WorldGroup]):
             restart=Span("uniform", 2_000_000, 10_000_000).quantiles,
         )
 
-    async def start(self, topics: Mapping[str, int], brokers: int, config: GroupCoordinatorConfig, options: Mapping[str, Any]) -> None:
+    async def start(
+        self,
+        topics: Mapping[str, int],
+        brokers: int,
+        config: GroupCoordinatorConfig,
+        options: Mapping[str, Any],
+    ) -> None:
         """Start the brokers."""
         names = tuple(f"kafka-{number}" for number in range(1, brokers + 1))
         for name in names:
@@ -201,7 +211,11 @@ class World(KafkaControls[WorldGroup]):
         if timestamp_ms is not None:
             whole("timestamp_ms", timestamp_ms, 0, 2**63 - 1)
         produce = partial(
-            self.endpoint.logs.produce, key=key, partition=partition, headers=headers, timestamp_ms=timestamp_ms
+            self.endpoint.logs.produce,
+            key=key,
+            partition=partition,
+            headers=headers,
+            timestamp_ms=timestamp_ms,
         )
         if not length:
             return await self._append(produce, topic, flat)
@@ -213,7 +227,10 @@ class World(KafkaControls[WorldGroup]):
         return found
 
     async def _append(
-        self, produce: Callable[[str, list[Text]], Coroutine[Any, Any, list[ReadRecord]]], topic: str, values: list[Text]
+        self,
+        produce: Callable[[str, list[Text]], Coroutine[Any, Any, list[ReadRecord]]],
+        topic: str,
+        values: list[Text],
     ) -> list[ReadRecord]:
         """Append values; while a partition has no leader, as when its broker has just died, wait for one."""
         while any(each.name == topic for each in self._leaderless()):
@@ -273,7 +290,9 @@ class World(KafkaControls[WorldGroup]):
         are left out.
         """
         done = self.oracles.done
-        return [value for (partition, offset), value in self._values.items() if offset in done.get(partition, ())]
+        return [
+            value for (partition, offset), value in self._values.items() if offset in done.get(partition, ())
+        ]
 
     # -- waiting ----------------------------------------------------------------------------------------
 
@@ -319,7 +338,7 @@ class World(KafkaControls[WorldGroup]):
         return done, sum(sum(group.values()) for group in map(self._offsets, self._groups()))
 
     def _groups(self) -> list[str]:
-        found = []
+        found: list[str] = []
         for shard in self.endpoint.brokers.groups.shards:
             if shard.coordinator is not None:
                 found += shard.coordinator.kinds.group_ids()
@@ -349,7 +368,9 @@ class World(KafkaControls[WorldGroup]):
     def _why_not(self) -> str:
         parts = [f"{each} is not stable, or down" for each in self._unstable()]
         parts += [
-            f"group {each} has not committed {lag} records" for each in self._groups() if (lag := self._lag(each))
+            f"group {each} has not committed {lag} records"
+            for each in self._groups()
+            if (lag := self._lag(each))
         ]
         errors = [f"{each.name}: {each.error!r}" for each in self.programs.values() if each.error is not None]
         return "; ".join(parts + errors) or "nothing is missing now"
@@ -388,7 +409,9 @@ class World(KafkaControls[WorldGroup]):
             key, value = record.key, record.value
             if isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommitValue):
                 partition = TopicPartition(key.topic, key.partition)
-                self.oracles.committed(key.group_id, partition, value.offset, self.ends().get(partition, (0, 0))[0])
+                self.oracles.committed(
+                    key.group_id, partition, value.offset, self.ends().get(partition, (0, 0))[0]
+                )
             elif (group_id := getattr(key, "group_id", None)) is not None:
                 groups[group_id] = None
         if groups and self.oracles.claims("owner-only"):
