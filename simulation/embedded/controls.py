@@ -262,7 +262,7 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
 
 
 class BlockingControls(KafkaControls[G]):
-    """The controls of a Kafka in a thread of its own: what takes longer blocks its caller until it is done."""
+    """The controls of a Kafka in a thread of its own: what takes longer blocks its caller."""
 
     @until_done
     async def produce(

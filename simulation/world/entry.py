@@ -139,7 +139,7 @@ def simulated(
     if a seed fails. Seeds are 1 to `seeds`, after those that `always` has. `config` is settings of brokers by
     Kafka's names. `faults` changes the default mix of faults, or replaces it; an empty tuple is no faults.
     `deploys` restarts programs in good order in some runs. Faults happen in the first `duration` virtual
-    seconds. `claims` is what the oracles judge. `processes` run seeds at the same time, by default one on each
+    seconds. `claims` is what the oracles judge. `processes` run seeds at the same time, by default one a
     core.
 
     :raises FencepostError: for settings that make no sense.

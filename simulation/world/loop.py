@@ -177,7 +177,7 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
 
         process.signal_handlers[signal.Signals(sig)] = handle
 
-    def remove_signal_handler(self, sig: int) -> bool:  # type: ignore[override]
+    def remove_signal_handler(self, sig: int) -> bool:
         """Forget the handler; True if there was one."""
         process = PROCESS.get()
         return process is not None and process.signal_handlers.pop(signal.Signals(sig), None) is not None
@@ -234,18 +234,18 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
 
     # -- the network ------------------------------------------------------------------------------------
 
-    async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:  # type: ignore[override]
+    async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:
         """Resolve names of the world's hosts."""
         await asyncio.sleep(0)
         return self.network.resolve(host, port, **options)
 
-    async def getnameinfo(self, sockaddr: Any, flags: int = 0) -> tuple[str, str]:  # type: ignore[override]
+    async def getnameinfo(self, sockaddr: Any, flags: int = 0) -> tuple[str, str]:
         """Return the name of a host of the world by its address."""
         return self.network.name_of(sockaddr[0]), str(sockaddr[1])
 
     if not TYPE_CHECKING:  # their many signatures say nothing about refusals
 
-        def _without_tls(name):
+        def _without_tls(name):  # noqa: N805  # runs in the class body
             original = getattr(asyncio.BaseEventLoop, name, None) or getattr(_Selector, name)
 
             async def call(self, *args, **options):
@@ -267,13 +267,14 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
         add_reader = _Selector.add_reader
         add_writer = _Selector.add_writer
 
-        def _refusing(call, reason, instead):
+        def _refusing(call, reason, instead):  # noqa: N805  # runs in the class body
             def refuse(self, *_, **__) -> NoReturn:
                 raise _refused(f"loop.{call}()", reason, instead)
 
             return refuse
 
         async def start_tls(self, *_, **__):
+            """Refuse: there is no TLS between simulated hosts."""
             raise _refused(
                 "loop.start_tls()", "there is no TLS between simulated hosts", "a plain connection"
             )

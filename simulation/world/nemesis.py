@@ -1,8 +1,9 @@
-"""The nemesis of users' programs: it draws on the same plan, with the same verbs, as that of simulated groups."""
+"""The nemesis of users' programs, with the verbs of that of simulated groups."""
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import contextvars
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, cast
@@ -106,10 +107,8 @@ class WorldCluster:
         async def in_turn(before: asyncio.Task[None] | None) -> None:
             if before is not None:
                 await before
-            try:
+            with contextlib.suppress(FencepostError):  # it is stopped, or runs, already
                 await work
-            except FencepostError:
-                pass  # it is stopped, or runs, already
 
         self._doing = self.loop.create_task(in_turn(self._doing), context=contextvars.Context())
 

@@ -79,7 +79,7 @@ class VirtualNetwork:
         host = self._by_address.get(address)
         return "localhost" if address == LOOPBACK else address if host is None else host.name
 
-    def resolve(
+    def resolve(  # noqa: PLR0917  # as the real one has it
         self,
         host: Any,
         port: Any,

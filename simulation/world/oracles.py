@@ -76,8 +76,8 @@ class Oracles:
             first = times[0]
             self._report(
                 EXACTLY_ONCE,
-                f"{_name(done.partition, done.offset)} was done twice: by {first.program} at {_time(first.at_us)} "
-                f"and by {done.program} at {_time(done.at_us)}",
+                f"{_name(done.partition, done.offset)} was done twice: by {first.program} at "
+                f"{_time(first.at_us)} and by {done.program} at {_time(done.at_us)}",
             )
         times.append(done)
         if self.claims("order") and key is not None:
@@ -91,8 +91,8 @@ class Oracles:
         if last is not None and done.offset < last and len(self.done[done.partition][done.offset]) == 1:
             self._report(
                 IN_ORDER,
-                f"{_name(done.partition, done.offset)} with the key {key!r} was first done after offset {last} of the "
-                f"same key, by {done.program}",
+                f"{_name(done.partition, done.offset)} with the key {key!r} was first done after offset "
+                f"{last} of the same key, by {done.program}",
             )
         self._keys[done.partition, key, done.process] = max(done.offset, -1 if last is None else last)
 
@@ -106,8 +106,8 @@ class Oracles:
             until_us, owner = given_up
             self._report(
                 OWNER_ONLY,
-                f"{done.program} did {_name(done.partition, done.offset)} at {_time(done.at_us)}, and had let go of the "
-                f"partition by {_time(until_us)}; {owner} owns it",
+                f"{done.program} did {_name(done.partition, done.offset)} at {_time(done.at_us)}, and had let "
+                f"go of the partition by {_time(until_us)}; {owner} owns it",
             )
 
     # -- the coordinators -------------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class Oracles:
     # -- at the end -------------------------------------------------------------------------------------
 
     def all_done(self, ends: Mapping[TopicPartition, tuple[int, int]]) -> None:
-        """Judge at the end that nothing was left out; `ends` are the first offsets and those after the last."""
+        """Judge at the end that nothing was left out; `ends` are first offsets and those after the last."""
         if not self.claims("at-least-once") or not self.done:
             return
         topics = {partition.topic for partition in self.done}
@@ -164,8 +164,8 @@ class Oracles:
                 some = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
                 self._report(
                     AT_LEAST_ONCE,
-                    f"{len(missing)} of {end - first} records of {partition.topic}-{partition.partition} were never "
-                    f"done: offsets {some}",
+                    f"{len(missing)} of {end - first} records of {partition.topic}-{partition.partition} were "
+                    f"never done: offsets {some}",
                 )
 
     def written_once(self, topic: str, values: Iterable[bytes | None]) -> None:

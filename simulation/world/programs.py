@@ -99,8 +99,8 @@ class Program:
     async def stop(self, *, grace: float = GRACE_S) -> None:
         """Ask it to stop, and wait until it has; it is killed after `grace` seconds.
 
-        Its handler of SIGTERM is called if it has one. Without one its coroutine is cancelled, as `asyncio.run`
-        does at Ctrl-C.
+        Its handler of SIGTERM is called if it has one. Without one its coroutine is cancelled, as
+        `asyncio.run` does at Ctrl-C.
         """
         self.wanted = False
         self._ask_to_stop(grace)

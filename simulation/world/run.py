@@ -108,15 +108,19 @@ def run_world(
     loop.network = VirtualNetwork(loop, streams, settings.scenario.network.latency.quantiles)
     machine = Machine(loop, streams)
     run = _Run(function, settings, chosen, loop, streams)
-    with _quiet(logs=logs), _collected_by_hand():
-        with substituted(machine), between_steps(loop) as pass_interrupts_on:
-            try:
-                run.go()
-                pass_interrupts_on()
-                result = run.result(seed, wall_clock() - started, keep_rows=keep_rows)
-            finally:
-                run.take_down()
-                loop.close()
+    with (
+        _quiet(logs=logs),
+        _collected_by_hand(),
+        substituted(machine),
+        between_steps(loop) as pass_interrupts_on,
+    ):
+        try:
+            run.go()
+            pass_interrupts_on()
+            result = run.result(seed, wall_clock() - started, keep_rows=keep_rows)
+        finally:
+            run.take_down()
+            loop.close()
     return result
 
 

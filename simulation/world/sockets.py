@@ -282,8 +282,8 @@ class VirtualSocket:
     def _would_block(self, call: str) -> BlockingIOError:
         if self._timeout is None or self._timeout > 0:
             raise OutsideWorld(
-                f"socket.{call}() can't run in a simulated world: it would block the only thread there is. Use "
-                "asyncio's streams, or setblocking(False) and the loop's sock_ methods"
+                f"socket.{call}() can't run in a simulated world: it would block the only thread there is. "
+                "Use asyncio's streams, or setblocking(False) and the loop's sock_ methods"
             )
         return BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 

@@ -6,6 +6,7 @@ A child has `PYTHONHASHSEED=0`, so that a seed gives the same run in every child
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import importlib.util
 import os
@@ -78,8 +79,8 @@ def _in_child(job: SeedJob) -> SeedAnswer:
     )
     if done.returncode:
         raise EnvironmentLacks(
-            f"the process that ran seeds {job.seeds[:3]}... of {job.name} ended with status {done.returncode}: "
-            "what it wrote to stderr says why"
+            f"the process that ran seeds {job.seeds[:3]}... of {job.name} ended with status "
+            f"{done.returncode}; what it wrote to stderr says why"
         )
     return msgspec.json.decode(done.stdout.splitlines()[-1], type=SeedAnswer)
 
@@ -89,12 +90,14 @@ def load_test(job: SeedJob) -> Any:
 
     :raises FencepostError: if it can't be found.
     """
-    sys.path[:] = [*job.path, *(each for each in sys.path if each not in job.path)]
+    root = Path(job.file).with_suffix("")
+    for _ in job.module.split("."):
+        root = root.parent
+    path = [*job.path, str(root)]
+    sys.path[:] = [*path, *(each for each in sys.path if each not in path)]
     spec = None
-    try:
+    with contextlib.suppress(ImportError, ValueError):  # a module that pytest has loaded from its file
         spec = importlib.util.find_spec(job.module)
-    except (ImportError, ValueError):
-        pass  # a module that pytest has loaded from its file
     if spec is not None and spec.origin is not None and Path(spec.origin) == Path(job.file):
         module = importlib.import_module(job.module)
     else:

@@ -178,7 +178,7 @@ class World(KafkaControls[WorldGroup]):
         elif self.is_calm:
             self.report(
                 PROGRAM_RUNS,
-                f"{program.name} ended by {type(error).__name__}: {error}, when nothing disturbed it any more",
+                f"{program.name} ended by {type(error).__name__}: {error}, when no fault was left",
             )
 
     def bury(self, process: WorldProcess) -> None:
@@ -233,7 +233,7 @@ class World(KafkaControls[WorldGroup]):
         values: list[Text],
     ) -> list[ReadRecord]:
         """Append values; while a partition has no leader, as when its broker has just died, wait for one."""
-        while any(each.name == topic for each in self._leaderless()):
+        while any(each.name == topic for each in self._leaderless()):  # noqa: ASYNC110
             await asyncio.sleep(0.1)
         found = await self.thread.wait_for(produce(topic, values))
         for record, value in zip(found, values, strict=True):
@@ -314,8 +314,8 @@ class World(KafkaControls[WorldGroup]):
         """Wait until the faults are over, all groups are stable, and consumers have read all there is.
 
         A group has read all when it has committed the ends of all partitions that it reads, or when nothing
-        happens any more for `IDLE_S` seconds. If that takes longer than `timeout` seconds after the last fault,
-        the invariant `settles` does not hold.
+        happens any more for `IDLE_S` seconds. If that takes longer than `timeout` seconds after the last
+        fault, the invariant `settles` does not hold.
         """
         await self.faults_over.wait()
         begin = self.loop.time()

@@ -18,10 +18,10 @@ from typing import Any
 
 import confluent_kafka
 import pytest
-from tests.unit.simulation.world.test_world_network import virtually
 
 from fencepost.simulation.kernel.loop import OutsideWorld
 from fencepost.simulation.world.substitutes import EPOCH_S
+from tests.unit.simulation.world.test_world_network import virtually
 
 
 async def _seen() -> list[Any]:
@@ -54,12 +54,26 @@ def test_clocks_and_randomness_are_those_of_the_seed() -> None:
 def test_machine_is_restored_after_a_run() -> None:
     random.seed(5)
     expected = random.Random(5).random()
-    names = (time.monotonic, time.sleep, os.urandom, socket.socket, threading.Thread.start, random.Random.seed)
+    names = (
+        time.monotonic,
+        time.sleep,
+        os.urandom,
+        socket.socket,
+        threading.Thread.start,
+        random.Random.seed,
+    )
     virtually(_seen)
     assert random.random() == expected
-    after = (time.monotonic, time.sleep, os.urandom, socket.socket, threading.Thread.start, random.Random.seed)
+    after = (
+        time.monotonic,
+        time.sleep,
+        os.urandom,
+        socket.socket,
+        threading.Thread.start,
+        random.Random.seed,
+    )
     assert after == names
-    assert abs(time.time() - datetime.datetime.now().timestamp()) < 5
+    assert abs(time.time() - datetime.datetime.now(datetime.UTC).timestamp()) < 5
     assert time.time() > EPOCH_S
 
 
@@ -78,7 +92,7 @@ def test_another_thread_keeps_the_real_machine() -> None:
 
     async def main() -> None:
         go.set()
-        while not seen:
+        while not seen:  # noqa: ASYNC110  # another thread
             await asyncio.sleep(0.001)
 
     before = time.monotonic()
@@ -92,7 +106,7 @@ def test_another_thread_keeps_the_real_machine() -> None:
     [
         (lambda: threading.Thread(target=print).start(), "threading.Thread.start()", "asyncio.to_thread()"),
         (lambda: subprocess.run(["true"], check=True), "subprocess.Popen()", "world.process()"),
-        (os.fork, "os.fork()", "world.process()"),
+        (lambda: os.fork(), "os.fork()", "world.process()"),  # noqa: PLW0108  # looked up in the run
         (lambda: time.sleep(1), "time.sleep()", "await asyncio.sleep()"),
         (lambda: confluent_kafka.Consumer({}), "confluent_kafka.Consumer()", "aiokafka"),
         (
@@ -100,7 +114,11 @@ def test_another_thread_keeps_the_real_machine() -> None:
             "ssl.SSLContext.wrap_bio()",
             "a plain connection",
         ),
-        (lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM), "socket.socket(AF_INET, SOCK_DGRAM)", "TCP"),
+        (
+            lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
+            "socket.socket(AF_INET, SOCK_DGRAM)",
+            "a TCP",
+        ),
     ],
 )
 def test_refusal_names_the_call_the_reason_and_what_to_use(
