@@ -106,8 +106,8 @@ class Oracles:
             until_us, owner = given_up
             self._report(
                 OWNER_ONLY,
-                f"{done.program} did {_name(done.partition, done.offset)} at {_time(done.at_us)}, and had let "
-                f"go of the partition by {_time(until_us)}; {owner} owns it",
+                f"{done.program} did {_name(done.partition, done.offset)} at {_time(done.at_us)}; it "
+                f"had let go of it by {_time(until_us)}; {owner} owns it",
             )
 
     # -- the coordinators -------------------------------------------------------------------------------
@@ -164,8 +164,8 @@ class Oracles:
                 some = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
                 self._report(
                     AT_LEAST_ONCE,
-                    f"{len(missing)} of {end - first} records of {partition.topic}-{partition.partition} were "
-                    f"never done: offsets {some}",
+                    f"{len(missing)} of {end - first} records of {partition.topic}-{partition.partition} "
+                    f"were never done: offsets {some}",
                 )
 
     def written_once(self, topic: str, values: Iterable[bytes | None]) -> None:
