@@ -8,6 +8,7 @@ import contextvars
 import gc
 import io
 import logging
+import sys
 import traceback
 import warnings
 from collections.abc import Callable, Coroutine, Iterator
@@ -258,6 +259,11 @@ class _Run:
 
     def take_down(self) -> None:
         """Let go of all tasks. Of killed processes no `finally` had any effect, and none has now."""
+        with _unheard():
+            self._take_down()
+            gc.collect()
+
+    def _take_down(self) -> None:
         world = self._world
         for program in world.programs.values():
             if program.process is not None:
@@ -270,6 +276,8 @@ class _Run:
             _discard(task, None)
         for transport in tuple(self._loop._transports.values()):
             transport._sock = None  # else it warns that nobody has closed it
+        world.dead.clear()
+        world.programs.clear()
 
 
 def _discard(task: asyncio.Task[Any], process: WorldProcess | None) -> None:
@@ -286,6 +294,17 @@ def _discard(task: asyncio.Task[Any], process: WorldProcess | None) -> None:
             except BaseException:
                 return
             return
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Ignore what destructors raise: an `await` in a `finally` can't go on once its loop is over."""
+    before = sys.unraisablehook
+    sys.unraisablehook = lambda _: None
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
 
 
 @contextlib.contextmanager
