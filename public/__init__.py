@@ -4,7 +4,7 @@ This package is the public interface. It loads nothing before a name is used, an
 it needs if a library is missing:
 
 - Tests: `EmbeddedKafka`, `AsyncEmbeddedKafka`, `EmbeddedRabbitStream` (`fencepost[embedded]`).
-- Your own programs in virtual time: `simulated`, `World` (`fencepost[kafka,world]`).
+- Your own programs in virtual time: `simulated`, `SimulatedWorld` (`fencepost[kafka,world]`).
 - Simulation: `simulate`, `load`, `RunResult`; `Campaign` for many seeds on Spark (`fencepost[spark]`).
 - Clients: `KIP848Consumer`, `StreamsApp` (`fencepost[kafka]`), `SingleActiveConsumer`.
 - Errors: `FencepostError` is what a user can correct; `EnvironmentLacks` is what the machine lacks.
@@ -79,7 +79,7 @@ if TYPE_CHECKING:
     from fencepost.simulation.world.entry import simulated as simulated
     from fencepost.simulation.world.programs import Program as Program
     from fencepost.simulation.world.run import WorldResult as WorldResult
-    from fencepost.simulation.world.world import World as World
+    from fencepost.simulation.world.world import SimulatedWorld as SimulatedWorld
 
     __version__: str
     """The version of the installed distribution."""
@@ -120,6 +120,7 @@ _MODULES = {
     "SacListener": "member.sac.listener",
     "SacSubscription": "member.sac.transport",
     "ShadowDiverged": "simulation.embedded.shadow",
+    "SimulatedWorld": "simulation.world.world",
     "SimulationFailed": "simulation.world.entry",
     "SingleActiveConsumer": "member.sac.consumer",
     "StreamClientState": "member.streams.client_states",
@@ -135,7 +136,6 @@ _MODULES = {
     "TooManyEvents": "simulation.kernel.loop",
     "UnreadableMessages": "member.sac.transport",
     "Violation": "simulation.kernel.observers",
-    "World": "simulation.world.world",
     "WorldResult": "simulation.world.run",
     "failure_of": "simulation.failures.failure",
     "load": "simulation.scenarios.load",

@@ -37,7 +37,7 @@ class Planned(Protocol):
         """The document that it is kept as."""
 
 
-class Ended(Protocol):
+class EndedRun(Protocol):
     """What came of a run."""
 
     @property
@@ -46,7 +46,7 @@ class Ended(Protocol):
 
 
 F = TypeVar("F", bound=Planned)
-R = TypeVar("R", bound=Ended)
+R = TypeVar("R", bound=EndedRun)
 
 
 class Shrunk(NamedTuple):
@@ -92,7 +92,8 @@ def shrink_plan(failure: F, run: Callable[[F, int | None], R | None], *, tries: 
     attempts: _Attempts[F, R] = _Attempts(failure, run, tries, None)
     try:
         if attempts.fails(failure) and not attempts.fails(_with_entries(failure, ())):
-            _fewer_entries(attempts)
+            if not any(attempts.fails(_with_entries(failure, (each,))) for each in failure.plan.entries):
+                _fewer_entries(attempts)
             _shorter_entries(attempts)
             _sooner(attempts)
     except _NoMoreTries:

@@ -18,7 +18,7 @@ from fencepost.simulation.kernel.observers import RAISED
 from fencepost.simulation.report.model import duration
 from fencepost.simulation.world.run import WorldResult, WorldSettings, WorldTest, run_world
 
-TRIES: Final = 80
+TRIES: Final = 150
 """How many runs a failure is made smaller by."""
 FOLDER: Final = "world-failures"
 

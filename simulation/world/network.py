@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final
 from fencepost.simulation.kernel.rng import Quantiles, Samples, Streams
 from fencepost.simulation.kernel.rules import PASS, Delay, Direction, Fate, Matching, Message, NetworkRule
 from fencepost.simulation.world.processes import PROCESS, WorldHost
-from fencepost.simulation.world.sockets import ANY, Address, Pipe, VirtualSocket
+from fencepost.simulation.world.sockets import ANY, Address, TcpPipe, VirtualSocket
 
 if TYPE_CHECKING:
     from fencepost.simulation.world.loop import WorldLoop
@@ -218,15 +218,15 @@ class VirtualNetwork:
         accepted = VirtualSocket(loop=self.loop, host=target)
         local = LOOPBACK if target is sock.host else target.address
         accepted.local, accepted.remote = (local, port), sock.local
-        there = Pipe(sock, accepted, sock.window(), Direction.REQUEST)
-        back = Pipe(accepted, sock, listening.window(), Direction.RESPONSE)
+        there = TcpPipe(sock, accepted, sock.window(), Direction.REQUEST)
+        back = TcpPipe(accepted, sock, listening.window(), Direction.RESPONSE)
         accepted.incoming, accepted.out = there, back
         ready_us = back_us + self._latency_of(sock.host.name, target.name)
         there.arrives_us, back.arrives_us = ready_us, back_us
         self.loop.schedule(back_us, self._established, (sock, there, back))
         self.loop.schedule(ready_us, self._offer, (listening, accepted))
 
-    def _established(self, connection: tuple[VirtualSocket, Pipe, Pipe]) -> None:
+    def _established(self, connection: tuple[VirtualSocket, TcpPipe, TcpPipe]) -> None:
         sock, there, back = connection
         if sock.fileno() < 0:
             there.target.be_reset()
@@ -247,7 +247,7 @@ class VirtualNetwork:
 
     # -- bytes ------------------------------------------------------------------------------------------
 
-    def transmit(self, pipe: Pipe, segment: bytes | None) -> None:
+    def transmit(self, pipe: TcpPipe, segment: bytes | None) -> None:
         """Send a segment on its way; None is the end."""
         host = pipe.source.host
         if host.frozen and host.process is None:
@@ -259,10 +259,10 @@ class VirtualNetwork:
             pipe.lost_us, pipe.retry_us = self.loop.here_us, _FIRST_RETRY_US
             self.loop.schedule(pipe.lost_us + pipe.retry_us, self._send_again, pipe)
 
-    def _transmit_late(self, waiting: tuple[Pipe, bytes | None]) -> None:
+    def _transmit_late(self, waiting: tuple[TcpPipe, bytes | None]) -> None:
         self.transmit(*waiting)
 
-    def _depart(self, pipe: Pipe, segment: bytes | None) -> bool:
+    def _depart(self, pipe: TcpPipe, segment: bytes | None) -> bool:
         """Send a segment; False if the network loses it."""
         source, target = pipe.source.host.name, pipe.target.host.name
         now_us = self.loop.here_us
@@ -283,7 +283,7 @@ class VirtualNetwork:
         self.loop.schedule(arrives_us, self._arrive, (pipe, segment))
         return True
 
-    def _send_again(self, pipe: Pipe) -> None:
+    def _send_again(self, pipe: TcpPipe) -> None:
         """Try again to send what was lost, and what waits behind it."""
         now_us = self.loop.now_us
         if pipe.source.is_reset or pipe.target.is_reset:
@@ -300,11 +300,11 @@ class VirtualNetwork:
             waiting.popleft()
         pipe.retry_us = 0
 
-    def _arrive(self, delivery: tuple[Pipe, bytes | None]) -> None:
+    def _arrive(self, delivery: tuple[TcpPipe, bytes | None]) -> None:
         pipe, segment = delivery
         pipe.target.arrive(segment)
 
-    def acknowledge(self, pipe: Pipe, size: int) -> None:
+    def acknowledge(self, pipe: TcpPipe, size: int) -> None:
         """Bytes were read: a sender that waits for room hears of it after the way back."""
         source = pipe.source
         if pipe.window - pipe.sent > size:
@@ -313,7 +313,7 @@ class VirtualNetwork:
         back_us = self.loop.here_us + self._latency_of(pipe.target.host.name, source.host.name)
         self.loop.schedule(back_us, self._make_room, (pipe, size))
 
-    def _make_room(self, room: tuple[Pipe, int]) -> None:
+    def _make_room(self, room: tuple[TcpPipe, int]) -> None:
         pipe, size = room
         pipe.sent -= size
         pipe.source.wake_writer()

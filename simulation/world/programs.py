@@ -20,7 +20,7 @@ SLOW_CALLBACK_US: Final = 20_000
 """How long each callback of a slow program computes, unless a test says how long."""
 
 
-class ProgramWorld(Protocol):
+class RunsPrograms(Protocol):
     """What a program needs of its world."""
 
     loop: WorldLoop
@@ -51,7 +51,7 @@ class Program:
 
     def __init__(
         self,
-        world: ProgramWorld,
+        world: RunsPrograms,
         host: WorldHost,
         function: Callable[[], Coroutine[Any, Any, object]],
         *,

@@ -29,9 +29,9 @@ from fencepost.simulation.world.nemesis import DisturbedPrograms, ProgramNemesis
 from fencepost.simulation.world.network import VirtualNetwork
 from fencepost.simulation.world.processes import PROCESS, WorldProcess
 from fencepost.simulation.world.substitutes import Machine, substituted, wall_clock
-from fencepost.simulation.world.world import World
+from fencepost.simulation.world.world import SimulatedWorld
 
-WorldTest: TypeAlias = Callable[[World], Coroutine[Any, Any, object]]
+WorldTest: TypeAlias = Callable[[SimulatedWorld], Coroutine[Any, Any, object]]
 
 _MOST_CLOSES: Final = 100
 """Each `await` in a `finally` is one more."""
@@ -138,7 +138,7 @@ class _Run:
         self._plan = plan
         self._loop = loop
         self._streams = streams
-        self._world = World(loop, streams, loop.network, settings.claims)
+        self._world = SimulatedWorld(loop, streams, loop.network, settings.claims)
         self._error: BaseException | None = None
         self._task: asyncio.Task[None] | None = None
         loop.set_exception_handler(self._unhandled)
@@ -200,7 +200,7 @@ class _Run:
 
     def _calm(self) -> None:
         self._world.endpoint.observer.note("", RowKind.FAULTS_END)
-        self._world.faults_over.set()
+        self._world.calm()
 
     def _look(self, _: object) -> None:
         try:

@@ -61,7 +61,7 @@ class ReadinessHandle(events.Handle):
             loop._ready.append(self)
 
 
-class Pipe:
+class TcpPipe:
     """One direction of a connection."""
 
     __slots__ = (
@@ -135,8 +135,8 @@ class VirtualSocket:
         self._options: dict[tuple[int, int], Any] = {}
         self.local: Address = (ANY, 0)
         self.remote: Address | None = None
-        self.out: Pipe | None = None
-        self.incoming: Pipe | None = None
+        self.out: TcpPipe | None = None
+        self.incoming: TcpPipe | None = None
         self.received: deque[bytes] = deque()
         self.backlog: deque[VirtualSocket] | None = None
         """Connections that nobody has accepted yet; None unless it listens."""

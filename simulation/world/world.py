@@ -38,6 +38,10 @@ P = ParamSpec("P")
 KAFKA_PORT: Final = 9092
 SETTLE_S: Final = 180.0
 """How long programs and groups may take to settle after the last fault, unless a test says otherwise."""
+AFTERMATH_S: Final = 60.0
+"""What a fault has begun, such as a rebalance, may end a program for that long after the last one."""
+QUIET_S: Final = 5.0
+"""Work may go on after its commit: the world has settled when no record was done for that long."""
 IDLE_S: Final = 60.0
 """Programs that commit nothing have settled when nothing has happened for that long."""
 SETTLES: Final = "settles"
@@ -59,7 +63,7 @@ class WorldGroup(GroupControls):
         return await self.thread.wait_for(self._wait_stable(members, timeout=timeout))
 
 
-class World(KafkaControls[WorldGroup]):
+class SimulatedWorld(KafkaControls[WorldGroup]):
     """Brokers, the user's programs, and the network between them, in virtual time.
 
     What a test of `EmbeddedKafka` calls has the same name here; what waits is awaited.
@@ -88,6 +92,7 @@ class World(KafkaControls[WorldGroup]):
         """What ended the run, if it was no violation."""
         self.faults_over = asyncio.Event()
         """Set when the phase without faults begins."""
+        self._calm_since: float | None = None
         self.has_settled = False
         self._values: dict[tuple[TopicPartition, int], Text] = {}
         self._always: list[tuple[str, Callable[[], bool]]] = []
@@ -133,10 +138,10 @@ class World(KafkaControls[WorldGroup]):
         """Whether there are brokers."""
         return self._endpoint is not None
 
-    @property
-    def is_calm(self) -> bool:
-        """Whether the faults are over."""
-        return self.faults_over.is_set()
+    def calm(self) -> None:
+        """The faults are over."""
+        self._calm_since = self.loop.time()
+        self.faults_over.set()
 
     # -- programs ---------------------------------------------------------------------------------------
 
@@ -175,7 +180,7 @@ class World(KafkaControls[WorldGroup]):
         """A program has ended by an exception: what can't be simulated ends the run."""
         if isinstance(error, OutsideWorld):
             self.fail(error)
-        elif self.is_calm:
+        elif self._calm_since is not None and self.loop.time() - self._calm_since > AFTERMATH_S:
             self.report(
                 PROGRAM_RUNS,
                 f"{program.name} ended by {type(error).__name__}: {error}, when no fault was left",
@@ -313,19 +318,20 @@ class World(KafkaControls[WorldGroup]):
     async def settled(self, timeout: float = SETTLE_S) -> None:  # noqa: ASYNC109  # virtual time
         """Wait until the faults are over, all groups are stable, and consumers have read all there is.
 
-        A group has read all when it has committed the ends of all partitions that it reads, or when nothing
+        A group has read all when it has committed the ends of all topics that it reads, and nothing was done
+        or committed for `QUIET_S` seconds; or, if it does not commit all, when nothing
         happens any more for `IDLE_S` seconds. If that takes longer than `timeout` seconds after the last
         fault, the invariant `settles` does not hold.
         """
         await self.faults_over.wait()
         begin = self.loop.time()
         seen, since = self._progress(), begin
-        while not self._has_settled():
+        while True:
             await asyncio.sleep(0.25)
             now, progress = self.loop.time(), self._progress()
             if progress != seen:
                 seen, since = progress, now
-            if now - since > IDLE_S and not self._unstable():
+            if now - since > (QUIET_S if self._has_settled() else IDLE_S) and not self._unstable():
                 break
             if now - begin > timeout:
                 self.report(SETTLES, f"{timeout:g} s after the last fault: {self._why_not()}")
@@ -357,13 +363,15 @@ class World(KafkaControls[WorldGroup]):
 
     def _lag(self, group_id: str) -> int:
         """Return how many records the members of a group have not committed."""
-        offsets, lag = self._offsets(group_id), 0
-        ends = self.ends()
+        offsets = self._offsets(group_id)
+        read = {topic for topic, _ in offsets}
         for member in self.group(group_id).members():
-            for partition in member.assignment:
-                first, end = ends.get(partition, (0, 0))
-                lag += end - offsets.get(partition, first)
-        return lag
+            read.update(partition.topic for partition in member.assignment)
+        return sum(
+            end - offsets.get(partition, first)
+            for partition, (first, end) in self.ends().items()
+            if partition.topic in read
+        )
 
     def _why_not(self) -> str:
         parts = [f"{each} is not stable, or down" for each in self._unstable()]

@@ -52,7 +52,7 @@ async def commit_before(done: Done) -> None:
                 await consumer.commit()
             for records in batch.values():
                 for record in records:
-                    await asyncio.sleep(0.01)
+                    await asyncio.sleep(0.3)
                     done(record)
     finally:
         await consumer.stop()

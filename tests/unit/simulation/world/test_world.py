@@ -16,7 +16,7 @@ from faststream import FastStream
 from faststream.kafka import KafkaBroker
 
 import fencepost
-from fencepost import KIP848Consumer, World, WorldResult, run_simulated
+from fencepost import KIP848Consumer, SimulatedWorld, WorldResult, run_simulated
 from fencepost.coordinator.host import CoordinatorHost
 from fencepost.coordinator.server.connection import KafkaServerConnection
 from fencepost.coordinator.server.listener import Listener
@@ -38,7 +38,7 @@ def play(function: Any, seed: int = 1, **settings: Any) -> WorldResult:
 
 
 def test_aiokafka_consumers_and_producers_run_unmodified() -> None:
-    async def test(world: World) -> None:
+    async def test(world: SimulatedWorld) -> None:
         for number in range(3):
             world.process(f"worker-{number}", commit_after, world.done)
         await world.process("shop", produce_orders, 60, 20.0).ended()
@@ -51,14 +51,14 @@ def test_aiokafka_consumers_and_producers_run_unmodified() -> None:
 
 
 def test_kip848_consumer_runs_unmodified() -> None:
-    async def read(world: World) -> None:
+    async def read(world: SimulatedWorld) -> None:
         async with KIP848Consumer(
             "orders", bootstrap_servers=BOOTSTRAP, group_id="g", auto_offset_reset="earliest"
         ) as consumer:
             async for record in consumer:
                 world.done(record)
 
-    async def test(world: World) -> None:
+    async def test(world: SimulatedWorld) -> None:
         for number in range(2):
             world.process(f"worker-{number}", read, world)
         orders = [f"order {number}" for number in range(40)]
@@ -70,7 +70,7 @@ def test_kip848_consumer_runs_unmodified() -> None:
 
 
 def test_faststream_application_runs_unmodified() -> None:
-    async def serve(world: World) -> None:
+    async def serve(world: SimulatedWorld) -> None:
         broker = KafkaBroker("localhost:9092")
         out = broker.publisher("invoices")
 
@@ -80,7 +80,7 @@ def test_faststream_application_runs_unmodified() -> None:
 
         await FastStream(broker).run()
 
-    async def test(world: World) -> None:
+    async def test(world: SimulatedWorld) -> None:
         app = world.process("billing", serve, world)
         await world.produce("orders", [f"order {number}" for number in range(10)], over=5)
         await world.settled()
@@ -122,7 +122,7 @@ def test_transactions_write_each_result_once() -> None:
             await consumer.stop()
             await producer.stop()
 
-    async def test(world: World) -> None:
+    async def test(world: SimulatedWorld) -> None:
         program = world.process("worker", transform)
         await world.produce("orders", [str(number) for number in range(30)], over=10)
         await world.settled()
@@ -153,7 +153,7 @@ def test_http_services_talk_to_each_other() -> None:
         ):
             found.append((await response.json())["price"])
 
-    async def test(world: World) -> None:
+    async def test(world: SimulatedWorld) -> None:
         world.process("prices", serve)
         await asyncio.sleep(1)
         found: list[int] = []
@@ -178,7 +178,7 @@ def test_kill_runs_no_finally_and_stop_runs_it() -> None:
             await asyncio.sleep(1)
             told.append(f"{name} ends")
 
-    async def test(world: World) -> None:
+    async def test(world: SimulatedWorld) -> None:
         killed, stopped = world.process("a", program, "a"), world.process("b", program, "b")
         await asyncio.sleep(1)
         killed.kill()
@@ -201,7 +201,7 @@ def test_stop_calls_the_handler_of_sigterm() -> None:
         await asyncio.sleep(2)
         told.append(loop.time())
 
-    async def test(world: World) -> None:
+    async def test(world: SimulatedWorld) -> None:
         stopped = world.process("a", program)
         await asyncio.sleep(1)
         await stopped.stop()
@@ -216,7 +216,7 @@ def test_program_that_does_not_stop_is_killed_after_the_grace() -> None:
             with contextlib.suppress(asyncio.CancelledError):
                 await asyncio.sleep(1_000)
 
-    async def test(world: World) -> None:
+    async def test(world: SimulatedWorld) -> None:
         stubborn = world.process("a", program)
         await asyncio.sleep(1)
         begin = time.monotonic()
@@ -234,7 +234,7 @@ def test_frozen_program_stands_still_and_goes_on() -> None:
             await asyncio.sleep(1)
             ticks.append(time.monotonic())
 
-    async def test(world: World) -> None:
+    async def test(world: SimulatedWorld) -> None:
         ticking = world.process("a", program)
         await asyncio.sleep(2.5)
         ticking.freeze(10)
@@ -261,7 +261,7 @@ def test_blocking_sleep_stops_its_own_program_only() -> None:
         await asyncio.sleep(1)
         ticking.cancel()
 
-    async def test(world: World) -> None:
+    async def test(world: SimulatedWorld) -> None:
         world.process("a", program)
         world.process("b", tick, "other")
         await asyncio.sleep(8.5)
@@ -281,7 +281,7 @@ def test_failed_program_is_started_again() -> None:
             raise ConnectionError("no luck")
         await asyncio.Event().wait()
 
-    async def test(world: World) -> None:
+    async def test(world: SimulatedWorld) -> None:
         program_of_it = world.process("a", program)
         await asyncio.sleep(60)
         assert program_of_it.is_running
@@ -292,7 +292,7 @@ def test_failed_program_is_started_again() -> None:
 
 
 def test_kill_closes_connections_and_loses_the_session() -> None:
-    async def test(world: World) -> None:
+    async def test(world: SimulatedWorld) -> None:
         programs = [world.process(f"worker-{n}", commit_after, world.done) for n in range(2)]
         group = world.group("orders-service")
         await group.wait_stable(members=2)
@@ -310,7 +310,7 @@ def test_kill_closes_connections_and_loses_the_session() -> None:
 
 
 def test_served_objects_are_those_behind_real_sockets() -> None:
-    async def test(world: World) -> None:
+    async def test(world: SimulatedWorld) -> None:
         program = world.process("worker", commit_after, world.done)
         await world.group("orders-service").wait_stable(members=1)
         brokers = world.endpoint.brokers
@@ -327,7 +327,7 @@ def test_served_objects_are_those_behind_real_sockets() -> None:
 # -- seeds -----------------------------------------------------------------------------------------
 
 
-async def _workload(world: World) -> None:
+async def _workload(world: SimulatedWorld) -> None:
     for number in range(3):
         world.process(f"worker-{number}", commit_after, world.done)
     orders = [f"order {number}" for number in range(100)]
@@ -346,12 +346,12 @@ def test_seed_has_one_digest() -> None:
 
 
 @fencepost.simulated(seeds=6, topics=TOPICS, processes=2)
-async def test_right_program_passes_under_faults(world: World) -> None:
+async def test_right_program_passes_under_faults(world: SimulatedWorld) -> None:
     await _workload(world)
 
 
 @fencepost.simulated(seeds=20, topics=TOPICS, claims=["at-least-once"], processes=2)
-async def wrong_program(world: World) -> None:
+async def wrong_program(world: SimulatedWorld) -> None:
     for number in range(3):
         world.process(f"worker-{number}", commit_before, world.done)
     await world.produce("orders", [f"order {number}" for number in range(200)], over=40)
@@ -371,16 +371,16 @@ def test_failure_tells_seed_faults_timeline_and_commands(
     assert 1 <= len([line for line in faults if " s: " in line]) <= 3
     assert f"always=[{seed}]" in text
     assert f"FENCEPOST_SEED={seed} " in text
-    (page,) = tmp_path.glob("world-failures/*.html")
+    (page,) = tmp_path.glob(f"world-failures/*-{seed}.html")
     assert "record-processed" in page.read_text()
-    (document,) = tmp_path.glob("world-failures/*.json")
+    (document,) = tmp_path.glob(f"world-failures/*-{seed}.json")
     monkeypatch.setenv("FENCEPOST_FAILURE", str(document))
     with pytest.raises(fencepost.SimulationFailed, match=f"seed {seed} fails: record-processed"):
         wrong_program()
 
 
 def test_invariants_of_the_test_are_judged() -> None:
-    async def test(world: World) -> None:
+    async def test(world: SimulatedWorld) -> None:
         world.always(lambda: time.monotonic() < 2, "early")
         world.eventually(lambda: False, "never")
         await asyncio.sleep(3)
@@ -390,7 +390,7 @@ def test_invariants_of_the_test_are_judged() -> None:
 
 
 def test_manual_assignment_reads_what_was_produced() -> None:
-    async def test(world: World) -> None:
+    async def test(world: SimulatedWorld) -> None:
         await world.produce("orders", "a", "b", partition=2)
         consumer = AIOKafkaConsumer(bootstrap_servers=world.bootstrap_servers)
         await consumer.start()
