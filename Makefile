@@ -6,6 +6,7 @@
 #   make suites  the test suites of librdkafka and franz-go on an embedded Kafka; wants cargo, cc and go
 #   make check   style, types, import rules
 #   make docs    renew what the code knows best in the docs: machines, keys, options, output of examples
+#   make site    the docs as a searchable site in build/site, with an API reference
 #   make bench   the measurements that the docs quote
 #   make venv    .venv with everything in it
 #   make lock    resolve requirements.lock anew from pyproject.toml
@@ -23,7 +24,7 @@ PACKAGES := public coordinator member simulation
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo collect test other suites check docs bench venv lock clean distclean FORCE
+.PHONY: help demo collect test other suites check docs site bench venv lock clean distclean FORCE
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -64,6 +65,17 @@ check: venv
 docs: venv
 	@$(BIN)/python docs/generate.py --examples
 
+# A small environment of its own: the site reads sources, and imports nothing of the project.
+SITE_VENV := .venv-site
+
+site: $(SITE_VENV)/.dependencies
+	@NO_MKDOCS_2_WARNING=1 $(SITE_VENV)/bin/mkdocs build --strict $(ARGS)
+	@echo "The site is in build/site. To read it: python3 -m http.server --bind 127.0.0.1 --directory build/site"
+
+$(SITE_VENV)/.dependencies: requirements-site.lock
+	@VENV=$(SITE_VENV) .ci/venv $(UV_VERSION) site
+	@touch $@
+
 bench: venv
 	@set -e; for each in benchmarks/*.py; do echo "== $$each"; $(BIN)/python $$each $(ARGS); done
 
@@ -88,9 +100,9 @@ lock:
 clean:
 	rm -rf build dist demo out spark-warehouse metastore_db derby.log *.egg-info $(VENV)/.project
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
-	find . -name __pycache__ -type d ! -path './$(VENV)/*' -prune -exec rm -rf {} +
+	find . -name __pycache__ -type d ! -path './.venv*/*' -prune -exec rm -rf {} +
 
 distclean: clean
-	rm -rf $(VENV)
+	rm -rf $(VENV) $(SITE_VENV)
 
 FORCE:

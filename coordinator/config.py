@@ -9,7 +9,6 @@ threads have no counterpart in a coordinator that does no I/O.
 from __future__ import annotations
 
 import contextlib
-import difflib
 import enum
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
@@ -19,6 +18,7 @@ import msgspec
 from msgspec import Meta
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.suggestions import suggestion
 
 INT32_MAX = 2**31 - 1
 
@@ -488,8 +488,7 @@ def setting_names(cls: type[msgspec.Struct]) -> tuple[str, ...]:
 def unknown_setting(name: str, known: Iterable[str]) -> FencepostError:
     """Return the error for a setting that does not exist, with the name that is nearest to it."""
     names = list(known)
-    near = difflib.get_close_matches(name, names, n=1)
-    hint = f"the nearest known name is {near[0]}" if near else f"known are {', '.join(names)}"
+    hint = suggestion(name, names, f"known are {', '.join(names)}")
     return FencepostError(f"unknown configuration {name!r}; {hint}")
 
 

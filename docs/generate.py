@@ -39,6 +39,7 @@ from fencepost.simulation.analyses.measures import MEASURES
 from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.cli.commands import COMMANDS
 from fencepost.simulation.lab.clusters.compose import repository_services
+from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, KafkaVersion
 from fencepost.simulation.lab.conform.deviations import DEVIATIONS
 from fencepost.simulation.lab.conform.rules import NAMES
 from fencepost.simulation.lab.coverage import coverage_lines, library_coverage
@@ -51,7 +52,7 @@ from fencepost.simulation.trace import schema
 
 DOCS = Path(__file__).parent
 CONSOLE = re.compile(r"^```console\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-NAMED_FILE = re.compile(r"^```toml\n(# ([\w-]+\.toml)\n.*?)^```$", re.DOTALL | re.MULTILINE)
+NAMED_FILE = re.compile(r"^```\w+\n(# ([\w-]+\.(?:toml|py|ini))\n.*?)^```$", re.DOTALL | re.MULTILINE)
 """A file that commands of its page read; its first line names it."""
 PART = re.compile(r"(<!-- generated: ([\w-]+) -->\n).*?(<!-- end -->)", re.DOTALL)
 REACH = re.compile(r"(<!-- reached: library -->\n).*?(<!-- end -->)", re.DOTALL)
@@ -219,7 +220,39 @@ def on_a_real_broker() -> Iterator[str]:
             yield f"| `{name}` | {judgement.note if judgement.judged else f'Not judged. {judgement.note}'} |"
 
 
+CLIENTS = {
+    "aiokafka": "aiokafka",
+    "confluent-kafka": "confluent-kafka, and with it librdkafka",
+    "kafka-python": "kafka-python",
+    "rstream": "rstream, on RabbitMQ streams",
+    "pyspark": "Spark Structured Streaming with its own connector",
+}
+"""Clients of the test suite, by their names in requirements.lock."""
+
+
+def kafka_versions() -> Iterator[str]:
+    """The releases of Kafka that tests and commands start."""
+    yield "| Kafka | runs |\n|---|---|"
+    for version in get_args(KafkaVersion):
+        usual = ", the default" if version == KAFKA_VERSION else ""
+        yield f"| {version} | `chaos`, `compare` and `conform` start it{usual} |"
+
+
+def client_versions() -> Iterator[str]:
+    """The clients that the tests install, with their locked versions."""
+    lock = (DOCS.parent / "requirements.lock").read_text(encoding="utf-8")
+    modules = (DOCS.parent / "tests" / "conformance" / "go" / "go.mod").read_text(encoding="utf-8")
+    yield "| client | version that runs |\n|---|---|"
+    for name, shown in CLIENTS.items():
+        (version,) = re.findall(rf"^{name}==([\w.]+)", lock, re.MULTILINE)
+        yield f"| {shown} | {version} |"
+    (version,) = re.findall(r"^require github.com/twmb/franz-go v([\w.]+)$", modules, re.MULTILINE)
+    yield f"| franz-go | {version} |"
+
+
 PARTS: dict[str, Callable[[], str]] = {
+    "kafka-versions": lambda: "\n".join(kafka_versions()) + "\n",
+    "client-versions": lambda: "\n".join(client_versions()) + "\n",
     "on-a-real-broker": lambda: "\n".join(on_a_real_broker()) + "\n",
     "commands": lambda: "\n".join(commands()),
     "analyses": lambda: "\n".join(analyses()),
@@ -292,7 +325,7 @@ def main(arguments: Sequence[str]) -> int:
     if (written := with_services(compose)) != compose:
         COMPOSE_FILE.write_text(written, encoding="utf-8")
         sys.stdout.write(f"{COMPOSE_FILE.name} renewed\n")
-    for page in (DOCS.parent / "README.md", *sorted(DOCS.glob("*.md"))):
+    for page in (DOCS.parent / "README.md", *sorted(DOCS.rglob("*.md"))):
         before = page.read_text(encoding="utf-8")
         after = renewed(before)
         if "--examples" in arguments:

@@ -1,4 +1,4 @@
-"""Makes the pictures of docs/report.md: pages of real runs in headless Chromium, WebP files in docs/images.
+"""Makes the pictures of the docs: pages of real runs in headless Chromium, WebP files in docs/images.
 
 Run it where playwright and Chromium are: python docs/screenshots.py
 """
@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import argparse
 import base64
+import re
 import shutil
+import subprocess
 import sys
 import tempfile
 from pathlib import Path
@@ -20,12 +22,31 @@ QUALITY = 70
 RUN = "#run=rolling-deploy-3&t=2500-9000&event=43"
 
 
+def tutorial(folder: Path) -> Path:
+    """Run the test of docs/tutorial.md that fails, and return the page with its timeline."""
+    text = (FOLDER.parent / "tutorial.md").read_text(encoding="utf-8")
+    files = re.findall(r"^```\w+\n(# ([\w.]+)\n.*?)^```$", text, re.DOTALL | re.MULTILINE)
+    for written, name in reversed(files):  # the first version of a file, which fails, is written last
+        (folder / name).write_text(written, encoding="utf-8")
+    words = ["-m", "pytest", "-p", "no:cacheprovider", "-q", "--kafka-trace", "test_fence.py"]
+    subprocess.run([sys.executable, *words], cwd=folder, check=False)
+    (page,) = (folder / "kafka-trace").glob("*.html")
+    return page
+
+
 def picture(
-    browser: Any, page: Path, name: str, fragment: str = "", *, dark: bool = False, top: str = ""
+    browser: Any,
+    page: Path,
+    name: str,
+    fragment: str = "",
+    *,
+    dark: bool = False,
+    top: str = "",
+    height: int = 1000,
 ) -> None:
     """Take one and write it."""
     context = browser.new_context(
-        viewport={"width": 1280, "height": 1000}, color_scheme="dark" if dark else "light"
+        viewport={"width": 1280, "height": height}, color_scheme="dark" if dark else "light"
     )
     opened = context.new_page()
     opened.goto(page.as_uri() + fragment)
@@ -49,6 +70,7 @@ def main() -> None:
     """Make all of them; the heat map needs the report of a campaign that has run."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--campaign", type=Path, help="a campaign's report, for the picture of the heat map")
+    parser.add_argument("--only-tutorial", action="store_true", help="the tutorial's picture, and no other")
     given = parser.parse_args()
     from playwright.sync_api import sync_playwright
 
@@ -57,10 +79,13 @@ def main() -> None:
         sys.exit("needs Chromium")
     with tempfile.TemporaryDirectory() as folder:
         page = Path(folder) / "run.html"
-        simulate("rolling-deploy", seed=3, mutant="target-told-early", report=page)
+        if not given.only_tutorial:
+            simulate("rolling-deploy", seed=3, mutant="target-told-early", report=page)
         with sync_playwright() as playwright:
             browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
-            picture(browser, page, "report-run", RUN)
+            if not given.only_tutorial:
+                picture(browser, page, "report-run", RUN)
+            picture(browser, tutorial(Path(folder)), "tutorial-timeline", height=790)
             if given.campaign:
                 picture(browser, given.campaign.absolute(), "report-campaign", dark=True, top="#heatmap")
             browser.close()

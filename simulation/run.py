@@ -139,7 +139,7 @@ def run(
 ) -> RunResult:
     """Run the scenario. `plan` replaces what the seed would draw; `checkers` replaces all of ours.
 
-    Those of single active consumers always watch, `checkers` beside them.
+    Those of single active consumers and of Streams applications always watch, `checkers` beside them.
 
     An exception in what is simulated ends the run, and is raised; without `raises` it is the last violation,
     with its type (`RAISED`), and what came before it is told as of any run. Those of `trace` and `progress`

@@ -240,6 +240,14 @@ class ClassicGroups(GroupKind):
         else:
             self._stored[key.group_id] = value
 
+    def follow(self, key: GroupMetadataKey, value: GroupMetadataValue | None) -> None:
+        """Let a group be what another coordinator's record says, for a coordinator that only follows."""
+        self.replay(key, value)
+        if value is None:
+            self._groups.pop(key.group_id, None)
+        else:
+            self._groups[key.group_id] = ClassicGroup.loaded(key.group_id, value)
+
     def rebuild(self, now_ms: int) -> None:
         """Start over after a load: every member was heard just now, and nobody waits."""
         self._groups.clear()

@@ -200,6 +200,11 @@ class KIP848Consumer(LogQuestions):
         return ConsumerMemberState(self._session.driver.state)
 
     @property
+    def has_failed(self) -> bool:
+        """True if the member has stopped for good: polls raise the reason."""
+        return self._session is not None and self._session.has_failed
+
+    @property
     def instance_holders(self) -> tuple[MemberId, ...]:
         """The member ids under which this process may hold the consumer's instance id."""
         driver = None if self._session is None else self._session.driver

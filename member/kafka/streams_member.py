@@ -18,7 +18,7 @@ from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.base.actions import CallbackKind
 from fencepost.member.base.errors import CallbackFailed
 from fencepost.member.base.leave import CloseOption
-from fencepost.member.base.listener import AnyEvent, AnyState, Phase
+from fencepost.member.base.listener import AnyEvent, AnyState, MemberObserver, Phase
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.member.kafka.connections import stop
 from fencepost.member.kafka.consumer import KIP848Consumer
@@ -51,6 +51,8 @@ class _Watch:
 
     def __init__(self, on_connection: Callable[[], None]) -> None:
         self._on_connection = on_connection
+        self.observer: MemberObserver | None = None
+        """Is told of requests and responses, too."""
         self.connected = True
         self.state: AnyState = ConsumerMemberState.UNSUBSCRIBED
 
@@ -59,8 +61,12 @@ class _Watch:
 
     def on_request(self, request: Request) -> None:
         """A request says nothing of the connection; its answer does."""
+        if self.observer is not None:
+            self.observer.on_request(request)
 
     def on_response(self, request: Request, response: Response | Exception) -> None:
+        if self.observer is not None:
+            self.observer.on_response(request, response)
         self._heard(not isinstance(response, Exception))
 
     def _heard(self, connected: bool) -> None:
@@ -91,6 +97,10 @@ class KafkaConsumerGroupMember:
         self._before: KafkaConsumerGroupMember | None = None
         self._followed = False
         self._client_goes_on: Callable[[], bool] = lambda: False
+
+    def observe_requests(self, observer: MemberObserver) -> None:
+        """Let an observer know of this member's requests and responses."""
+        self._watch.observer = observer
 
     def follow(self, before: KafkaConsumerGroupMember | None, client_goes_on: Callable[[], bool]) -> None:
         """Be the same static member as another one was: it is waited for, and leaves its place to this one.

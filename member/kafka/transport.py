@@ -111,7 +111,11 @@ class KafkaTransport:
         return self._start(self._topic_names(tuple(topic_ids)))
 
     def partition_counts(self, topics: Iterable[str]) -> asyncio.Future[Mapping[str, int]]:
-        """How many partitions topics have, from fresh metadata; those that do not exist are missing."""
+        """How many partitions topics have, from fresh metadata; those that do not exist are missing.
+
+        The whole group waits for a leader that asks. So it does not ask on the connection of the fetches, on
+        which a broker would answer after the fetch that waits for records.
+        """
         return self._start(self._partition_counts(tuple(topics)))
 
     def log_offsets(
@@ -224,7 +228,7 @@ class KafkaTransport:
             allow_auto_topic_creation=False,
         )
         answer: MetadataResponse = await self._ask(
-            self._connections.any_node(), _METADATA, request, self._timeout_ms
+            self._connections.any_node(), _METADATA, request, self._timeout_ms, group=COORDINATION
         )
         return {topic.topic_id: topic.name for topic in answer.topics if topic.topic_id and topic.name}
 
@@ -233,7 +237,7 @@ class KafkaTransport:
             topics=tuple(TopicReference(name=topic) for topic in topics), allow_auto_topic_creation=False
         )
         answer: MetadataResponse = await self._ask(
-            self._connections.any_node(), _METADATA, request, self._timeout_ms
+            self._connections.any_node(), _METADATA, request, self._timeout_ms, group=COORDINATION
         )
         return {
             topic.name: len(topic.partitions) for topic in answer.topics if topic.name and topic.partitions

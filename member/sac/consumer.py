@@ -177,6 +177,7 @@ class SingleActiveConsumer:
         Returns once the node has heard all that was said, or has said nothing for 5 s.
         """
         self._handed_over = None
+        self._wake()  # on_lost may wait for what was handed over, and the machine for on_lost
         self._run(self._machine.close(self._clock.now_ms()))
         while not self._machine.is_over and not self._stopped:
             await self._wait()

@@ -3,6 +3,11 @@
 Membership is the same in both protocols, and so is the member's machine (`streams-member`). What differs is
 what a heartbeat says: tasks in place of partitions, the topology and the process on joining, and whether
 the application is to be shut down. Each topic is a subtopology of its own, so a task is a partition.
+
+Kafka's coordinator (4.3 and 4.4) sends tasks once: when a member joins, and when they change. A consumer
+group's member gets its partitions again when it sends a full heartbeat; a streams group's member does not. If
+the one response is lost, the member never learns its tasks, and no member processes them. So a member that
+may have missed tasks joins again with epoch 0: the response to a join always has the tasks.
 """
 
 from __future__ import annotations
@@ -13,6 +18,7 @@ from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
 )
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import JOIN_EPOCH, TopicId
 from fencepost.coordinator.protocol.machine import StateTable
 from fencepost.coordinator.protocol.streams import (
@@ -48,6 +54,11 @@ _NOT_READY = (
     StatusCode.ASSIGNMENT_DELAYED,
 )
 
+_JOIN_AGAIN = ConsumerGroupHeartbeatResponse(
+    error_code=ErrorCode.FENCED_MEMBER_EPOCH,
+    error_message="a response was lost that may have had this member's tasks, and they are sent only once",
+)
+
 
 class StreamsHeartbeats:
     """One member's translation: topics in the application's order, and what the group last said of itself.
@@ -63,7 +74,10 @@ class StreamsHeartbeats:
         "_owned",
         "_passive",
         "_process_id",
+        "_sent_epoch",
         "_topology",
+        "_was_lost",
+        "_was_refused",
         "asks_for_shutdown",
         "names",
         "statuses",
@@ -102,6 +116,12 @@ class StreamsHeartbeats:
         """The standby and warm-up tasks that the group gave last: nothing is done about them."""
         self._confirms = False
         """Those changed, and no request since has said that the member owns none."""
+        self._sent_epoch = JOIN_EPOCH
+        """That of the last request."""
+        self._was_lost = False
+        """A request since the last response got none: it may have had tasks."""
+        self._was_refused = False
+        """A request since the last response got an error; if the epoch moved, it may have had tasks."""
 
     @property
     def group_is_ready(self) -> bool:
@@ -121,6 +141,7 @@ class StreamsHeartbeats:
             self._owned = owned
         elif self._confirms:
             owned = self._owned
+        self._sent_epoch = request.member_epoch
         return StreamsGroupHeartbeatRequest(
             group_id=request.group_id,
             member_id=request.member_id,
@@ -139,18 +160,30 @@ class StreamsHeartbeats:
             client_id=request.client_id,
         )
 
+    def failed(self, error: BaseException) -> None:
+        """Note that the last request got an error or no response. The coordinator may have applied it."""
+        if isinstance(error, ProtocolError):
+            self._was_refused = True
+        else:
+            self._was_lost = True
+
     def response(self, response: StreamsGroupHeartbeatResponse) -> ConsumerGroupHeartbeatResponse:
         """What the member's machine is told; what it has no use for is kept here."""
-        if not response.error_code:
+        if response.error_code:
+            self._was_refused = True
+        else:
             self._endpoint_epoch = response.endpoint_information_epoch
             if response.status is not None:
                 self.statuses = response.status
             tasks = response.tasks
             if tasks is None:
                 self._confirms = False
+                if self._may_have_missed_tasks(response.member_epoch):
+                    return _JOIN_AGAIN
             elif (tasks.standby, tasks.warmup) != self._passive:
                 self._passive = tasks.standby, tasks.warmup
                 self._confirms = True
+            self._was_lost = self._was_refused = False
         return ConsumerGroupHeartbeatResponse(
             error_code=response.error_code,
             error_message=response.error_message,
@@ -159,6 +192,12 @@ class StreamsHeartbeats:
             heartbeat_interval_ms=response.heartbeat_interval_ms,
             assignment=None if response.tasks is None else response.tasks.active,
         )
+
+    def _may_have_missed_tasks(self, epoch: int) -> bool:
+        """True if tasks were in a response that was lost, as far as a response without tasks can tell."""
+        if self._sent_epoch <= JOIN_EPOCH:
+            return False
+        return self._was_lost or (self._was_refused and epoch != self._sent_epoch)
 
 
 def _changelogs(changelogs: Mapping[str, str] | None, topic: str) -> tuple[TopicInfo, ...]:

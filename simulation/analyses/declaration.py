@@ -129,4 +129,4 @@ class Analysis(Declared, frozen=True, kw_only=True):
 
     def over(self, views: Views) -> DataFrame:
         """The table over views that other analyses use as well: what is cached there is computed once."""
-        return views.query(self.name)
+        return views.table(self.name)

@@ -25,11 +25,26 @@ _CACHED: Final = frozenset(
 """Views that are small beside the trace and used more than once."""
 
 
+_BEGINS: Final[Mapping[str, str]] = {
+    "rebalance": "begin_us",
+    "handover": "from_us",
+    "move": "begin_us",
+    "recovery": "from_us",
+}
+"""The column that says when what a row of a view tells began, where tables may count from a time on."""
+
+_OF_WHOLE_RUNS: Final = frozenset({"initial_assignment", "two_owners"})
+"""Tables that count everything, always: what comes before an event, and what must never be."""
+
+
 class Views:
     """Queries over one trace. Each is a file of SQL beside this one; `{NAME}` in it stands for another view.
 
     `files` has the `run_id` of runs that only their `file` distinguishes; it has that as JSON. `cached`
     keeps those that several tables use; `release` lets go of them. Several threads may ask.
+
+    With `since_us` tables of rebalances, handovers, moves and recoveries count only those since that time of
+    a run. Views have all rows: what a row says depends on those before.
     """
 
     def __init__(
@@ -39,8 +54,10 @@ class Views:
         *,
         files: DataFrame | None = None,
         cached: bool = False,
+        since_us: int = 0,
     ) -> None:
         self._cached = cached
+        self._since_us = since_us
         self._making = threading.RLock()
         self._frames: dict[str, DataFrame] = {"trace": trace}
         self._with_summaries = summaries is not None
@@ -54,15 +71,25 @@ class Views:
         """A view by its name."""
         with self._making:
             if name not in self._frames:
-                frame = self.query(name)
+                frame = self._query(name, self.view)
                 self._frames[name] = frame.cache() if self._cached and name in _CACHED else frame
             return self._frames[name]
 
-    def query(self, name: str) -> DataFrame:
-        """What the query of this name answers."""
+    def counted(self, name: str) -> DataFrame:
+        """The rows of a view that tables count: all, or those since a time."""
+        frame = self.view(name)
+        if self._since_us and name in _BEGINS:
+            return frame.where(f"{_BEGINS[name]} >= {self._since_us}")
+        return frame
+
+    def table(self, name: str) -> DataFrame:
+        """The table of this name, over what is counted."""
+        return self._query(name, self.view if name in _OF_WHOLE_RUNS else self.counted)
+
+    def _query(self, name: str, view: Callable[[str], DataFrame]) -> DataFrame:
         text = _text(self._variant(name))
         names = {field for _, field, _, _ in string.Formatter().parse(text) if field}
-        with _named({each: self.view(each) for each in names - _TEXTS.keys()}) as named:
+        with _named({each: view(each) for each in names - _TEXTS.keys()}) as named:
             arguments = {"curve": CURVE} if ":curve" in text else None
             texts = {each: _TEXTS[each]() for each in names & _TEXTS.keys()}
             return self._frames["trace"].sparkSession.sql(text.format(**named, **texts), arguments)

@@ -11,8 +11,9 @@ from collections.abc import Container
 from fencepost.simulation.checkers.base import Checker
 from fencepost.simulation.checkers.catalogue import NOT_ON_REAL
 from fencepost.simulation.checkers.claims import OneClaimant
-from fencepost.simulation.checkers.classic import ClassicGroupsChecker
+from fencepost.simulation.checkers.classic import ClassicGroupsChecker, ObservedClassicGroups
 from fencepost.simulation.checkers.classic_members import ClassicMembers
+from fencepost.simulation.checkers.classic_rounds import ClassicRounds
 from fencepost.simulation.checkers.coordination import Coordination, ObservedCoordination
 from fencepost.simulation.checkers.leaving import Leaving
 from fencepost.simulation.checkers.liveness import Liveness
@@ -32,18 +33,19 @@ def all_checkers(
     Checkers of classic members, and of transactions, are for worlds that have some: `protocols` are all that
     members speak.
     """
-    some: list[Checker] = [ClassicMembers()] if "classic" in protocols else []
+    some: list[Checker] = [ClassicMembers(), ClassicRounds()] if "classic" in protocols else []
     if transactions:
         some.append(Transactions())
     return [Coordination(), ClassicGroupsChecker(), *_of_members(), *some]
 
 
-def real_checkers() -> list[Checker]:
+def real_checkers(protocols: Container[str] = ("consumer",)) -> list[Checker]:
     """The same for a run on a real broker, whose journal is observed.
 
     Invariants of `NOT_ON_REAL` are not reported: the catalogue says why.
     """
-    checkers = [ObservedCoordination(), *_of_members()]
+    classic: list[Checker] = [ObservedClassicGroups(), ClassicMembers()] if "classic" in protocols else []
+    checkers = [ObservedCoordination(), *_of_members(), *classic]
     for checker in checkers:
         checker.left_out = NOT_ON_REAL
     return checkers

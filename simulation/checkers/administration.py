@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.coordinator.protocol.classic import (
@@ -19,8 +19,9 @@ from fencepost.coordinator.protocol.consumer import (
     MemberType,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.offsets import OffsetDeleteRequest
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetDeleteRequest
 from fencepost.coordinator.protocol.outcome import Outcome
+from fencepost.coordinator.protocol.records import OffsetCommitKey, PendingOffsetCommitKey, Record
 from fencepost.simulation.checkers.base import Finding, shown_names
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 _NONE: Final = ErrorCode.NONE
 _STABLE: Final = "STABLE"
+_OF_OFFSETS: Final = frozenset({OffsetCommitKey, PendingOffsetCommitKey})
 
 
 class AdministrationChecks:
@@ -39,6 +41,8 @@ class AdministrationChecks:
 
     def __init__(self, default_assignor: str) -> None:
         self._default_assignor = default_assignor
+        self._committed: set[str] = set()
+        """Groups that offsets were committed for, whether any of them is left or not."""
         self._told: Mapping[type, Callable[[GroupCoordinator, Any, Any], Iterator[Finding]]] = {
             ListGroupsRequest: self._listed,
             ConsumerGroupDescribeRequest: self._described,
@@ -54,11 +58,17 @@ class AdministrationChecks:
         self, live: GroupCoordinator, before: GroupCoordinator, event: StepEvent, outcome: Outcome
     ) -> Iterator[Finding]:
         """Findings of one step, which people may have asked for."""
+        if isinstance(event, OffsetCommitRequest):
+            self._committed.add(event.group_id)
         told, changed = self._told.get(type(event)), self._changed.get(type(event))
         if told is not None:
             yield from told(live, event, outcome.reply)
         elif changed is not None and not _was_not_written(outcome.reply):
             yield from changed(live, before, event, outcome.reply)
+
+    def adopt(self, records: Iterable[Record]) -> None:
+        """Take in what was in the journal before anybody looked."""
+        self._committed.update(each.key.group_id for each in records if type(each.key) in _OF_OFFSETS)
 
     # -- what they are told ---------------------------------------------------------------------------------
 
@@ -70,8 +80,9 @@ class AdministrationChecks:
             rows[group_id] = str(classic.state), "classic", classic.protocol_type or ""
         for group_id, streams in live.streams.groups.items():
             rows[group_id] = str(streams.state), "streams", "streams"
-        for group_id in live.offsets.group_ids:
-            rows.setdefault(group_id, ("Empty", "classic", ""))
+        for group_id in self._committed:
+            if group_id in live.offsets:
+                rows.setdefault(group_id, ("Empty", "classic", ""))
         states = {each.strip().lower().replace("_", "") for each in request.states_filter}
         types = {each.lower() for each in request.types_filter}
         expected = {

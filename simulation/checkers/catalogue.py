@@ -117,7 +117,7 @@ _ALL: Final = (
     ),
     Invariant(
         "timers-armed",
-        "Each member has a session timer, each UNREVOKED one a rebalance timer of its epoch.",
+        "Members have session timers, UNREVOKED ones a rebalance timer of their epoch, rounds theirs.",
         "KIP-848, Member Session Management",
     ),
     Invariant(
@@ -417,7 +417,7 @@ _ALL: Final = (
     ),
     Invariant(
         "classic-answers",
-        "Heartbeats and SyncGroup are refused by member, instance and generation, or accepted.",
+        "Each request of a classic member is refused with the one right error, or accepted.",
         "KIP-345; Kafka's group membership protocol",
     ),
     Invariant(
@@ -429,6 +429,31 @@ _ALL: Final = (
         "classic-joins",
         "A member joins with exactly what it owns: with nothing if its assignor is eager.",
         "KIP-429",
+    ),
+    Invariant(
+        "classic-rounds",
+        "A round ends once all have joined, or its time is over: neither before nor later.",
+        "Kafka's group membership protocol; KIP-134",
+    ),
+    Invariant(
+        "classic-joined",
+        "All who joined get one generation, leader and protocol: one that all offer and most like best.",
+        "Kafka's group membership protocol; KIP-814",
+    ),
+    Invariant(
+        "classic-synced",
+        "Each member of a generation gets what its leader sent for it, once that is on record.",
+        "Kafka's group membership protocol",
+    ),
+    Invariant(
+        "classic-members",
+        "A member goes when it leaves, or its session or its time to join or sync is over; no other does.",
+        "KIP-62, KIP-345, KIP-394",
+    ),
+    Invariant(
+        "classic-migrates",
+        "A group changes its protocol with the first member of the newer one, and back with the last.",
+        "KIP-848, Migration",
     ),
     # Single active consumers.
     Invariant(

@@ -32,7 +32,7 @@ from fencepost.coordinator.protocol.ids import (
 )
 from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse
 from fencepost.simulation.checkers.base import NOTHING, Checker, Finding, as_set, joined, without
-from fencepost.simulation.kernel.observers import StepEvent
+from fencepost.simulation.kernel.observers import RecordsObserved, StepEvent
 
 _ASSIGNED = r.ConsumerGroupCurrentMemberAssignmentValue
 
@@ -153,7 +153,7 @@ class OneClaimant(Checker):
         if type(event) is ConsumerGroupHeartbeatRequest and event.member_epoch == JOIN_EPOCH:
             self._joined(event.member_id)
         if group is not None and type(event) is not HeartbeatRequest:
-            self._in_generation(group, outcome)
+            self._in_generation(group, outcome, event)
 
     def _joined(self, member_id: MemberId) -> None:
         """A join that comes late takes from its member what the coordinator lets go."""
@@ -179,12 +179,17 @@ class OneClaimant(Checker):
         live = self.world.active
         return None if live is None else live.classic.groups.get(self.world.group_id)
 
-    def _in_generation(self, group: ClassicGroup, outcome: Outcome) -> None:
+    def _in_generation(self, group: ClassicGroup, outcome: Outcome, event: StepEvent | None = None) -> None:
         """Of a classic group those are members who joined for its generation.
 
         A static one that did not is kept by name only: what it still has the leader does not know of.
         """
         claims = self._claims()
+        for record in outcome.records if isinstance(event, RecordsObserved) else ():
+            if isinstance(record.value, r.GroupMetadataValue):
+                for member in record.value.members:  # what a real coordinator answered is in no record
+                    self._generations[member.member_id] = record.value.generation
+                    claims.stored(member.member_id, record.value.generation)
         waited = (effect.response for effect in outcome.effects if isinstance(effect, ParkedResponse))
         for response in (outcome.reply, *waited):
             if isinstance(response, JoinGroupResponse) and response.generation >= 0:

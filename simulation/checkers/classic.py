@@ -25,7 +25,7 @@ from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCo
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.simulation.checkers.base import Checker, Finding
 from fencepost.simulation.checkers.commits import missing
-from fencepost.simulation.kernel.observers import StepEvent
+from fencepost.simulation.kernel.observers import RecordsObserved, StepEvent
 
 if TYPE_CHECKING:
     from fencepost.coordinator.classic.group import ClassicGroup
@@ -288,6 +288,19 @@ class ClassicGroupsChecker(Checker):
                     "classic-record",
                     f"{group_id}, {group.state} in generation {group.generation}, differs from its record",
                 )
+
+
+class ObservedClassicGroups(Checker):
+    """Watches the classic group of a real coordinator through the records that it wrote."""
+
+    def __init__(self) -> None:
+        self._written = WrittenGenerations()
+
+    def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
+        """Checks one outcome."""
+        if isinstance(event, RecordsObserved) and event.cause != "load":
+            self.report_all(self._written.check(outcome.records, {}))
+            self.report_all(_assignments(outcome.records))
 
 
 def _is_on_record(group: ClassicGroup, stored: r.GroupMetadataValue | None) -> bool:

@@ -52,6 +52,7 @@ from fencepost.simulation.kernel.observers import RecordsObserved, StepEvent
 
 if TYPE_CHECKING:
     from fencepost.coordinator.consumer.member import ConsumerGroupMember
+    from fencepost.coordinator.protocol.topics import TopicsImage
     from fencepost.simulation.kernel.observers import Report, WorldView
 
 
@@ -136,6 +137,8 @@ class Coordination(Checker):
         """Brokers that have done nothing since they began to stand still."""
         self._failing = False
         """Whether appends fail: timers that run out change nothing then."""
+        self._image: TopicsImage | None = None
+        """What the coordinator knows of topics, as checkers of expressions have seen it."""
 
     def _make(self) -> GroupCoordinator:
         return GroupCoordinator(self.world.config)
@@ -162,6 +165,10 @@ class Coordination(Checker):
     ) -> None:
         if not self.has_the_time:
             return
+        if live.image.version and live.image is not self._image:
+            self._image = live.image
+            for each in self._checks.values():
+                each.expressions.sees(live.image)
         group_id = getattr(event, "group_id", "")
         group, checks = live.groups.get(group_id), self._checks.get(group_id)
         if group is not None and checks is not None and (group.counts.regexes or checks.expressions.used):
@@ -307,6 +314,7 @@ class Coordination(Checker):
         self._loads += 1
         for checks in self._checks.values():
             checks.loaded(now_us // 1000)
+        self._image = None
         self._verified.clear()
 
     def adopt(self, live: GroupCoordinator, now_us: int) -> None:
@@ -314,6 +322,7 @@ class Coordination(Checker):
         records = tuple(self.world.journal)
         for record in records:
             self._shadow.apply(record)
+        self._administration.adopt(records)
         event, outcome = RecordsObserved(group_id="", cause="load"), Outcome(records=records)
         for group_id in {record.key.group_id: None for record in records}:
             mine = tuple(record for record in records if record.key.group_id == group_id)

@@ -43,6 +43,13 @@ class Expressions:
         self._waits = False
         self._image = None
 
+    def sees(self, image: TopicsImage) -> None:
+        """Note the topics that the coordinator knows; in the first image after it has loaded all are new."""
+        if image is not self._image:
+            if self._image is None or any(topic_id not in self._image.by_id for topic_id in image.by_id):
+                self._created = image.version
+            self._image = image
+
     def check(
         self,
         event: StepEvent,
@@ -54,10 +61,7 @@ class Expressions:
         now_ms: int,
     ) -> Iterator[Finding]:
         """Findings of one event, whose records are applied."""
-        if image is not self._image:
-            if self._image is None or any(topic_id not in self._image.by_id for topic_id in image.by_id):
-                self._created = image.version
-            self._image = image
+        self.sees(image)
         before, self._looked = self._looked, _last_look(group)
         if isinstance(event, RegularExpressionsResolved):
             self._waits = False

@@ -29,7 +29,7 @@ def _yes(note: str) -> RealJudgement:
 
 _REQUEST: Final = _no("Requests to the broker are in no record.")
 _NO_STREAMS: Final = _no("A Kafka broker has no streams with single active consumers.")
-_NO_CLASSIC: Final = _no("The members of a real run speak the protocol of KIP-848.")
+_NO_CLASSIC: Final = _no("Requests to the broker are in no record.")
 _NO_POLLS: Final = _no("When applications poll is in no record.")
 _NO_TRANSACTIONS: Final = _no("The members of a real run have no transactional producers.")
 _CLIENTS_ONLY: Final = _no("A streams group on real brokers is watched through its clients.")
@@ -80,6 +80,9 @@ _BY_NAME: Final[Mapping[str, RealJudgement]] = {
     "streams-bookkeeping": _CLIENTS_ONLY,
     "streams-commits": _CLIENTS_ONLY,
     "streams-endpoints": _CLIENTS_ONLY,
+    "classic-generations": _yes("Of what is on record."),
+    "classic-assignment": _yes("Of what a leader's group has on record."),
+    "classic-joins": _OWN_MEMBERS,
     "journal-replay": _yes("Each record can follow those before it."),
     "transitions": _yes("Of groups after each outcome, and of members that are fencepost's own."),
     "one-in-flight": _OWN_MEMBERS,
@@ -114,7 +117,9 @@ _BY_FAMILY: Final[Mapping[str, RealJudgement]] = {
 
 def judgement_of(name: str) -> RealJudgement:
     """Of the invariant of that name; in full where nothing else is said."""
+    if name in _BY_NAME:
+        return _BY_NAME[name]
     for family, judgement in _BY_FAMILY.items():
         if name.startswith(family):
             return judgement
-    return _BY_NAME.get(name, _IN_FULL)
+    return _IN_FULL

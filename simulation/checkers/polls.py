@@ -262,6 +262,7 @@ class PolledProcess:
         "in_poll",
         "owned",
         "raised_us",
+        "thawed_us",
         "timer",
         "window",
     )
@@ -273,6 +274,8 @@ class PolledProcess:
         self.calls_back = False
         self.raised_us = NEVER
         """When a callback raised of which the application has not heard."""
+        self.thawed_us = 0
+        """When it went on after it had stood still."""
         self.in_poll = False
         self.begun_us = 0
         """When the last poll began."""
@@ -333,6 +336,7 @@ class PollConsequences(Checker):
         process.in_poll = False
         if phase == "failed":
             process.raised_us = NEVER
+            process.disturbed_us = now_us  # it raised what went wrong before; the next one goes on
         elif begun_us > process.raised_us:
             self._keeps_quiet(host)
         if process.timer.state in _RECONCILING:
@@ -368,10 +372,13 @@ class PollConsequences(Checker):
         application = self._records.application(host)
         since_us = application.finished_us
         waits = not process.in_poll and not application.in_hand and process.timer.out_since_us is not None
-        if waits and since_us >= (process.timer.out_since_us or 0) and now_us - since_us > _COMMIT_LIMIT_US:
+        if not waits or since_us < (process.timer.out_since_us or 0):
+            return
+        waited_us = now_us - max(since_us, process.thawed_us)
+        if waited_us > _COMMIT_LIMIT_US:
             self.report(
                 "commits-end",
-                f"{host} has processed its records {(now_us - since_us) // 1_000} ms ago, and its application"
+                f"{host} has processed its records {waited_us // 1_000} ms ago, and its application"
                 " still waits for a commit",
             )
 
@@ -394,6 +401,7 @@ class PollConsequences(Checker):
             self._processes[host].disturbed(now_us)
             if what in ("freeze", "thaw"):
                 self._processes[host].timer.froze()
+                self._processes[host].thawed_us = now_us
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
         """States decide what may be expected."""
@@ -433,6 +441,11 @@ class PollConsequences(Checker):
         process.disturbed_us, process.window = now_us, None
         if process.commits is not None:
             process.commits.searches(now_us)
+
+    def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
+        """The member waits for a response until the request times out: for names of topics, for example."""
+        process = self._processes[host]
+        process.disturbed_us = now_us + self.world.scenario.network.request_timeout.us
 
     def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
         """Nothing is to be committed, or to be read, of a topic that is gone."""

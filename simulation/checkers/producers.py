@@ -50,9 +50,9 @@ class KnownProducers:
         return self._ids.get(producer_id)
 
     def is_open(self, producer_id: int) -> bool:
-        """Whether the producer has an open transaction."""
+        """Return whether the producer's transaction is open, or its end is on the way to the group."""
         value = self.known.get(self._ids.get(producer_id, ""))
-        return value is not None and value.status == _ONGOING
+        return value is not None and (value.status == _ONGOING or value.status in _DECIDED)
 
     def told(self, producer_id: int, *, commit: bool) -> Iterator[Finding]:
         """The group was told that the producer's transaction ended."""

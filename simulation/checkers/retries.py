@@ -7,10 +7,11 @@ One that asked a broker which is not the coordinator asks who is, before anythin
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
 from typing import Final
 
+from fencepost.coordinator.protocol.classic import JoinGroupRequest, SyncGroupRequest
 from fencepost.coordinator.protocol.consumer import LeaveGroupRequest
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.offsets import (
@@ -20,11 +21,12 @@ from fencepost.coordinator.protocol.offsets import (
     OffsetFetchResponse,
 )
 from fencepost.coordinator.protocol.outcome import Outcome, Request, Response
+from fencepost.member.classic.states import ClassicMemberState
 from fencepost.simulation.checkers.base import Checker
 from fencepost.simulation.kernel.observers import StepEvent
 
 _IN_A_ROW: Final = 6
-_AT_LEAST_US: Final = 400_000
+_AT_LEAST_US: Final = 250_000
 """How long so many attempts take that fail: waits of 100 to 800 ms, spread by a fifth, come between them.
 
 The first retry may go out at once, to another coordinator. So may the first one after a search that found it.
@@ -60,9 +62,8 @@ class Retries(Checker):
 
     def __init__(self) -> None:
         self._attempts: defaultdict[str, FailedAttempts] = defaultdict(FailedAttempts)
-
-        self._searching: set[str] = set()
-        """Hosts that have looked for the coordinator, and sent nothing since."""
+        self._asked: defaultdict[str, list[Request]] = defaultdict(list)
+        """By host, requests that were sent since it looked for the coordinator, and have no response."""
         self._misled: set[str] = set()
         """Hosts that have asked a broker which is not the coordinator, and not looked for it since."""
 
@@ -70,7 +71,7 @@ class Retries(Checker):
         """A new process has failed at nothing."""
         if what in ("start", "crash"):
             self._attempts.pop(host, None)
-            self._searching.discard(host)
+            self._asked.pop(host, None)
             self._misled.discard(host)
 
     def takes_request(self, host: str, request: Request, now_us: int) -> None:
@@ -79,7 +80,7 @@ class Retries(Checker):
             return
         if type(request) is LeaveGroupRequest:
             return  # the last word of a member that does not wait for a coordinator
-        self._searching.discard(host)
+        self._asked[host].append(request)
         if host in self._misled:
             self._misled.remove(host)
             self.report(
@@ -87,18 +88,31 @@ class Retries(Checker):
                 f"{host} sends {type(request).__name__} to a broker that said it is not the coordinator",
             )
 
-    def _refused(self, host: str, codes: Iterable[ErrorCode]) -> None:
-        """What a broker said; one that was asked before the search may have said it."""
-        if host not in self._searching and not _NOT_HERE.isdisjoint(codes):
-            self._misled.add(host)
+    def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
+        """A member that moves on does not wait for the response to its round any more.
+
+        A classic one that leaves takes no notice of its heartbeat, either.
+        """
+        asked = self._asked.get(host)
+        if asked and target is ClassicMemberState.PREPARE_LEAVING:
+            asked.clear()
+        elif asked:
+            asked[:] = [each for each in asked if not isinstance(each, JoinGroupRequest | SyncGroupRequest)]
+
+    def _answered(self, host: str, request: Request, codes: Iterable[ErrorCode]) -> None:
+        """Note a broker's response; to a request that is older than the last search it means nothing."""
+        asked = self._asked[host]
+        if request in asked:
+            asked.remove(request)
+            if not _NOT_HERE.isdisjoint(codes):
+                self._misled.add(host)
 
     def takes_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
         """A heartbeat, or a request of a round, was answered, or failed."""
         code = getattr(response, "error_code", ErrorCode.NONE)
-        if code:
-            self._refused(host, (code,))
+        self._answered(host, request, (code,))
         self._ended(
             host, type(request).__name__, now_us, fails=isinstance(response, Exception) or code.retriable
         )
@@ -110,16 +124,16 @@ class Retries(Checker):
         if request.producer_id >= 0:
             return
         fails = True
+        codes: Collection[ErrorCode] = ()
         if isinstance(response, OffsetCommitResponse):
             codes = response.errors.values()
             fails = any(codes) and all(code.retriable for code in codes)
-            if fails:
-                self._refused(host, codes)
+        self._answered(host, request, codes if fails else ())
         self._ended(host, type(request).__name__, now_us, fails=fails)
 
     def on_member_search(self, host: str, now_us: int) -> None:
         """A search that finds a coordinator which answers is no failure, and is forgotten then."""
-        self._searching.add(host)
+        self._asked.pop(host, None)
         self._misled.discard(host)
         self._ended(host, _SEARCH, now_us, fails=True)
 

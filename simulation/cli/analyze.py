@@ -19,7 +19,7 @@ from fencepost.simulation.cli.live import WINDOW_S, follow_topic
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.interrupts import STOPPING, told_at_once
-from fencepost.simulation.pipeline.analyze import Tables
+from fencepost.simulation.pipeline.analyze import Tables, kind_of
 from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.pipeline.session import LOCAL
 from fencepost.simulation.report.model import label, shown
@@ -43,11 +43,13 @@ class Analyzed(msgspec.Struct, frozen=True):
 
     tables: Tables
     report: str | None = None
+    source: str | None = None
+    """What was analysed: a plan, a campaign, a folder of traces or a trace."""
 
 
 def analyze(
     traces: Annotated[
-        Path | None, Parameter(help="A campaign's directory, a directory of traces, or one trace.")
+        Path | None, Parameter(help="The folder of a plan or a campaign, a folder of traces, or one trace.")
     ] = None,
     /,
     *,
@@ -125,11 +127,12 @@ def analyze(
     with told_at_once(STOPPING):
         tables = run_analyses(traces, master=master, report=report, progress=progress_for(json=json))
     if json:
-        print_json(Analyzed(tables, None if report is None else str(report)))
+        print_json(Analyzed(tables, None if report is None else str(report), kind_of(traces)))
     else:
         from fencepost.simulation.cli.terminal import Terminal
 
         terminal = Terminal()
+        terminal.say(f"{traces}: {kind_of(traces)}\n")
         print_tables(terminal, tables)
         if report is not None:
             terminal.say(f"Report: {report}")

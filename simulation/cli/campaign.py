@@ -10,7 +10,7 @@ from cyclopts import Parameter
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli.analyze import print_tables
-from fencepost.simulation.cli.arguments import Json, writable_results
+from fencepost.simulation.cli.arguments import Json, key_values, writable_results
 from fencepost.simulation.cli.completion import scenario_names
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
@@ -46,6 +46,13 @@ def campaign(
     seeds: Annotated[
         str | None, Parameter(help=f"How many, from 0 on, or which: 10..29, or 1,5,9. Default: {SEEDS}.")
     ] = None,
+    settings: Annotated[
+        list[str] | None,
+        Parameter(
+            name="--set",
+            help="Another value for a key in all runs, as for simulate: group.static=true. Repeatable.",
+        ),
+    ] = None,
     grid: Annotated[
         list[str] | None,
         Parameter(
@@ -79,7 +86,7 @@ def campaign(
     code 1.
     """
     configure_logs()
-    spec = _spec(scenarios, grid or [])
+    spec = _spec(scenarios, grid or [], settings or [])
     if seeds is not None:
         spec = msgspec.structs.replace(spec, seeds=parse_seeds(seeds, "--seeds"))
     if traces is not None:
@@ -104,13 +111,19 @@ def campaign(
     return 1 if result.violations or result.failed else 0
 
 
-def _spec(scenarios: tuple[str, ...], grid: list[str]) -> CampaignSpec:
+def _spec(scenarios: tuple[str, ...], grid: list[str], settings: list[str]) -> CampaignSpec:
     files = [each for each in scenarios if is_campaign_file(each)]
     if not files:
         names = scenarios or library_names()
-        return CampaignSpec(cells=cells_of(names, parse_grid(grid)), seeds=tuple(range(SEEDS)))
-    if len(scenarios) > 1 or grid:
-        raise FencepostError(f"{files[0]}: is a whole campaign: expected no other scenarios, and no --grid")
+        fixed, varied = key_values(settings, "--set"), parse_grid(grid)
+        for key in fixed.keys() & varied.keys():
+            raise FencepostError(f"--set {key}={fixed[key]}: is in --grid as well")
+        cells = cells_of(names, varied, fixed=fixed, places=dict.fromkeys(fixed, "--set"))
+        return CampaignSpec(cells=cells, seeds=tuple(range(SEEDS)))
+    if len(scenarios) > 1 or grid or settings:
+        raise FencepostError(
+            f"{files[0]}: is a whole campaign: expected no other scenarios, no --grid and no --set"
+        )
     return read_campaign(files[0])
 
 

@@ -212,7 +212,7 @@ def _facts(result: ChaosResult, scenario: Scenario | StreamsScenario) -> list[tu
         ("partitions", f"{result.partitions:,}"),
         ("heartbeats", f"{result.heartbeats:,}"),
         ("rebalances", f"{result.rebalances:,}"),
-        ("converged", Text("yes", "green") if result.converged else Text("no", "red")),
+        ("settled", Text("yes", "green") if result.converged else Text("no", "red")),
         ("records", f"{result.records_sent:,} acknowledged, {result.records_duplicated:,} processed again"),
         ("records lost", _count(result.records_lost)),
         ("violations", _count(len(result.violations))),

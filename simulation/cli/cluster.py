@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
+import time
+from collections.abc import Callable
 from typing import Annotated, Literal, NamedTuple
 
 import msgspec
@@ -18,6 +21,7 @@ from fencepost.simulation.lab.clusters.cluster import RealCluster, tidy_up
 from fencepost.simulation.lab.clusters.runner import Condition
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, KafkaVersion, Profile
 from fencepost.simulation.lab.clusters.state import UP, ClusterState, RunnerName, StateFolder, find
+from fencepost.simulation.pipeline.progress import progress_for
 
 
 class NodeReport(msgspec.Struct, frozen=True):
@@ -62,12 +66,19 @@ def cluster(
             help="The first node's; the others' follow it. Without, free ones are found.",
         ),
     ] = None,
+    name: Annotated[
+        str, Parameter(help="Several may be up at a time, by their names: letters, digits and hyphens.")
+    ] = UP,
     json: Json = False,
 ) -> int:
-    """A real Kafka on this machine, reachable over loopback only. There is at most one.
+    """A real Kafka on this machine, reachable over loopback only. There is at most one of a name.
 
     `up` returns when every node serves, at once if it is up already. `down` kills it and deletes its data.
     """
+    if not _NAME.fullmatch(name):
+        raise FencepostError(
+            f"--name {name}: expected up to 40 letters, digits and hyphens that do not begin with run-"
+        )
     if action != "up":
         options = {
             "--nodes": (nodes, 1),
@@ -78,16 +89,22 @@ def cluster(
         }
         only_with("up", options)
     if action == "up":
-        report = asyncio.run(_up(_Wanted(nodes, runner, profile, kafka, port)))
+        progress = progress_for(json=json, lines=True)
+        report = asyncio.run(_up(name, _Wanted(nodes, runner, profile, kafka, port), progress.say))
     elif action == "down":
-        report = _down()
+        report = _down(name)
     else:
-        report = asyncio.run(_status())
+        report = asyncio.run(_status(name))
     if json:
         print_json(report)
     else:
-        _print(report, action)
+        _print(report, action, name)
     return 0
+
+
+_NAME = re.compile(r"(?!run-)[A-Za-z0-9][A-Za-z0-9-]{0,39}")
+"""Folders of clusters that tests start have names of their own, which begin with run-."""
+_LIFE_SECONDS = 10.0
 
 
 class _Wanted(NamedTuple):
@@ -100,23 +117,34 @@ class _Wanted(NamedTuple):
     port: int | None
 
 
-async def _up(wanted: _Wanted) -> ClusterReport:
+async def _up(name: str, wanted: _Wanted, say: Callable[[str], None]) -> ClusterReport:
     """Start the cluster, or find that it is up. SIGTERM stops it half-way as Ctrl-C does."""
-    if (folder := _found()) is not None:
+    if (folder := _found(name)) is not None:
         return await _stays(folder, wanted)
     task = asyncio.current_task()
     assert task is not None
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
-    started = RealCluster(**wanted._asdict(), name=UP)
+    started = RealCluster(**wanted._asdict(), name=name, say=say)
+    living = asyncio.create_task(_sign_of_life(say))
     try:
         await started.start()
     except FileExistsError as error:
         raise FencepostError("another `fencepost cluster up` is starting one") from error
     except asyncio.CancelledError as error:
         raise KeyboardInterrupt from error
+    finally:
+        living.cancel()
     report = await _report(started)
     started.leave_up()
     return report
+
+
+async def _sign_of_life(say: Callable[[str], None]) -> None:
+    """Tell now and then that it goes on."""
+    began = time.monotonic()
+    while True:
+        await asyncio.sleep(_LIFE_SECONDS)
+        say(f"still starting, {time.monotonic() - began:.0f} s so far")
 
 
 async def _stays(folder: StateFolder, wanted: _Wanted) -> ClusterReport:
@@ -139,13 +167,13 @@ async def _stays(folder: StateFolder, wanted: _Wanted) -> ClusterReport:
     return report
 
 
-def _found() -> StateFolder | None:
+def _found(name: str) -> StateFolder | None:
     tidy_up()
-    return find(UP)
+    return find(name)
 
 
-def _down() -> ClusterReport:
-    folder = _found()
+def _down(name: str) -> ClusterReport:
+    folder = _found(name)
     if folder is None:
         return ClusterReport()
     state = folder.state
@@ -153,8 +181,8 @@ def _down() -> ClusterReport:
     return _of(state, dict.fromkeys((node.node_id for node in state.nodes), Condition.STOPPED))
 
 
-async def _status() -> ClusterReport:
-    folder = _found()
+async def _status(name: str) -> ClusterReport:
+    folder = _found(name)
     return ClusterReport() if folder is None else await _report(RealCluster.attached(folder))
 
 
@@ -182,12 +210,12 @@ def _named(state: ClusterState) -> str:
     return f"Kafka {state.kafka}, {count} node{'s' if count > 1 else ''}, {state.runner}, {state.profile}"
 
 
-def _print(report: ClusterReport, action: str) -> None:
+def _print(report: ClusterReport, action: str, name: str) -> None:
     from fencepost.simulation.cli.terminal import Terminal
 
     out = Terminal()
     if report.bootstrap is None:
-        out.say("no cluster is up")
+        out.say("no cluster is up" if name == UP else f"no cluster {name} is up")
     elif action == "down":
         out.say("the cluster is down, its data is deleted")
     else:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Final
 
 from cyclopts import Parameter
 
+from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.cli.arguments import Count, Json, Seed, new_folder, writable_results
 from fencepost.simulation.cli.brokers import Kafka, Nodes, Profile, check_own, played_us, quiet_logs, reached
 from fencepost.simulation.cli.completion import scenario_names
@@ -18,14 +20,21 @@ from fencepost.simulation.pipeline.progress import Progress, progress_for
 from fencepost.simulation.pipeline.session import LOCAL, check_can_start
 from fencepost.simulation.report.model import NONE
 from fencepost.simulation.report.model import duration as told
-from fencepost.simulation.scenarios.load import DEFAULT, load
+from fencepost.simulation.scenarios.load import DEFAULT, load_any
 
 if TYPE_CHECKING:
     from contextlib import AbstractAsyncContextManager
 
+    from rich.text import Text
+
     from fencepost.simulation.lab.clusters.cluster import RealCluster
     from fencepost.simulation.lab.fidelity.compare import Distribution, FidelityComparison, Played
+    from fencepost.simulation.lab.fidelity.verdicts import Judged
     from fencepost.simulation.scenarios.scenario import Scenario
+    from fencepost.simulation.scenarios.streams import StreamsScenario
+
+FAR_APART: Final = 4
+"""The exit code if a figure differs, and nothing worse was found."""
 
 
 def compare(
@@ -55,6 +64,12 @@ def compare(
         bool,
         Parameter(show_default=False, help="Simulate with the latencies that were measured on the brokers."),
     ] = False,
+    tolerance: Annotated[
+        float, Parameter(help="How far a simulated median may be from the real one: 0.1 is 10 %.")
+    ] = 0.1,
+    tail_tolerance: Annotated[
+        float, Parameter(help="The same for what nine of ten values stay below.")
+    ] = 0.2,
     settings: Annotated[
         list[str] | None,
         Parameter(name="--set", help="Another value for a key: group.static=true. Repeatable."),
@@ -67,15 +82,20 @@ def compare(
     """Play a scenario on real brokers, simulate the same plans, and set both distributions side by side.
 
     The simulated coordinator has the brokers' configuration. Exit code 1: an invariant was violated, or an
-    acknowledged record was lost.
+    acknowledged record was lost. Exit code 4: neither, but a figure differs by more than its tolerance.
     """
     from fencepost.simulation.lab.chaos.playable import playable
     from fencepost.simulation.lab.fidelity.compare import compare as simulate_too
+    from fencepost.simulation.lab.fidelity.verdicts import Tolerances
 
+    for option, given in (("--tolerance", tolerance), ("--tail-tolerance", tail_tolerance)):
+        if not 0 < given < math.inf:
+            raise FencepostError(f"{option} {given:g}: expected a number above 0, such as 0.1 for 10 %")
     own = {"--nodes": (nodes, 1), "--profile": (profile, "fast"), "--kafka": (kafka, KAFKA_VERSION)}
     check_own(cluster, own, settings or [])
-    loaded = load(scenario, overrides=settings or [], members=members, partitions=partitions, option="--set")
-    playable(loaded)
+    loaded = playable(
+        load_any(scenario, overrides=settings or [], members=members, partitions=partitions, option="--set")
+    )
     length_us = played_us(duration)
     check_can_start(master)  # before minutes are played whose analysis then fails
     writable_results(out, report, make=new_folder)
@@ -85,16 +105,25 @@ def compare(
     played = asyncio.run(
         _play(loaded, range(seed, seed + seeds), where, length_us, out=out, progress=progress)
     )
-    result = simulate_too(played, fitted=fit, report=report, master=master, progress=progress)
+    result = simulate_too(
+        played,
+        fitted=fit,
+        tolerances=Tolerances(tolerance, tail_tolerance),
+        report=report,
+        master=master,
+        progress=progress,
+    )
     if json:
         print_json(result)
     else:
         _print(result, report)
-    return 1 if result.real.violations or result.simulated.violations or result.records_lost else 0
+    if result.real.violations or result.simulated.violations or result.records_lost:
+        return 1
+    return FAR_APART if result.differs else 0
 
 
 async def _play(
-    scenario: Scenario,
+    scenario: Scenario | StreamsScenario,
     seeds: range,
     cluster: AbstractAsyncContextManager[RealCluster | str],
     duration_us: int,
@@ -133,8 +162,9 @@ def _print(result: FidelityComparison, report: Path | None) -> None:
     ]
     out.table(("", "world", "a run", "median", "90 %", "99 %", "longest"), rows, names=2)
     out.say()
-    ratio = result.ratio.rebalance_median
-    out.say("median rebalance, simulated over real:", Text(NONE if ratio is None else f"{ratio:.2f}", "bold"))
+    verdicts = [_verdict_cells(each) for each in result.judged]
+    out.table(("", "", "simulated over real", "95 % interval", "tolerance", "verdict"), verdicts, names=2)
+    out.say()
     for name, side in (("simulated", result.simulated), ("real", result.real)):
         if side.violations:
             counts = Counter(each.invariant for each in side.violated).most_common()
@@ -156,3 +186,20 @@ def _print(result: FidelityComparison, report: Path | None) -> None:
 def _cells(side: Distribution, *, per: int) -> list[str]:
     values = (side.median, side.p90, side.p99, side.max)
     return [f"{side.count / per:,.1f}", *(NONE if value is None else told(value) for value in values)]
+
+
+def _verdict_cells(each: Judged) -> list[Text | str]:
+    from rich.text import Text
+
+    style = {"within": "green", "differs": "red"}.get(each.verdict, "dim")
+    interval = NONE
+    if each.ratio_low is not None and each.ratio_high is not None:
+        interval = f"{each.ratio_low:.2f} to {each.ratio_high:.2f}"
+    return [
+        each.figure,
+        "90 %" if each.quantile == "p90" else each.quantile,
+        NONE if each.ratio is None else f"{each.ratio:.2f}",
+        interval,
+        f"{each.tolerance:.0%}",
+        Text(each.verdict, style),
+    ]

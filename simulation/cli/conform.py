@@ -53,7 +53,7 @@ def conform(
 ) -> int:
     """Ask our coordinator what Kafka is asked, and compare answer by answer.
 
-    Deliberate deviations, listed in docs/deviations.md, are counted and are no differences.
+    Deliberate deviations are counted by name, and are no differences.
     """
     if (cluster is None) == (vectors is None):
         raise FencepostError("one of --cluster and --vectors is needed: whom to compare with")

@@ -24,7 +24,8 @@ from fencepost.simulation.cli.commands import BY_NAME, COMMANDS
 USAGE = "Usage: fencepost COMMAND [OPTIONS]"
 EXIT_CODES = (
     "Exit codes: 0 fine, 1 an invariant was violated or a comparison differed,\n"
-    "2 wrong usage or input, 3 the environment lacks something."
+    "2 wrong usage or input, 3 the environment lacks something,\n"
+    "4 a simulation is far from real brokers."
 )
 
 EXTRAS = {
@@ -222,10 +223,10 @@ def _complain(name: str, message: str, code: int) -> int:
 def _unknown(name: str) -> str:
     if name.startswith("-"):
         return f"unknown option {name}"
-    from difflib import get_close_matches
+    from fencepost.coordinator.suggestions import suggestion
 
-    close = get_close_matches(name, BY_NAME, n=1)
-    return f"unknown command {name!r}" + (f", did you mean {close[0]!r}?" if close else "")
+    hint = suggestion(name, BY_NAME, "")
+    return f"unknown command {name!r}" + (f"; {hint}" if hint else "")
 
 
 def _help(out: TextIO) -> str:

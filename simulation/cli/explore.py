@@ -39,7 +39,11 @@ def explore(
         ),
     ] = 1,
     kinds: Annotated[
-        str, Parameter(help="Which faults, with commas between: kinds that docs/explorer.md lists.")
+        str,
+        Parameter(
+            help="Which faults, with commas between: breaks, late, crashes, unsubscribes, stalls, closes, "
+            "expires, failover, grows. Without: all but late."
+        ),
     ] = "",
     static: Annotated[
         bool, Parameter(help="Members are static: their places wait for their next processes.")
@@ -50,7 +54,7 @@ def explore(
     max_states: Annotated[Count, Parameter(help="Stop after so many states.")] = 2_000_000,
     mutant: Annotated[
         str,
-        Parameter(help="Put a known bug back: one that docs/invariants.md lists.", completer=mutant_names),
+        Parameter(help="Put a known bug back: one of `fencepost mutants --list`.", completer=mutant_names),
     ] = "",
     json: Json = False,
 ) -> int:
@@ -83,6 +87,8 @@ def explore(
         print_json(found)
     else:
         _print(found)
+    if found.interrupted:
+        raise KeyboardInterrupt  # what was found until then is printed; the exit code says why it is not all
     return 1 if found.violations else 0
 
 
@@ -98,6 +104,9 @@ def _print(walk: Exploration) -> None:
     )
     if walk.complete:
         out.say(f"complete: every state was seen; in {walk.settled:,} of them the group has settled")
+    elif walk.interrupted:
+        out.say("interrupted: there are more states. What is below was found until then; whether the group")
+        out.say("can settle from each of them is open")
     elif not walk.violations:
         out.say("not complete: there are more states than --max-states. None of these breaks an invariant;")
         out.say("whether the group can settle from each of them is open")

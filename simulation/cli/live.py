@@ -88,6 +88,10 @@ class _Afterwards:
         self._progress = progress
         self._display = display
 
+    def say(self, line: str) -> None:
+        """See `Progress.say`."""
+        self._progress.say(line)
+
     def step(self, name: str, total: int) -> contextlib.AbstractContextManager[Callable[[int], None]]:
         """See `Progress.step`."""
         self._display.close()

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 from cyclopts import Parameter
 
@@ -24,6 +25,15 @@ if TYPE_CHECKING:
 _HUNTED = "20"
 """Seeds of known bugs."""
 _SHOWN_SURVIVORS = 40
+
+
+class Sampling(NamedTuple):
+    """Which automatic mutants are judged."""
+
+    of_each: int | None
+    """How many of each core; None for all."""
+    salt: str
+    """What the draw depends on."""
 
 
 def mutants(
@@ -48,6 +58,7 @@ def mutants(
     sample: Annotated[
         Count | None, Parameter(help="Automatic mutants of each core; without, all: that takes hours.")
     ] = None,
+    salt: Annotated[str, Parameter(help="With --sample: any text; another one draws another sample.")] = "",
     page: Annotated[
         Path | None, Parameter(help="Write the score and the survivors as Markdown to this file.")
     ] = None,
@@ -65,9 +76,17 @@ def mutants(
     """
     configure_logs()
     if automatic:
-        return _automatic(names, seeds, sample, page, master, only_list=list_, json=json)
+        only_with("--sample", {"--salt": (salt, "")} if sample is None else {})
+        drawn = Sampling(sample, salt)
+        return _automatic(names, seeds, drawn, page, master, only_list=list_, json=json)
     only_with(
-        "--automatic", {"--sample": (sample, None), "--page": (page, None), "--master": (master, LOCAL)}
+        "--automatic",
+        {
+            "--sample": (sample, None),
+            "--salt": (salt, ""),
+            "--page": (page, None),
+            "--master": (master, LOCAL),
+        },
     )
     return _hunt(names, seeds or _HUNTED, only_list=list_, json=json)
 
@@ -96,12 +115,25 @@ def _hunt(names: Sequence[str], seeds: str, *, only_list: bool, json: bool) -> i
             )
         return 0
     which = parse_seeds(seeds, "--seeds")
-    with progress_for(json=json).step("hunting", len(chosen) * len(which)) as advance:
-        results = hunt_all(which, names=chosen, progress=advance)
+    results: dict[str, MutantResult] = {}
+    interrupted = False
+    try:
+        with progress_for(json=json).step("hunting", len(chosen) * len(which)) as advance:
+            hunt_all(
+                which,
+                names=chosen,
+                progress=advance,
+                hunted=lambda result: results.update({result.mutant: result}),
+            )
+    except KeyboardInterrupt:
+        interrupted = True
     if json:
         print_json(results)
     else:
         _print(results)
+    if interrupted:
+        sys.stderr.write(f"interrupted: {len(results)} of {len(chosen)} mutants were hunted\n")
+        raise KeyboardInterrupt  # the exit code says that this is not all
     return 0 if all(result.caught for result in results.values()) else 1
 
 
@@ -134,7 +166,7 @@ def _print(results: Mapping[str, MutantResult]) -> None:
 def _automatic(
     names: Sequence[str],
     seeds: str | None,
-    sample: int | None,
+    sampling: Sampling,
     page: Path | None,
     master: str,
     *,
@@ -144,7 +176,7 @@ def _automatic(
     from fencepost.simulation.lab.mutation.page import mutation_page
     from fencepost.simulation.lab.mutation.score import SEEDS, chosen_mutants, judge_all, mutation_report
 
-    chosen = chosen_mutants(sample, names)
+    chosen = chosen_mutants(sampling.of_each, names, salt=sampling.salt)
     if only_list:
         if json:
             print_json(chosen)
@@ -157,7 +189,7 @@ def _automatic(
     most = SEEDS if seeds is None else _count(seeds)
     writable_file(page, "--page")
     judged = judge_all(chosen, seeds=most, master=master, progress=progress_for(json=json, lines=True))
-    report = mutation_report(judged, most)
+    report = mutation_report(judged, most, salt=sampling.salt)
     if page is not None:
         page.write_text(mutation_page(report), encoding="utf-8")
     if json:

@@ -13,28 +13,26 @@ from cyclopts import Parameter
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.comparison import MeasureComparison
-from fencepost.simulation.cli.arguments import Count, Json, new_folder
+from fencepost.simulation.cli.arguments import Count, Json, new_folder, writable_file
 from fencepost.simulation.cli.logs import configure_logs
 from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.interrupts import STOPPING, told_at_once
-from fencepost.simulation.pipeline.answer import (
-    RUNS,
-    OptionAnswer,
-    PlanAnswer,
+from fencepost.simulation.pipeline.advice import (
     Recommendation,
-    Spread,
-    answer,
+    best,
     difference_in_words,
     differences,
     recommend,
+    share,
 )
+from fencepost.simulation.pipeline.answer import COMPARED_RUNS, RUNS, OptionAnswer, PlanAnswer, answer
 from fencepost.simulation.pipeline.campaign import Lost
 from fencepost.simulation.pipeline.progress import progress_for
 from fencepost.simulation.pipeline.question import Question, ask, read_question
 from fencepost.simulation.pipeline.session import LOCAL, check_can_start
 from fencepost.simulation.report.model import duration
 
-_NUMBERS = ("members", "partitions", "at_once")
+_NUMBERS = ("members", "partitions", "at_once", "rate", "headroom")
 
 
 class PlanResult(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,6 +48,7 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True):
     """Executors of the cluster that were lost on the way, and how many runs were done again."""
     out: str | None
     """The directory of `--out`."""
+    report: str | None
 
 
 class ComparedPlans(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,6 +82,14 @@ def plan(
         str | None,
         Parameter(help="How long an application works on what a poll gave it. Default: 500ms."),
     ] = None,
+    rate: Annotated[
+        float | None,
+        Parameter(help="Records a second written to all partitions, to count lag in. Default: 1000."),
+    ] = None,
+    headroom: Annotated[
+        float | None,
+        Parameter(help="How many times that rate the consumers can read; more than 1. Default: 2."),
+    ] = None,
     at_once: Annotated[
         Count | None, Parameter(help="How many members a deploy restarts at a time. Default: 1.")
     ] = None,
@@ -105,12 +112,22 @@ def plan(
             help="Two TOML files, each a plan with one option: how much do they differ, and how surely?"
         ),
     ] = None,
-    runs: Annotated[Count, Parameter(help="Runs of each option.")] = RUNS,
+    runs: Annotated[
+        Count | None,
+        Parameter(
+            help=f"Runs of each option at most: they end when it is clear which costs least. Default: {RUNS};"
+            f" with --compare {COMPARED_RUNS}, which all run."
+        ),
+    ] = None,
     master: Annotated[
         str, Parameter(help="Spark's master: local[N], spark://HOST:PORT, yarn, k8s://…")
     ] = LOCAL,
     out: Annotated[
         Path | None, Parameter(help="A new directory for the scenario, runs and traces; else none are kept.")
+    ] = None,
+    report: Annotated[
+        Path | None,
+        Parameter(help="Write a page with the table, the reasons, and all analyses of the event."),
     ] = None,
     json: Json = False,
 ) -> int:
@@ -126,6 +143,8 @@ def plan(
         "start_up": start_up,
         "zone_latency": zone_latency,
         "batch": batch,
+        "rate": rate,
+        "headroom": headroom,
         "at_once": at_once,
         "protocol": protocol,
         "assignor": assignor,
@@ -146,7 +165,10 @@ def plan(
             if each.stem in asked:
                 raise FencepostError(f"--compare {each}: expected two files with names that differ")
             asked[each.stem] = _question(each, flags)
+    if compare is not None and report is not None:
+        raise FencepostError(f"--report {report}: expected without --compare")
     check_can_start(master)  # before a folder is made
+    writable_file(report, "--report")
     with told_at_once(STOPPING), ExitStack() as stack:
         folder = (
             Path(stack.enter_context(TemporaryDirectory(prefix="fencepost-plan-")))
@@ -155,15 +177,16 @@ def plan(
         )
         found = answer(
             asked,
-            runs=runs,
+            runs=runs or (RUNS if compare is None else COMPARED_RUNS),
             master=master,
             out_dir=folder,
             progress=progress_for(json=json, lines=True),
             one=compare is not None,
             kept=out is not None,
+            report=None if report is None else lambda found: _write_report(question, found, report),
         )
     if compare is None:
-        _print_plan(question, found, json=json, kept=out)
+        _print_plan(question, found, json=json, kept=out, report=report)
     else:
         _print_difference([each.stem for each in compare], found, json=json)
     return 1 if any(each.failed for each in found.options) else 0
@@ -182,34 +205,58 @@ def _question(file: Path | None, flags: dict[str, Any]) -> tuple[Question, dict[
     return ask(raw, places), places
 
 
-def _spread(spread: Spread, runs: int) -> tuple[str, ...]:
+_HEADINGS = (
+    "option",
+    *("runs", "stands still", "deploy", "capacity lost", "most at once"),
+    *("lag, peak", "lag gone after", "rebalances", "median"),
+)
+_CUT = 6
+_MARK = "→"
+
+
+def _rows(found: PlanAnswer, marked: str | None) -> list[tuple[str, ...]]:
+    """A row an option, the cheapest first; the recommended one is marked."""
+    return [
+        (
+            *(() if marked is None else (_MARK if each.name == marked else "",)),
+            each.name,
+            f"{each.runs:,}",
+            duration(each.downtime_s.total_per_run),
+            duration(each.event_s),
+            share(each.capacity_lost),
+            f"{each.most_down:,.0f}",
+            f"{each.lag_peak:,.0f}",
+            duration(each.lag_gone_s),
+            f"{each.rebalance_s.count / max(each.runs, 1):,.1f}",
+            duration(each.rebalance_s.p50),
+        )
+        for each in found.options
+    ]
+
+
+def _headings(event: str) -> tuple[str, ...]:
+    return tuple(event if each == "deploy" else each for each in _HEADINGS)
+
+
+def _print_table(found: PlanAnswer, event: str, marked: str | None = None) -> None:
+    from fencepost.simulation.cli.terminal import Terminal
+
+    more = 0 if marked is None else 1
+    headings = ("",) * more + _headings(event)
+    Terminal().table(headings, _rows(found, marked), names=1 + more, cuts={_CUT + more})
+
+
+def _title(question: Question, found: PlanAnswer) -> str:
+    runs = sum(each.runs for each in found.options)
     return (
-        f"{spread.count / max(runs, 1):,.1f}",
-        duration(spread.p50),
-        duration(spread.p99),
-        duration(spread.total_per_run),
+        f"A {question.event} of {question.members:,} members and {question.partitions:,} partitions, start-up"
+        f" {question.start_up}: {runs:,} runs"
     )
 
 
-_HEADINGS = (
-    "option",
-    *("rebalances a run", "median", "99 %", "in all"),
-    *("partitions down a run", "median", "99 %", "in all"),
-)
-
-
-def _print_table(found: PlanAnswer) -> None:
-    from fencepost.simulation.cli.terminal import Terminal
-
-    out = Terminal()
-    rows = [
-        (each.name, *_spread(each.rebalance_s, each.runs), *_spread(each.downtime_s, each.runs))
-        for each in found.options
-    ]
-    out.table(_HEADINGS, rows, cuts={len(_HEADINGS) // 2 + 1})
-
-
-def _print_plan(question: Question, found: PlanAnswer, *, json: bool, kept: Path | None) -> None:
+def _print_plan(
+    question: Question, found: PlanAnswer, *, json: bool, kept: Path | None, report: Path | None
+) -> None:
     advice = recommend(question, found)
     if json:
         print_json(
@@ -222,24 +269,43 @@ def _print_plan(question: Question, found: PlanAnswer, *, json: bool, kept: Path
                 wall_seconds=found.wall_seconds,
                 lost=found.lost,
                 out=None if kept is None else str(kept),
+                report=None if report is None else str(report),
             )
         )
         return
     from fencepost.simulation.cli.terminal import Terminal
 
     out = Terminal()
-    runs = found.options[0].runs
-    out.say(
-        f"A {question.event} of {question.members} members and {question.partitions} partitions, start-up"
-        f" {question.start_up}: {runs:,} run{'s' if runs > 1 else ''} of each option\n"
-    )
-    _print_table(found)
+    out.say(f"{_title(question, found)}\n")
+    _print_table(found, question.event, advice.option)
     out.say(f"\n{advice.text}")
-    for line in advice.why:
+    for line in (*advice.why, *advice.basis):
         out.say(f"  {line}")
     _print_failed(found)
     if kept is not None:
-        out.say(f"\nLook at a run:  {found.options[0].command}")
+        chosen = best(found) or found.options[0]
+        out.say(f"\nLook at a run:  {chosen.command}")
+    if report is not None:
+        out.say(f"Report: {report}")
+
+
+def _write_report(question: Question, found: PlanAnswer, report: Path) -> None:
+    from fencepost.simulation.pipeline.reporting import report_input
+    from fencepost.simulation.report.model import TableCell, TableGrid, TableHeading
+    from fencepost.simulation.report.render import render_campaign_report
+
+    assert found.analysis is not None
+    advice = recommend(question, found)
+    columns = [TableHeading(each, number=bool(place)) for place, each in enumerate(_headings(question.event))]
+    rows = [
+        [TableCell(cell, "number" if place else "") for place, cell in enumerate(row)]
+        for row in _rows(found, None)
+    ]
+    source = str(found.files.runs[0]).rpartition("/runs/")[0] if found.files.runs else ""
+    data = report_input(_title(question, found), source, found.files, found.analysis, found.wall_seconds)
+    note = " ".join([advice.text, *advice.why, *advice.basis])
+    table = TableGrid("What each option costs", note, columns, rows)
+    render_campaign_report(msgspec.structs.replace(data, answer=(table,)), report)
 
 
 def _print_failed(found: PlanAnswer) -> None:
@@ -270,7 +336,7 @@ def _print_difference(names: list[str], found: PlanAnswer, *, json: bool) -> Non
         return
     from fencepost.simulation.cli.terminal import Terminal
 
-    _print_table(found)
+    _print_table(found, "event")
     out = Terminal()
     out.say("")
     for line in lines:

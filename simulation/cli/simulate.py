@@ -59,7 +59,7 @@ def simulate(
     ] = None,
     mutant: Annotated[
         str,
-        Parameter(help="Put a known bug back: one that docs/invariants.md lists.", completer=mutant_names),
+        Parameter(help="Put a known bug back: one of `fencepost mutants --list`.", completer=mutant_names),
     ] = "",
     json: Json = False,
 ) -> int:
@@ -211,7 +211,7 @@ def print_run(
         ("heartbeats", f"{result.heartbeats:,}"),
         ("rebalances", f"{result.rebalances:,}"),
         *((name.replace("_", " "), f"{value:,.6g}") for name, value in result.figures.items()),
-        ("converged", Text("yes", "green") if result.converged else Text("no", "red")),
+        ("settled", Text("yes", "green") if result.converged else Text("no", "red")),
         ("violations", Text(f"{len(result.violations):,}", "red" if result.violations else "green")),
         ("digest", result.digest),
     ]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from difflib import get_close_matches
 from typing import TYPE_CHECKING, Annotated, Literal
 
 from cyclopts import Parameter
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.suggestions import suggestion
 from fencepost.member.machines import OTHERS
 from fencepost.simulation.cli.arguments import Json
 from fencepost.simulation.cli.completion import machine_names
@@ -51,8 +51,7 @@ def _chosen(machine: str | None) -> tuple[Table, ...]:
         return TABLES
     names = {each.name: each for each in TABLES}
     if machine not in names:
-        close = get_close_matches(machine, names, n=1)
-        hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(names)}"
+        hint = suggestion(machine, names, f"there are {', '.join(names)}")
         raise FencepostError(f"no machine is called {machine!r}; {hint}")
     return (names[machine],)
 

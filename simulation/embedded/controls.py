@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
@@ -167,7 +168,8 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
         """
         key, who, delay_s = api_of(api), _name(member), duration("seconds", seconds)
         count = None if times is None else whole("times", times, 1, None)
-        self.endpoint.faults.remove_delays(key, who, of_all=who is None and not delay_s)
+        for ended in self.endpoint.faults.remove_delays(key, who, of_all=who is None and not delay_s):
+            self.endpoint.observer.called(ended.method, ended.arguments, state_to="end")
         if delay_s:
             self._add(FaultRule(api=key, who=who, times=count, delay_s=delay_s))
 
@@ -185,7 +187,7 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
         if not found:
             raise FencepostError(f"no connection of a member or client {name!r} is open")
         for each in found:
-            self.endpoint.observer.note("disconnect", RowKind.FAULT, state_to="begin", detail=each)
+            self.endpoint.observer.called("disconnect", each)
 
     @on_loop
     def move_coordinator(
@@ -213,7 +215,7 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
 
         :raises FencepostError: if the journal is broken.
         """
-        self.endpoint.observer.note("restart", RowKind.FAULT, state_to="begin")
+        self.endpoint.observer.called("restart")
         self.endpoint.brokers.restart()
 
     @on_loop
@@ -225,7 +227,22 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
         return [f"{rule} met {rule.met} of {rule.times}" for rule in self.endpoint.faults.unmet]
 
     def _add(self, rule: FaultRule) -> None:
+        if rule.who is not None:
+            rule.name = self.endpoint.observer.trace.names.told(rule.who)
+        self.endpoint.observer.called(rule.method, rule.arguments)
         self.endpoint.faults.add(rule)
+
+    @on_loop
+    def end_of_test(self, failure: BaseException | None = None) -> None:
+        """Note in the trace that the test has ended, or failed with this exception, at this time."""
+        error = "" if failure is None else type(failure).__name__
+        self.endpoint.observer.note(
+            "",
+            RowKind.TEST,
+            state_to="ended" if failure is None else "failed",
+            error=error,
+            detail="" if failure is None else "".join(traceback.format_exception_only(failure)).strip(),
+        )
 
     # -- what happened ----------------------------------------------------------------------------------
 
@@ -308,7 +325,7 @@ class BlockingControls(KafkaControls[G]):
 
         :raises FencepostError: if there is no such broker, it is stopped, or it is the last one that runs.
         """
-        self.endpoint.observer.note("stop broker", RowKind.FAULT, state_to="begin", detail=str(node_id))
+        self.endpoint.observer.called("stop_broker", str(node_id))
         await self.endpoint.brokers.stop_broker(node_id)
 
     @until_done
@@ -317,7 +334,8 @@ class BlockingControls(KafkaControls[G]):
 
         :raises FencepostError: if there is no such broker, or it runs.
         """
-        self.endpoint.observer.note("stop broker", RowKind.FAULT, state_to="end", detail=str(node_id))
+        self.endpoint.observer.called("stop_broker", str(node_id), state_to="end")
+        self.endpoint.observer.called("start_broker", str(node_id))
         await self.endpoint.brokers.start_broker(node_id)
 
 

@@ -22,7 +22,7 @@ from fencepost.coordinator.server.topic_configs import read_topic_configs
 from fencepost.simulation.embedded.faults import FaultInjector, FaultRule
 from fencepost.simulation.embedded.logs import LogAccess
 from fencepost.simulation.embedded.observer import EmbeddedObserver
-from fencepost.simulation.trace.schema import RowKind
+from fencepost.simulation.trace.schema import CLOCK_ADVANCED, RowKind
 
 JournalLike: TypeAlias = KeptJournal | str | Path | None
 
@@ -113,22 +113,10 @@ class EmbeddedEndpoint:
         group = getattr(request, "group_id", "")
         if rule.lost:
             self.observer.note(who, RowKind.RESPONSE_LOST, group=group, detail=type(request).__name__)
-        if rule.error is not None:
-            self.observer.note(
-                "fail",
-                RowKind.FAULT,
-                group=group,
-                state_to="begin",
-                detail=f"{api.name} {rule.error.name} {who}",
-            )
-        if rule.delay_s:
-            self.observer.note(
-                "delay",
-                RowKind.FAULT,
-                group=group,
-                state_to="begin",
-                detail=f"{api.name} {rule.delay_s:g} s {who}",
-            )
+        else:
+            self.observer.called(rule.method, f"{rule.arguments}: {who}", group=group, state_to="met")
+        if rule.times is not None and rule.met + 1 >= rule.times and not rule.of_fence:
+            self.observer.called(rule.method, rule.arguments, state_to="end")
 
     def create_topic(
         self, name: str, partitions: int, config: Mapping[str, str], replicas: int | None = None
@@ -155,7 +143,7 @@ class EmbeddedEndpoint:
         assert self.brokers.clock is not None
         if length_s > (most_s := _LATEST_S - self.brokers.clock.now_ms() // 1000):
             raise FencepostError(f"advance={length_s!r}: expected seconds, 0 to {most_s}")
-        self.observer.note("clock", RowKind.FAULT, state_to="begin", detail=f"{length_s:g} s")
+        self.observer.called(CLOCK_ADVANCED, f"{length_s:.15g} s")
         self.brokers.advance(round(length_s * 1000), self._keep_connected)
 
     def _keep_connected(self, end_ms: int) -> None:
@@ -189,6 +177,8 @@ class EmbeddedEndpoint:
             self.brokers.check_known(node_id)
             if node_id in self.brokers.cluster.stopped:
                 raise FencepostError(f"broker {node_id} is stopped, expected one that runs")
+        to = "" if node_id is None else f"to broker {node_id}"
+        self.observer.called("move_coordinator", to or "to the next broker", group=group_id or "")
         for shard in groups.shards if group_id is None else (groups.shard_of(group_id),):
             new = nodes[(nodes.index(shard.node_id) + 1) % len(nodes)] if node_id is None else node_id
             groups.move(shard, self.brokers.cluster.running_from(new), load_s)

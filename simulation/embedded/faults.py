@@ -45,17 +45,34 @@ class FaultRule(msgspec.Struct, kw_only=True):
     error: ErrorCode | None = None
     delay_s: float = 0.0
     lost: bool = False
+    of_fence: bool = False
+    """True if `fence` made the rule: the member may learn of it by another request than the rule's."""
+    called: str = ""
+    """How the test called it, as of `group.fence("two")`; empty for the methods that name the API."""
+    name: str | None = None
+    """What people call the member; `who` if nothing else is known."""
 
-    def __str__(self) -> str:
-        verb = "lose_next_response" if self.lost else "delay" if self.error is None else "fail_next"
+    @property
+    def method(self) -> str:
+        """The method by which a test made it."""
+        if self.of_fence:
+            return "fence"
+        return "lose_next_response" if self.lost else "delay" if self.error is None else "fail_next"
+
+    @property
+    def arguments(self) -> str:
+        """The arguments of that method."""
         arguments = [repr(self.api.name.title().replace("_", ""))]
         if self.error is not None:
             arguments.append(repr(self.error.name))
         elif self.delay_s:
             arguments.append(f"{self.delay_s:g}")
         if self.who is not None:
-            arguments.append(repr(self.who))
-        return f"{verb}({', '.join(arguments)})"
+            arguments.append(repr(self.name or self.who))
+        return ", ".join(arguments)
+
+    def __str__(self) -> str:
+        return self.called or f"{self.method}({self.arguments})"
 
     def is_about(self, request: Any, asked: Asked, names: Callable[[], Container[str | None]]) -> bool:
         """Whether it is this request that the rule waits for."""
@@ -107,14 +124,17 @@ class FaultInjector:
         self._rules.append(rule)
         self._arrange()
 
-    def remove_delays(self, api: ApiKey, who: str | None, *, of_all: bool) -> None:
-        """Answers of that API come at once again: to `who`, or to all, whoever the delays are about."""
-        self._rules = [
-            rule
-            for rule in self._rules
-            if not (rule.delay_s and rule.api is api and (of_all or rule.who == who))
+    def remove_delays(self, api: ApiKey, who: str | None, *, of_all: bool) -> list[FaultRule]:
+        """Answers of that API come at once again: to `who`, or to all, whoever the delays are about.
+
+        Return the delays that end.
+        """
+        removed = [
+            rule for rule in self._rules if rule.delay_s and rule.api is api and (of_all or rule.who == who)
         ]
+        self._rules = [rule for rule in self._rules if rule not in removed]
         self._arrange()
+        return removed
 
     def clear(self) -> None:
         """No more rules."""
@@ -123,8 +143,8 @@ class FaultInjector:
 
     @property
     def unmet(self) -> list[FaultRule]:
-        """The rules that wait for more requests, of those that are about a number of them."""
-        return [rule for rule in self._rules if rule.times is not None]
+        """The test's own rules that wait for more requests, of those that are about a number of them."""
+        return [rule for rule in self._rules if rule.times is not None and not rule.of_fence]
 
     def around(self, table: Mapping[int, Handler]) -> Mapping[int, Handler]:
         """These handlers, with the rules before them. Which ones these are changes with the rules."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Set
+from collections.abc import Collection, Iterator, Mapping, Sequence, Set
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fencepost.coordinator.codec.registry import ApiKey
@@ -16,9 +16,9 @@ from fencepost.coordinator.protocol.outcome import Event, RebalanceRequested, Se
 from fencepost.coordinator.server.groups import Shard
 from fencepost.simulation.embedded.faults import FaultRule
 from fencepost.simulation.embedded.lifecycle import Controls
+from fencepost.simulation.embedded.polling import Polled, PolledClients
 from fencepost.simulation.embedded.settings import duration, whole
-from fencepost.simulation.embedded.thread import awaiting, on_loop, until_done
-from fencepost.simulation.trace.schema import RowKind
+from fencepost.simulation.embedded.thread import on_loop, wait_unblocked
 
 if TYPE_CHECKING:
     from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
@@ -80,12 +80,12 @@ class GroupControls:
         :raises FencepostError: if the group has no such member, or nobody coordinates it now.
         """
         found = self._find(member)
-        self._endpoint.observer.note(
-            "fence", RowKind.FAULT, group=self.group_id, state_to="begin", detail=found.member_id
-        )
+        self._endpoint.observer.called("fence", found.member_id, group=self.group_id)
         if found.protocol in _FENCED:
             api, error = _FENCED[found.protocol]
-            self._endpoint.faults.add(FaultRule(api=api, who=found.member_id, error=error))
+            called = f"group({self.group_id!r}).fence({self._named(found)!r})"
+            rule = FaultRule(api=api, who=found.member_id, error=error, of_fence=True, called=called)
+            self._endpoint.faults.add(rule)
         kind = self._kind()
         if kind is not None and not kind.leaves_by_request:
             self._process(SessionEnded(group_id=self.group_id, member_id=found.member_id))
@@ -104,9 +104,7 @@ class GroupControls:
         :raises FencepostError: if the group has no such member, or nobody coordinates it now.
         """
         found = self._find(member)
-        self._endpoint.observer.note(
-            "expire", RowKind.FAULT, group=self.group_id, state_to="begin", detail=found.member_id
-        )
+        self._endpoint.observer.called("expire", found.member_id, group=self.group_id)
         self._process(SessionEnded(group_id=self.group_id, member_id=found.member_id))
 
     @on_loop
@@ -117,7 +115,7 @@ class GroupControls:
         """
         if not self._members():
             raise FencepostError(f"group {self.group_id!r} has no members that could rebalance")
-        self._endpoint.observer.note("rebalance", RowKind.FAULT, group=self.group_id, state_to="begin")
+        self._endpoint.observer.called("rebalance", group=self.group_id)
         self._process(RebalanceRequested(group_id=self.group_id))
 
     # -- on the loop ------------------------------------------------------------------------------------
@@ -163,8 +161,12 @@ class GroupControls:
                 raise FencepostError(
                     f"{len(found)} members of group {self.group_id!r} have the client id {member!r}"
                 )
-        known = ", ".join(f"{each.member_id} ({each.client_id})" for each in members)
+        known = ", ".join(self._named(each) for each in members)
         raise FencepostError(f"group {self.group_id!r} has no member {member!r}; it has {known or 'none'}")
+
+    def _named(self, member: GroupMember) -> str:
+        """The instance id or client id; where others of the group have it too, the member id as well."""
+        return name_of_member(member, self._members())
 
     async def _wait_stable(
         self,
@@ -224,17 +226,24 @@ class GroupControls:
         if members and self._state() != "Stable":
             missing.append(f"its state is {self._state()}")
         if wanted is not None and len(members) != wanted:
-            names = ", ".join(f"{each.client_id} {each.member_id}" for each in members)
+            names = ", ".join(name_of_member(each, members) for each in members)
             missing.append(f"members: {wanted} expected, there are {len(members)}{names and f' ({names})'}")
         elif not members and wanted is None:
             missing.append("it has no members")
         heard = self._endpoint.observer.confirmed(self._shard(), self.group_id)
         for each in members:
-            missing += (f"{each.client_id} {each.member_id} {what}" for what in _unconfirmed(each, heard))
+            missing += (f"{name_of_member(each, members)} {what}" for what in _unconfirmed(each, heard))
         if not self._is_covered(members):
             missing.append("nobody was given some partitions of its topics, or not all topics are found yet")
         why = "; ".join(missing) or "it was not before, and is now"
         return f"group {self.group_id!r} is not stable after {limit:g} s: {why}"
+
+
+def name_of_member(member: GroupMember, members: Collection[GroupMember]) -> str:
+    """Return a member's instance id or client id, with the member id if others of the group share it."""
+    name = member.instance_id or member.client_id
+    alone = sum(name in (each.instance_id, each.client_id) for each in members) < 2
+    return name if name and alone else f"{name} {member.member_id}".strip()
 
 
 def state_of(coordinator: GroupCoordinator | None, group_id: str) -> str:
@@ -271,13 +280,51 @@ def _partitions(some: Collection[TopicPartition]) -> str:
 class Group(GroupControls):
     """A group for tests that block."""
 
-    wait_stable = until_done(GroupControls._wait_stable)
+    def wait_stable(
+        self, members: int | None = None, *, timeout: float = 30.0, polling: Sequence[Polled] = ()
+    ) -> list[GroupMember]:
+        """Wait until the group is stable, with that many members if it is said how many; its members then.
+
+        `polling` has clients that act only when they are polled, such as those of confluent-kafka and
+        kafka-python: they are polled meanwhile, and their records stay for the test. Functions are called.
+
+        :raises TimeoutError: if it takes longer than `timeout` seconds; the text says what is missing.
+        """
+        __tracebackhide__ = True
+        clients = PolledClients(polling)
+        future = self.thread.submit(self._wait_stable(members, timeout=timeout))
+        if clients:
+            clients.poll_until(future)
+        return self.thread.result(future)
 
 
 class AsyncGroup(GroupControls):
     """A group for tests that await."""
 
-    wait_stable = awaiting(GroupControls._wait_stable)
+    async def wait_stable(
+        self,
+        members: int | None = None,
+        *,
+        timeout: float = 30.0,  # noqa: ASYNC109  # the brokers' loop measures it
+        polling: Sequence[Polled] = (),
+    ) -> list[GroupMember]:
+        """Wait until the group is stable, with that many members if it is said how many; its members then.
+
+        `polling` has clients that act only when they are polled, such as those of confluent-kafka and
+        kafka-python: they are polled meanwhile, and their records stay for the test. Functions are called.
+
+        :raises TimeoutError: if it takes longer than `timeout` seconds; the text says what is missing.
+        """
+        __tracebackhide__ = True
+        clients = PolledClients(polling)
+        future = self.thread.submit(self._wait_stable(members, timeout=timeout))
+        try:
+            if clients:
+                await clients.poll_until_done(future)
+            await wait_unblocked(future)
+        finally:
+            future.cancel()
+        return self.thread.result(future)
 
 
 def _committed(coordinator: GroupCoordinator, group_id: str) -> Iterator[tuple[tuple[str, int], int]]:

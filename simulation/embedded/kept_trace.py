@@ -33,6 +33,8 @@ class MemberNames:
 
     def __init__(self) -> None:
         self._names: dict[MemberId, str] = {}
+        self._plain: dict[MemberId, str] = {}
+        """The same without a part of the member id."""
         self.names: Mapping[MemberId, str] = MappingProxyType(self._names)
 
     def note(self, event: Event, outcome: Outcome) -> None:
@@ -47,13 +49,27 @@ class MemberNames:
             elif isinstance(key, r.MEMBER_KEYS) and isinstance(value, r.MEMBER_VALUES):
                 self._call(key.member_id, value.instance_id, value.client_id)
 
+    def told(self, text: str) -> str:
+        """Return a text with names in place of member ids."""
+        for member_id in sorted((each for each in self._names if each in text), key=len, reverse=True):
+            text = text.replace(member_id, self._short(member_id))
+        return text
+
+    def _short(self, member_id: MemberId) -> str:
+        """The name alone, if no other member has had it."""
+        name = self._names[member_id]
+        plain = self._plain[member_id]
+        return plain if sum(each == plain for each in self._plain.values()) < 2 else name
+
     def _call(self, member_id: MemberId, instance_id: str | None, client_id: str) -> None:
         name = instance_id or client_id
         if not member_id or not name or member_id in self._names:
             return
         if len(self._names) >= MOST_KNOWN:
-            del self._names[next(iter(self._names))]
+            oldest = next(iter(self._names))
+            del self._names[oldest], self._plain[oldest]
         own = member_id.removeprefix(f"{name}-")
+        self._plain[member_id] = name
         self._names[member_id] = name if own == name else f"{name} {own[:_OF_ID]}"
 
 
@@ -90,12 +106,15 @@ class KeptTrace:
         self._rows.append(row)
         self.on_row(row)
 
-    def note(self, actor: str, kind: RowKind, state_to: str, group: str, detail: str) -> None:
+    def note(
+        self, actor: str, kind: RowKind, state_to: str, group: str, detail: str, *, error: str = ""
+    ) -> None:
         """Append a row that is about no step of a coordinator."""
-        self.keep(group, (self.now_us, actor, kind.value, "", state_to, -1, -1, (), "", detail))
+        self.keep(group, (self.now_us, actor, kind.value, "", state_to, -1, -1, (), error, detail))
 
     def report(self, group: str, invariant: str, message: str) -> None:
-        """Append a violation, with a row of its own."""
+        """Append a violation, with a row of its own. Its message names members as people do."""
+        message = self.names.told(message)
         self.violations.append(
             Violation(invariant=invariant, seq=self.seq, t_us=self.now_us, message=message)
         )

@@ -154,12 +154,23 @@ class EmbeddedObserver:
         self.waiting.wake()
 
     def note(
-        self, actor: str, kind: RowKind, *, state_to: str = "", group: str = "", detail: str = ""
+        self,
+        actor: str,
+        kind: RowKind,
+        *,
+        state_to: str = "",
+        group: str = "",
+        error: str = "",
+        detail: str = "",
     ) -> None:
         """Write a row of the trace that is about no step of a coordinator."""
         self.catch_up()
         self._set_time()
-        self.trace.note(actor, kind, state_to, group, detail)
+        self.trace.note(actor, kind, state_to, group, detail, error=error)
+
+    def called(self, method: str, detail: str = "", *, group: str = "", state_to: str = "begin") -> None:
+        """Write that a test called a method, under the method's name."""
+        self.note(method, RowKind.FAULT, state_to=state_to, group=group, detail=detail)
 
     def topic(self, name: str, what: str, partitions: int) -> None:
         """Observe that a topic was created, grown or deleted."""

@@ -198,6 +198,9 @@ def pytest_runtest_makereport(
     """Leave the timelines of a test that failed; how it failed first is their verdict."""
     report = yield
     folder = _folder(item.config)
+    if folder is not None and (call.when == "call" or report.failed):
+        for _, kafka in _used(item):
+            kafka.end_of_test(call.excinfo.value if report.failed and call.excinfo is not None else None)
     if folder is not None and report.failed and not item.stash[_FAILED]:
         item.stash[_FAILED] = True
         kept = item.stash[_TRACED] if call.when == "teardown" else {}
@@ -206,7 +209,9 @@ def pytest_runtest_makereport(
         for name, traced in (kept | _traced(item)).items():
             title = item.nodeid if name == "kafka" else f"{item.nodeid}-{name}"
             taken = item.config.stash[_PAGES]
-            timelines = _timelines(*traced, folder, title, f"{what}: {raised}", taken=taken)
+            timelines = _timelines(
+                *traced, folder, title, f"{what}: {raised}", taken=taken, whole=report.longreprtext
+            )
             report.sections.append((f"timeline of {name}", timelines))
     return report
 
@@ -228,12 +233,15 @@ def _timelines(
     verdict: str,
     *,
     taken: dict[str, str],
+    whole: str,
 ) -> str:
     from fencepost.coordinator.protocol.errors import FencepostError
     from fencepost.simulation.embedded.timeline import write_timelines
 
     try:
-        return "\n".join(map(str, write_timelines(rows, folder, title, verdict, names, taken=taken)))
+        return "\n".join(
+            map(str, write_timelines(rows, folder, title, verdict, names, taken=taken, whole=whole))
+        )
     except (OSError, FencepostError) as error:
         return f"it could not be written: {error}"
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import os
 import re
 import ssl
@@ -17,6 +16,7 @@ from fencepost.coordinator.config import BROKER_RACK, NO_NEW_TOPICS, GroupCoordi
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.sasl.credentials import check_user
 from fencepost.coordinator.server.topic_configs import KAFKA_DEFAULTS, BrokerConfig
+from fencepost.coordinator.suggestions import suggestion
 from fencepost.simulation.embedded.names import ApiName, ErrorName
 from fencepost.simulation.trace.topic import TraceTopic
 
@@ -46,6 +46,22 @@ _ARGUMENTS: Final = {
 }
 """Settings of a broker that are arguments."""
 _ERROR_NAMES: Final = {name: name for name in ErrorCode.__members__}
+_USUAL_ERRORS: Final = (
+    "FENCED_MEMBER_EPOCH",
+    "UNKNOWN_MEMBER_ID",
+    "NOT_COORDINATOR",
+    "COORDINATOR_LOAD_IN_PROGRESS",
+    "COORDINATOR_NOT_AVAILABLE",
+    "REBALANCE_IN_PROGRESS",
+    "ILLEGAL_GENERATION",
+    "REQUEST_TIMED_OUT",
+    "NOT_LEADER_OR_FOLLOWER",
+    "UNKNOWN_TOPIC_OR_PARTITION",
+    "GROUP_AUTHORIZATION_FAILED",
+    "INVALID_PRODUCER_EPOCH",
+    "PRODUCER_FENCED",
+)
+"""Those that tests of consumers and producers ask for first: what is meant by a part of a name."""
 
 Config: TypeAlias = GroupCoordinatorConfig | Mapping[str, object] | None
 TopicConfig: TypeAlias = Mapping[str, object] | None
@@ -296,10 +312,8 @@ def _known(what: str, given: str, name: str, written: Mapping[str, str], otherwi
     """The name, if it is one of those. `written` has how Kafka writes each."""
     if name in written:
         return name
-    near = difflib.get_close_matches(name, written, n=1, cutoff=0.4)
-    raise FencepostError(
-        f"{what} {given!r} is unknown; {f'the nearest is {written[near[0]]}' if near else otherwise}"
-    )
+    hint = suggestion(given, written.values(), otherwise, usual=_USUAL_ERRORS)
+    raise FencepostError(f"{what} {given!r} is unknown; {hint}")
 
 
 def trace_topic_of(text: str | None, tls: ssl.SSLContext | None) -> str | None:

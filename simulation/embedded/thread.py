@@ -212,6 +212,13 @@ def until_done(
     return call
 
 
+async def wait_unblocked(future: concurrent.futures.Future[Any]) -> None:
+    """Wait in any loop of asyncio or trio for something that runs on the thread's."""
+    from anyio import to_thread
+
+    await to_thread.run_sync(_wait_for, future, abandon_on_cancel=True)
+
+
 def awaiting(
     method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, R]]:
@@ -219,12 +226,10 @@ def awaiting(
 
     @functools.wraps(method)
     async def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
-        from anyio import to_thread
-
         __tracebackhide__ = True
         future = self.thread.submit(method(self, *args, **kwargs))
         try:
-            await to_thread.run_sync(_wait_for, future, abandon_on_cancel=True)
+            await wait_unblocked(future)
         finally:
             future.cancel()
         return self.thread.result(future)

@@ -11,6 +11,7 @@ from fencepost.simulation.report.render import render_timelines
 from fencepost.simulation.trace.schema import Row, RowKind
 
 LONGEST_NAME = 150
+_SUBTITLE = "An embedded Kafka in a failed test"
 
 
 def write_timelines(
@@ -21,11 +22,13 @@ def write_timelines(
     names: Mapping[str, str],
     *,
     taken: MutableMapping[str, str],
+    whole: str = "",
 ) -> list[Path]:
     """Write a page for each group in the trace, or one if there is none; their paths.
 
     Rows that are about no group are on all pages. `names` is what members are called, by their ids. `taken`
     are the titles of the pages that there are, by their files: another page does not take their place.
+    `whole` is all that is known about the failure: the page folds it.
 
     :raises FencepostError: if they can't be written.
     """
@@ -37,7 +40,9 @@ def write_timelines(
         title = f"{name}, group {group}" if group else name
         path = folder / _file_name(name if len(groups) < 2 else f"{name}-{group}", title, taken)
         run = TracedRun(run_id=path.stem, title=title, facts=_facts(chosen, group), rows=chosen, names=names)
-        render_timelines([run], path, title=title, verdict=verdict, fine=False)
+        render_timelines(
+            [run], path, title=title, verdict=verdict, fine=False, subtitle=_SUBTITLE, whole=whole
+        )
         written.append(path)
     return written
 

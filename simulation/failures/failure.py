@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Annotated, Final
@@ -12,6 +11,7 @@ from msgspec import Meta
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.reading import read_file
+from fencepost.coordinator.suggestions import suggestion
 from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.faults.draw import Draw
 from fencepost.simulation.faults.fitting import misfit
@@ -119,8 +119,11 @@ def decode(text: str | bytes, source: str = "<text>") -> Failure:
         except FencepostError as error:
             raise FencepostError(f"{source}: {error}") from None
     if failure.invariant not in INVARIANTS and not failure.invariant.startswith(RAISED):
-        near = difflib.get_close_matches(failure.invariant, INVARIANTS, n=1)
-        hint = f"did you mean {near[0]}?" if near else "docs/invariants.md lists them"
+        hint = suggestion(
+            failure.invariant,
+            INVARIANTS,
+            "the names are those of the column `invariant` in a run's violations",
+        )
         raise FencepostError(f"{source}: there is no invariant {failure.invariant}; {hint}")
     if wrong := misfit(failure.plan, failure.loaded()):
         raise FencepostError(f"{source}: {wrong}")

@@ -90,6 +90,8 @@ class DrawnEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
     """For a slow link: the span of what is added to each message."""
     protocol: s.GroupProtocol | Literal[""] = ""
     """Which group.protocol a member has afterwards; as before if there is none."""
+    strategies: tuple[s.AssignmentStrategy, ...] = ()
+    """Which assignors a classic member offers afterwards; as before if there are none."""
     name: str = ""
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -174,6 +176,7 @@ def _step_entries(step: s.Step, members: int, length: int, rng: random.Random) -
                 member=number,
                 graceful=step.graceful,
                 protocol=step.protocol or "",
+                strategies=step.partition_assignment_strategy,
             )
             for number in range(members)
         ]

@@ -59,6 +59,8 @@ class DisturbedMember(DisturbedProcess, Protocol):
     """A member's host, and what can befall it."""
 
     protocol: str
+    strategies: tuple[str, ...]
+    """The assignors of the next process, if it speaks the classic protocol."""
     topics: tuple[str, ...] | None
     pattern: str | None
 

@@ -98,6 +98,8 @@ class SimulatedApplication:
                 await self._host.pause_us(_AFTER_ERROR_US)
                 continue
             self._tell_poll("end")
+            if transactional is not None and transactional.replaced is not None:
+                return transactional.replaced  # it gave up meanwhile
             self._batch = dict(taken)
             self._driver.poll_end({partition: end for partition, (_, end) in taken.items()})
             await self._process(taken)

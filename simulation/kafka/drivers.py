@@ -51,7 +51,7 @@ def classic_driver(host: MemberHost, transport: SimulatedTransport) -> ClassicDr
         host.world.group_id,
         transport,
         host.clock,
-        assignors=(ASSIGNORS[group.partition_assignment_strategy](),),
+        assignors=tuple(ASSIGNORS[name]() for name in host.strategies),
         listener=host,
         config=config,
         rng=cast(random.Random, host.rng),

@@ -43,6 +43,7 @@ class MemberHost(Host):
     def __init__(self, name: str, world: KafkaWorld, instance_id: str | None) -> None:
         super().__init__(name, world.loop)
         self.world = world
+        self.timer_delays = world.timer_delays
         self.instance_id = instance_id
         self.status = MemberStatus.STOPPED
         self.wanted = False
@@ -52,6 +53,8 @@ class MemberHost(Host):
         self.application: SimulatedApplication | None = None
         self.protocol: str = world.scenario.group.protocol
         """The group.protocol of the next process."""
+        self.strategies: tuple[str, ...] = (world.scenario.group.partition_assignment_strategy,)
+        """The assignors that it offers if that is the classic one."""
         self.topics = world.scenario.group.topics
         self.pattern = world.scenario.group.pattern
         self._callback_raises = False

@@ -82,6 +82,7 @@ class GroupNemesis(KafkaNemesis[Stage]):
     def _restart(self, entry: DrawnEvent) -> None:
         host = self._host(entry)
         host.protocol = entry.protocol or host.protocol
+        host.strategies = entry.strategies or host.strategies
         if host.name in self._scaled_away or (host.status is MemberStatus.STOPPED and not host.wanted):
             return
         runs = host.status is not MemberStatus.CRASHED

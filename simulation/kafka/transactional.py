@@ -129,7 +129,8 @@ class TransactionalWork:
 
     async def _go_back(self, *, renew: bool, but_for: Iterable[TopicPartition] = ()) -> None:
         """Begin anew at what is committed, in all partitions of the transaction that are still owned."""
-        again = {*self._open, *self._unstaged}.difference(but_for)
+        undone = {*self._open, *self._unstaged}
+        again = undone.difference(but_for)
         try:
             if renew:
                 await self._producer.renew()
@@ -139,7 +140,8 @@ class TransactionalWork:
             self._give_up(error)  # it does not know where it stands
             return
         self._open.clear()
-        self._unstaged.clear()
+        for partition in undone:  # a batch of other partitions may have ended meanwhile: it counts
+            self._unstaged.pop(partition, None)
         for partition in sorted(again.intersection(self._driver.fetchable())):
             offset = max(0, positions.get(partition, 0))
             self._driver.seek(partition, offset)

@@ -45,6 +45,7 @@ class KafkaWorld(World):
         sequence: Callable[[], int] = lambda: 0,
     ) -> None:
         super().__init__(scenario.application, loop, seed, sequence)
+        self.delay_timers(scenario.application.timer_delay)
         self.scenario = scenario
         self.config = GroupCoordinatorConfig.from_properties(scenario.config)
         self.group_id = scenario.group.id

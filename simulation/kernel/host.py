@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from fencepost.simulation.kernel.loop import Timer, VirtualLoop
+from fencepost.simulation.kernel.rng import Samples
 
 
 class Host:
@@ -17,13 +18,15 @@ class Host:
     """
 
     # What each delivery looks at; subclasses keep what they add in a dictionary.
-    __slots__ = ("_waiting", "frozen", "generation", "loop", "name")
+    __slots__ = ("_waiting", "frozen", "generation", "loop", "name", "timer_delays")
 
     def __init__(self, name: str, loop: VirtualLoop) -> None:
         self.name = name
         self.loop = loop
         self.frozen = False
         self.generation = 0
+        self.timer_delays: Samples | None = None
+        """By how much its timers are late; None if they go off in time."""
         self._waiting: list[tuple[Callable[[Any], Any], Any]] = []
 
     def run(self, action: Callable[[Any], Any], argument: object) -> None:
@@ -78,6 +81,8 @@ class HostTimer(Timer):
         self, host: Host, when_us: int, callback: Callable[..., Any], arguments: tuple[Any, ...]
     ) -> None:
         self._loop = loop = host.loop
+        if host.timer_delays is not None and when_us > loop.now_us:
+            when_us += host.timer_delays.draw()
         self.action = callback
         self.argument = arguments
         self._host = host

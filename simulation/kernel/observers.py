@@ -250,6 +250,9 @@ class Observer(WorldObserver, declares_hooks=True):
     ) -> None:
         """A member's driver got an answer, or the exception that stands for none."""
 
+    def on_round_trip(self, host: str, took_us: int, written: bool, now_us: int) -> None:
+        """A process measured how long a request took; `written` if its answer waited for the log."""
+
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
     ) -> None:

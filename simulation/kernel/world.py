@@ -8,7 +8,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fencepost.simulation.kernel.observers import Observer, Violation, WorldObserver, hook_lists
-from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.kernel.rng import Samples, Streams
 
 if TYPE_CHECKING:
     from fencepost.simulation.kernel.loop import VirtualLoop
@@ -84,8 +84,15 @@ class World(ObservedWorld, abc.ABC):
         super().__init__(loop, sequence)
         self.loop = loop
         self.streams = Streams(seed)
+        self.timer_delays: Samples | None = None
+        """By how much timers of members are late; None if they go off in time."""
         self.callback_times = self.streams.samples("callbacks", application.callback.quantiles)
         self.processing_times = self.streams.samples("processing", application.processing.quantiles)
+
+    def delay_timers(self, late: Span) -> None:
+        """Let timers of members be late from now on."""
+        if late.longest_us:
+            self.timer_delays = self.streams.samples("timers", late.quantiles)
 
     @abc.abstractmethod
     def begin(self) -> None:

@@ -108,15 +108,18 @@ def hunt_all(
     *,
     names: Iterable[str] = (),
     progress: Callable[[int], None] | None = None,
+    hunted: Callable[[MutantResult], None] | None = None,
 ) -> Mapping[str, MutantResult]:
     """Hunt mutants with these seeds; all of them, or those that are named.
 
-    `progress` is called with how many more runs of mutants are done.
+    `progress` is called with how many more runs of mutants are done, `hunted` with each mutant's result.
 
     :raises FencepostError: if a name is not a mutant's.
     """
     survivors: Survivors = {}
-    return {
-        name: hunt(MUTANTS[name], seeds, survivors=survivors, progress=progress)
-        for name in known_names(names)
-    }
+    found: dict[str, MutantResult] = {}
+    for name in known_names(names):
+        found[name] = hunt(MUTANTS[name], seeds, survivors=survivors, progress=progress)
+        if hunted is not None:
+            hunted(found[name])
+    return found

@@ -26,7 +26,7 @@ from fencepost.simulation.live.source import MOST_RECORDS, SourceReader, choose_
 from fencepost.simulation.live.windows import Window, Windows, late_rows
 from fencepost.simulation.pipeline.analyze import Tables, analyze
 from fencepost.simulation.pipeline.jobs import run_job
-from fencepost.simulation.pipeline.progress import Progress
+from fencepost.simulation.pipeline.progress import Progress, Silent
 from fencepost.simulation.pipeline.session import LOCAL, error_text, raised_by_spark, spark_session
 from fencepost.simulation.trace.schema import TRACE_DDL
 
@@ -153,7 +153,8 @@ def follow(
         folder = stack.enter_context(LiveFolder(out, following))
         reader = choose_reader(topic)
         _log.info("kafka_reader", reader=reader.name)
-        spark = stack.enter_context(spark_session(master, reader.settings))
+        say = (progress or Silent()).say
+        spark = stack.enter_context(spark_session(master, reader.settings, say=say))
         session = _Session(spark, reader, folder, following, security, window_s=window_s)
         try:
             late = session.run(until, stop or threading.Event(), tell)

@@ -7,19 +7,25 @@ from typing import Any, Final
 
 import msgspec
 
-from fencepost.coordinator.classic import sessions
+from fencepost.coordinator.classic import join, rounds, sessions, sync
 from fencepost.coordinator.classic.group import ClassicGroup
 from fencepost.coordinator.classic.member import ClassicGroupMember
-from fencepost.coordinator.migration import upgrade
+from fencepost.coordinator.classic.states import ClassicGroupState
+from fencepost.coordinator.classic.step import ClassicStep
+from fencepost.coordinator.migration import downgrade, upgrade
+from fencepost.coordinator.protocol.classic import JoinGroupResponse, SyncGroupResponse
 from fencepost.coordinator.protocol.consumer_protocol import ConsumerProtocolAssignment
 from fencepost.coordinator.protocol.ids import MemberId
-from fencepost.coordinator.protocol.records import GroupMetadataMember
+from fencepost.coordinator.protocol.records import GroupMetadataMember, GroupMetadataValue
+from fencepost.coordinator.timers import GroupTimerKind
 from fencepost.member.classic.assignor import Subscriber
 from fencepost.member.classic.assignors.sticky import CooperativeStickyAssignor
 from fencepost.member.classic.ownership import ClassicOwnership
 from fencepost.simulation.mutants.mutant import NOBODY, Mutant, Original, instead_of
 
 _DEPLOY: Final = ("classic-rolling-deploy",)
+_SLOW: Final = ("classic-slow-members",)
+_STATIC: Final = ("classic-static-members",)
 _RESTARTS_AFTER: Final = 3
 
 
@@ -65,6 +71,47 @@ def _writes_the_last_one(
 
 def _nothing(_: Original, data: bytes) -> ConsumerProtocolAssignment:
     return ConsumerProtocolAssignment(partitions={})
+
+
+def _nobody_comes_later(original: Original, step: ClassicStep) -> None:
+    """The first members of an empty group are joined by nobody who comes in the initial delay."""
+    step.group.new_member_added = False
+    original(step)
+
+
+def _is_not_written(original: Original, step: ClassicStep, value: GroupMetadataValue | None) -> None:
+    """A static member that comes back changes what is in memory only."""
+    if not step.group.is_in(ClassicGroupState.STABLE):
+        original(step, value)
+
+
+def _assigns_anyway(original: Original, *arguments: Any, **named: Any) -> JoinGroupResponse:
+    """A leader that came back assigns anew."""
+    told: JoinGroupResponse = original(*arguments, **named)
+    return msgspec.structs.replace(told, skip_assignment=False)
+
+
+def _too_late_for_it(original: Original, group: ClassicGroup, assignment: bytes) -> SyncGroupResponse:
+    """Who asks when the others have theirs gets nothing."""
+    given: SyncGroupResponse = original(group, assignment)
+    stable = group.is_in(ClassicGroupState.STABLE)
+    return msgspec.structs.replace(given, assignment=b"") if stable else given
+
+
+def _no_end(original: Original, step: ClassicStep, kind: GroupTimerKind, length_ms: int) -> None:
+    """A generation waits for its assignment as long as it takes."""
+    if kind is not GroupTimerKind.SYNC:
+        original(step, kind, length_ms)
+
+
+def _all_may_stay(_: Original, step: ClassicStep) -> None:
+    """Members that did not sync in time join again, like the others."""
+    if step.group.pending_syncs:
+        rounds.start(step)
+
+
+def _stays_as_it_is(_: Original, *arguments: Any, **named: Any) -> bool:
+    return False
 
 
 CLASSIC_MUTANTS: Final = (
@@ -113,8 +160,64 @@ CLASSIC_MUTANTS: Final = (
         "upgraded-with-nothing",
         NOBODY,
         "Members of a classic group that becomes a consumer group count as having nothing.",
-        ("one-claimant",),
+        ("one-claimant", "classic-migrates"),
         ("rolling-migration",),
         (instead_of(upgrade, "read_assignment", _nothing),),
+    ),
+    Mutant(
+        "first-members-alone",
+        NOBODY,
+        "The initial delay of an empty group is not extended when more members come.",
+        ("classic-rounds",),
+        _DEPLOY,
+        (instead_of(rounds, "join_time_over", _nobody_comes_later),),
+    ),
+    Mutant(
+        "generation-never-synced",
+        "KAFKA-12890",
+        "A generation whose leader is gone waits for its assignment for ever.",
+        ("timers-armed",),
+        _SLOW,
+        (instead_of(ClassicStep, "set_timer", _no_end),),
+    ),
+    Mutant(
+        "late-sync-stays",
+        "KAFKA-12890",
+        "Members that did not ask for their assignment in time stay in the group.",
+        ("classic-members",),
+        _SLOW,
+        (instead_of(rounds, "sync_time_over", _all_may_stay),),
+    ),
+    Mutant(
+        "static-return-unwritten",
+        "KAFKA-10284",
+        "The new id of a static member that came back is in no record.",
+        ("classic-record",),
+        _STATIC,
+        (instead_of(ClassicStep, "write", _is_not_written),),
+    ),
+    Mutant(
+        "returned-leader-assigns",
+        "KAFKA-13435",
+        "A static leader that came back is not told to leave the assignment alone.",
+        ("classic-joined",),
+        _STATIC,
+        (instead_of(join, "_in_generation", _assigns_anyway),),
+    ),
+    Mutant(
+        "late-sync-gets-nothing",
+        "KAFKA-9801",
+        "A static member that comes back to a Stable group gets an empty assignment.",
+        ("classic-synced",),
+        _STATIC,
+        (instead_of(sync, "_assignment", _too_late_for_it),),
+    ),
+    Mutant(
+        "never-downgraded",
+        NOBODY,
+        "A consumer group whose last member of the newer protocol left stays one.",
+        ("classic-migrates",),
+        ("rolling-migration",),
+        (instead_of(downgrade, "may_downgrade", _stays_as_it_is),),
     ),
 )

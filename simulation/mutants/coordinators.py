@@ -249,8 +249,9 @@ COORDINATOR_MUTANTS: Final = (
         "KAFKA-19431",
         "A target is applied with topics that the member has dropped from its subscription meanwhile.",
         ("assigned-in-target",),
-        ("swarm", "growing-topics", "regex-subscriptions"),
+        ("mixed-subscriptions",),
         (instead_of(heartbeats, "reconcile", _any_topic_is_subscribed),),
+        ("config.group.consumer.assignment.interval.ms=5000",),
     ),
     Mutant(
         "null-releases",

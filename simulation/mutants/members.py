@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, Final
 
 import msgspec
@@ -26,9 +26,7 @@ from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.reconciliation import Assignment, Callback, Pass, PassResult, Reconciler
 from fencepost.member.consumer.states import ACTIVE, ConsumerMemberState
 from fencepost.simulation.mutants.coordinators import CHURN, LOSSES
-from fencepost.simulation.mutants.mutant import NOBODY, Mutant, Original, Patch, instead_of
-
-_Method = Callable[..., Any]
+from fencepost.simulation.mutants.mutant import NOBODY, Mutant, Original, instead_of
 
 
 def _keepalive_after_failure(original: Original, self: Heartbeats, now_ms: int, *, wait: bool = True) -> None:
@@ -43,15 +41,10 @@ _put_aside: Final[dict[Reconciler, tuple[Any, int]]] = {}
 """By reconciler: what a late commit holds and until when. Members themselves have no place for it."""
 
 
-def _late_commit(_: Original) -> Original:
+def _late_commit(_: Original, self: Reconciler, current: Pass, offsets: Any, deadline_ms: int) -> PassResult:
     """The commit before a release is put aside, and the release goes on without it."""
-    _put_aside.clear()
-
-    def commit(self: Reconciler, current: Pass, offsets: Any, deadline_ms: int) -> PassResult:
-        _put_aside[self] = offsets, deadline_ms
-        return self._revoke(current)
-
-    return commit
+    _put_aside[self] = offsets, deadline_ms
+    return self._revoke(current)
 
 
 def _commit_after_release(
@@ -80,19 +73,18 @@ def _never_suspends(_: Original, self: Positions, partitions: Iterable[TopicPart
     return
 
 
-def _epoch_of_the_step_before(original: Original) -> Original:
+_left_behind: Final[dict[ConsumerMember, int]] = {}
+"""The epoch of each member before its last step."""
+
+
+def _epoch_of_the_step_before(original: Original, self: ConsumerMember, now_ms: int) -> None:
     """A commit that goes out in the step in which the epoch moves has the epoch of before."""
-    left_behind: dict[ConsumerMember, int] = {}
-
-    def send_others(self: ConsumerMember, now_ms: int) -> None:
-        newest = self.member_epoch
-        self.member_epoch = left_behind.get(self, newest)
-        try:
-            original(self, now_ms)
-        finally:
-            self.member_epoch = left_behind[self] = newest
-
-    return send_others
+    newest = self.member_epoch
+    self.member_epoch = _left_behind.get(self, newest)
+    try:
+        original(self, now_ms)
+    finally:
+        self.member_epoch = _left_behind[self] = newest
 
 
 def _stale_list(original: Original, self: Assignment, revoked: Any) -> None:
@@ -105,132 +97,90 @@ def _never_frees(original: Original, self: Any, now_ms: int) -> None:
     self._fail(ErrorCode.UNRELEASED_INSTANCE_ID, "")
 
 
-def _empty_commit_blocks(original: _Method) -> _Method:
+def _empty_commit_blocks(original: Original, self: MemberMachine, now_ms: int) -> None:
     """A commit that has nothing to say is taken for one under way, for good."""
-
-    def auto_commit(self: MemberMachine, now_ms: int) -> None:
-        if self.positions.uncommitted(delivered=False):
-            original(self, now_ms)
-        else:
-            self.commits.next_auto_ms = _NEVER_MS
-
-    return auto_commit
-
-
-def _no_leave_beside_a_heartbeat(original: _Method) -> _Method:
-    """While a heartbeat is in flight no leave is sent, and later none is thought of."""
-
-    def leave_request(self: Heartbeats, option: CloseOption) -> Any:
-        return None if self.in_flight is not None else original(self, option)
-
-    return leave_request
-
-
-def _at_once(_: _Method) -> _Method:
-    """Every retry follows at once."""
-    return lambda self: 1
-
-
-def _stays_fenced(original: _Method) -> _Method:
-    """A member that has given everything up does not ask to join again."""
-
-    def progress(self: ConsumerMember, now_ms: int) -> bool:
-        waits = self.callbacks.running is not None or self.callbacks.release is not None
-        return False if self.state is ConsumerMemberState.FENCED and not waits else original(self, now_ms)
-
-    return progress
-
-
-def _waits_twice_as_long(original: _Method) -> _Method:
-    """The poll timer has twice its time."""
-
-    def end(self: Polls, now_ms: int) -> None:
+    if self.positions.uncommitted(delivered=False):
         original(self, now_ms)
-        assert self.deadline_ms is not None
-        self.deadline_ms += self.deadline_ms - now_ms
-
-    return end
+    else:
+        self.commits.next_auto_ms = _NEVER_MS
 
 
-def _forgets_what_is_committed(original: _Method) -> _Method:
+def _no_leave_beside_a_heartbeat(original: Original, self: Heartbeats, option: CloseOption) -> Any:
+    """While a heartbeat is in flight no leave is sent, and later none is thought of."""
+    return None if self.in_flight is not None else original(self, option)
+
+
+def _at_once(_: Original, self: Backoff) -> int:
+    """Every retry follows at once."""
+    return 1
+
+
+def _stays_fenced(original: Original, self: ConsumerMember, now_ms: int) -> bool:
+    """A member that has given everything up does not ask to join again."""
+    waits = self.callbacks.running is not None or self.callbacks.release is not None
+    return False if self.state is ConsumerMemberState.FENCED and not waits else original(self, now_ms)
+
+
+def _waits_twice_as_long(original: Original, self: Polls, now_ms: int) -> None:
+    """The poll timer has twice its time."""
+    original(self, now_ms)
+    assert self.deadline_ms is not None
+    self.deadline_ms += self.deadline_ms - now_ms
+
+
+def _forgets_what_is_committed(
+    original: Original, self: Positions, token: int, response: OffsetFetchResponse, now_ms: int
+) -> Any:
     """Committed offsets are asked for, and not taken."""
-
-    def fetched(self: Positions, token: int, response: OffsetFetchResponse, now_ms: int) -> Any:
-        return original(self, token, msgspec.structs.replace(response, offsets={}), now_ms)
-
-    return fetched
+    return original(self, token, msgspec.structs.replace(response, offsets={}), now_ms)
 
 
-def _leaves_one_out(original: _Method) -> _Method:
+def _leaves_one_out(original: Original, self: Positions) -> Any:
     """One partition of several is never fetched."""
-
-    def fetchable(self: Positions) -> Any:
-        found = original(self)
-        return dict(list(found.items())[1:]) if len(found) > 1 else found
-
-    return fetchable
+    found = original(self)
+    return dict(list(found.items())[1:]) if len(found) > 1 else found
 
 
-def _keeps_it_to_itself(original: _Method) -> _Method:
+def _keeps_it_to_itself(
+    original: Original, self: ConsumerMember, topics: Iterable[str], pattern: str | None, now_ms: int
+) -> Any:
     """A subscription that changes while the member is in its group is not sent."""
-
-    def subscribe(self: ConsumerMember, topics: Iterable[str], pattern: str | None, now_ms: int) -> Any:
-        if self.state not in ACTIVE:
-            return original(self, topics, pattern, now_ms)
-        self.subscription = Subscription.of(topics, pattern)
-        return ()
-
-    return subscribe
+    if self.state not in ACTIVE:
+        return original(self, topics, pattern, now_ms)
+    self.subscription = Subscription.of(topics, pattern)
+    return ()
 
 
-def _loading_is_the_end(original: _Method) -> _Method:
+def _loading_is_the_end(original: Original, code: ErrorCode) -> ErrorRule:
     """A coordinator that loads is taken for one that refuses."""
-
-    def heartbeat_rule(code: ErrorCode) -> ErrorRule:
-        return ErrorRule.FATAL if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else original(code)
-
-    return heartbeat_rule
+    return ErrorRule.FATAL if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else original(code)
 
 
-def _waits_for_good(original: _Method) -> _Method:
+def _waits_for_good(original: Original, self: Polls) -> None:
     """What a callback that raised has stopped is not taken up again by the next poll."""
-
-    def begin(self: Polls) -> None:
-        waits = self.waits_for_next
-        original(self)
-        self.waits_for_next = waits
-
-    return begin
+    waits = self.waits_for_next
+    original(self)
+    self.waits_for_next = waits
 
 
-def _stays_with_its_broker(_: _Method) -> _Method:
+def _stays_with_its_broker(_: Original, self: CoordinatorLookup, code: ErrorCode, now_ms: int) -> None:
     """That the coordinator is another one is learned from heartbeats only."""
-
-    def note(self: CoordinatorLookup, code: ErrorCode, now_ms: int) -> None:
-        if not code:
-            self.answered()
-
-    return note
+    if not code:
+        self.answered()
 
 
-def _never_fails(original: _Method) -> _Method:
+def _never_fails(
+    original: Original, self: MemberMachine, commit: Commit, error: ErrorCode, now_ms: int
+) -> None:
     """A commit that fails is over, and its application does not hear of it."""
-
-    def commit_ended(self: MemberMachine, commit: Commit, error: ErrorCode, now_ms: int) -> None:
-        if not (error and commit.kind is CommitKind.MANUAL):
-            original(self, commit, error, now_ms)
-
-    return commit_ended
+    if not (error and commit.kind is CommitKind.MANUAL):
+        original(self, commit, error, now_ms)
 
 
-def _swallows(original: _Method) -> _Method:
+def _swallows(original: Original, self: Outbox, error: Exception, *, fatal: bool = False) -> None:
     """Only fatal errors reach the application."""
-
-    def raise_to_application(self: Outbox, error: Exception, *, fatal: bool = False) -> None:
-        if fatal:
-            original(self, error, fatal=fatal)
-
-    return raise_to_application
+    if fatal:
+        original(self, error, fatal=fatal)
 
 
 _NEVER_MS: Final = 2**62
@@ -253,9 +203,10 @@ MEMBER_MUTANTS: Final = (
         ("commit-before-release", "commit-while-owned"),
         COMMITS_SOON,
         (
-            Patch(Reconciler, "_commit", _late_commit),
+            instead_of(Reconciler, "_commit", _late_commit),
             instead_of(ConsumerMember, "_callback_ended", _commit_after_release),
         ),
+        memory=(_put_aside,),
     ),
     Mutant(
         "commit-ahead-of-processing",
@@ -282,7 +233,8 @@ MEMBER_MUTANTS: Final = (
         "A commit carries an epoch that the member has left behind.",
         ("epoch-as-answered",),
         CHURN,
-        (Patch(ConsumerMember, "_send_others", _epoch_of_the_step_before),),
+        (instead_of(ConsumerMember, "_send_others", _epoch_of_the_step_before),),
+        memory=(_left_behind,),
     ),
     Mutant(
         "released-and-still-listed",
@@ -306,7 +258,7 @@ MEMBER_MUTANTS: Final = (
         "After an automatic commit that had nothing to say no other one follows.",
         ("commits-go-on",),
         ("steady", *CHURN),
-        (Patch(MemberMachine, "_auto_commit", _empty_commit_blocks),),
+        (instead_of(MemberMachine, "_auto_commit", _empty_commit_blocks),),
         ("application.auto_commit_interval=1s",),
     ),
     Mutant(
@@ -315,7 +267,7 @@ MEMBER_MUTANTS: Final = (
         "A member that closes while a heartbeat is in flight never says that it leaves.",
         ("leaves-told",),
         ("rolling-deploy", "scale-up-and-down"),
-        (Patch(Heartbeats, "leave_request", _no_leave_beside_a_heartbeat),),
+        (instead_of(Heartbeats, "leave_request", _no_leave_beside_a_heartbeat),),
         ("network.latency=1s",),
     ),
     Mutant(
@@ -324,7 +276,7 @@ MEMBER_MUTANTS: Final = (
         "Requests that fail are sent again at once.",
         ("retries-back-off",),
         ("coordinator-crash-loop", "coordinator-failover"),
-        (Patch(Backoff, "next_ms", _at_once),),
+        (instead_of(Backoff, "next_ms", _at_once),),
     ),
     Mutant(
         "fenced-for-good",
@@ -332,7 +284,7 @@ MEMBER_MUTANTS: Final = (
         "A member that was fenced gives everything up, and never joins again.",
         ("fenced-returns",),
         ("frozen-members", "partitioned-members"),
-        (Patch(ConsumerMember, "_progress", _stays_fenced),),
+        (instead_of(ConsumerMember, "_progress", _stays_fenced),),
     ),
     Mutant(
         "polls-missed-late",
@@ -340,7 +292,7 @@ MEMBER_MUTANTS: Final = (
         "A member whose application does not poll stays in the group for twice the time.",
         ("poll-timeouts",),
         ("slow-callbacks-and-poll-timeouts",),
-        (Patch(Polls, "end", _waits_twice_as_long),),
+        (instead_of(Polls, "end", _waits_twice_as_long),),
     ),
     Mutant(
         "committed-offset-forgotten",
@@ -348,7 +300,7 @@ MEMBER_MUTANTS: Final = (
         "A new owner starts at the beginning of the log, whatever is committed.",
         ("starts-at-committed",),
         CHURN,
-        (Patch(Positions, "fetched", _forgets_what_is_committed),),
+        (instead_of(Positions, "fetched", _forgets_what_is_committed),),
     ),
     Mutant(
         "partition-left-out",
@@ -356,7 +308,7 @@ MEMBER_MUTANTS: Final = (
         "A member that owns several partitions never fetches one of them.",
         ("partitions-read",),
         ("steady", *CHURN),
-        (Patch(Positions, "fetchable", _leaves_one_out),),
+        (instead_of(Positions, "fetchable", _leaves_one_out),),
     ),
     Mutant(
         "subscription-kept-secret",
@@ -364,7 +316,7 @@ MEMBER_MUTANTS: Final = (
         "A member that is in a group does not tell it of another subscription.",
         ("subscription-told",),
         ("regex-subscriptions", "swarm"),
-        (Patch(ConsumerMember, "subscribe", _keeps_it_to_itself),),
+        (instead_of(ConsumerMember, "subscribe", _keeps_it_to_itself),),
     ),
     Mutant(
         "loading-is-fatal",
@@ -372,7 +324,7 @@ MEMBER_MUTANTS: Final = (
         "A member stops for good when the coordinator is still loading.",
         ("gives-up-rightly",),
         ("coordinator-crash-loop", "coordinator-failover", "broker-failures"),
-        (Patch(consumer_machine, "heartbeat_rule", _loading_is_the_end),),
+        (instead_of(consumer_machine, "heartbeat_rule", _loading_is_the_end),),
     ),
     Mutant(
         "stopped-by-callback",
@@ -380,7 +332,7 @@ MEMBER_MUTANTS: Final = (
         "After a callback that raised the member does not go on towards its target.",
         ("reconciles-on",),
         ("slow-callbacks-and-poll-timeouts", "swarm"),
-        (Patch(Polls, "begin", _waits_for_good),),
+        (instead_of(Polls, "begin", _waits_for_good),),
     ),
     Mutant(
         "commits-to-the-wrong-broker",
@@ -388,7 +340,7 @@ MEMBER_MUTANTS: Final = (
         "A commit is sent again and again to a broker that is not the coordinator.",
         ("searches-anew",),
         ("coordinator-failover", "manual-commits"),
-        (Patch(CoordinatorLookup, "note", _stays_with_its_broker),),
+        (instead_of(CoordinatorLookup, "note", _stays_with_its_broker),),
     ),
     Mutant(
         "failed-commit-never-ends",
@@ -396,7 +348,7 @@ MEMBER_MUTANTS: Final = (
         "An application whose commit fails waits for it for ever.",
         ("commits-end",),
         ("frozen-members", "partitioned-members", "coordinator-crash-loop"),
-        (Patch(MemberMachine, "_commit_ended", _never_fails),),
+        (instead_of(MemberMachine, "_commit_ended", _never_fails),),
         ("application.commit=sync",),
     ),
     Mutant(
@@ -405,6 +357,6 @@ MEMBER_MUTANTS: Final = (
         "An application does not hear that its callback raised.",
         ("errors-raised",),
         ("slow-callbacks-and-poll-timeouts",),
-        (Patch(Outbox, "raise_to_application", _swallows),),
+        (instead_of(Outbox, "raise_to_application", _swallows),),
     ),
 )

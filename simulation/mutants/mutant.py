@@ -11,12 +11,16 @@ NOBODY: Final = "nobody's"
 """The `bug` of a mutant that no one is known to have had."""
 
 
-class Patch(NamedTuple):
-    """One replacement: `replace` takes the original attribute of `owner` and answers the faulty one."""
+Original: TypeAlias = Callable[..., Any]
+"""A function as it is without the bug."""
+
+
+class Replacement(NamedTuple):
+    """One attribute of a class or a module, and what stands there instead while a mutant is applied."""
 
     owner: Any
     attribute: str
-    replace: Callable[[Any], Any]
+    faulty: Callable[..., Any]
 
     @property
     def original(self) -> Any:
@@ -31,27 +35,32 @@ class Patch(NamedTuple):
             else getattr(self.owner, self.attribute)
         )
 
-
-Original: TypeAlias = Callable[..., Any]
-"""A function as it is without the bug."""
-
-
-def instead_of(owner: Any, attribute: str, faulty: Callable[..., Any]) -> Patch:
-    """Return the patch that makes each call of a function, or of a property, a call of `faulty`.
-
-    `faulty` takes the original function in front of the call's own arguments.
-    """
-
-    def replace(original: Any) -> Any:
-        is_property = isinstance(original, property)
-        function = original.fget if is_property else original
+    def made(self) -> Any:
+        """The faulty attribute."""
+        original = self.original
+        if not callable(original) and not isinstance(original, property | staticmethod):
+            return self.faulty(original)
+        function, faulty = original, self.faulty
+        if isinstance(original, property):
+            function = original.fget
+        elif isinstance(original, staticmethod):
+            function = original.__func__
 
         def call(*arguments: Any, **named: Any) -> Any:
             return faulty(function, *arguments, **named)
 
-        return property(call) if is_property else call
+        if isinstance(original, property):
+            return property(call)
+        return staticmethod(call) if isinstance(original, staticmethod) else call
 
-    return Patch(owner, attribute, replace)
+
+def instead_of(owner: Any, attribute: str, faulty: Callable[..., Any]) -> Replacement:
+    """Return what makes each call of a function, or of a property, a call of `faulty`.
+
+    `faulty` takes the original function in front of the call's own arguments. An attribute that can't be
+    called, such as a table, becomes what `faulty` returns for it.
+    """
+    return Replacement(owner, attribute, faulty)
 
 
 class Mutant(NamedTuple):
@@ -65,15 +74,18 @@ class Mutant(NamedTuple):
     """Invariants that report it, each within twenty seeds; the first one catches it."""
     scenarios: tuple[str, ...]
     """Scenarios of the library in which it can show; seeds go round them."""
-    patches: tuple[Patch, ...]
+    replacements: tuple[Replacement, ...]
     overrides: tuple[str, ...] = ()
     """Settings of those scenarios that make the bug's circumstances more frequent."""
+    memory: tuple[dict[Any, Any], ...] = ()
+    """What the faulty functions keep of objects that have no place for it: empty at the beginning."""
 
     @contextmanager
     def apply(self) -> Iterator[None]:
         """Runs inside have the bug."""
+        for kept in self.memory:
+            kept.clear()
         with ExitStack() as stack:
-            for patch in self.patches:
-                faulty = patch.replace(patch.original)
-                stack.enter_context(mock.patch.object(patch.owner, patch.attribute, faulty))
+            for each in self.replacements:
+                stack.enter_context(mock.patch.object(each.owner, each.attribute, each.made()))
             yield

@@ -10,7 +10,7 @@ import msgspec
 import fencepost.coordinator.assign.registry as assignors
 import fencepost.coordinator.consumer.heartbeat as heartbeats
 from fencepost.coordinator.assign import uniform
-from fencepost.coordinator.assign.spec import Assignor
+from fencepost.coordinator.assign.spec import Assignor, GroupSpec
 from fencepost.coordinator.assign.uniform_mixed import _Balancer
 from fencepost.coordinator.consumer import leaving, regular_expressions
 from fencepost.coordinator.consumer.group import ConsumerGroup
@@ -22,9 +22,8 @@ from fencepost.coordinator.protocol.ids import Partitions
 from fencepost.coordinator.protocol.records import ConsumerGroupMetadataKey, Record
 from fencepost.member.base.commits import Commit, CommitKind, Commits
 from fencepost.simulation.mutants.coordinators import CHURN
-from fencepost.simulation.mutants.mutant import NOBODY, Mutant, Original, Patch, instead_of
+from fencepost.simulation.mutants.mutant import NOBODY, Mutant, Original, instead_of
 
-_Function = Callable[..., Any]
 _MISSED_MS: Final = 30_000
 """How long a coordinator that takes over has heard of nobody, as it believes."""
 
@@ -34,59 +33,50 @@ def _half(original: Original, self: SoftState[Any, Any, Any], group_id: str, con
     return contact.last_ms + (whole - contact.last_ms) // 2
 
 
-def _sessions_go_on(original: _Function) -> _Function:
+def _sessions_go_on(
+    original: Original, self: ConsumerSoftState, groups: Mapping[str, ConsumerGroup], now_ms: int
+) -> None:
     """A session counts from before the load, though nobody could be heard meanwhile."""
-
-    def rebuild(self: ConsumerSoftState, groups: Mapping[str, ConsumerGroup], now_ms: int) -> None:
-        original(self, groups, now_ms)
-        for group_id, soft in self.groups.items():
-            for member_id, contact in soft.contacts.items():
-                contact.last_ms -= _MISSED_MS
-                self._arm_session(group_id, member_id, contact)
-
-    return rebuild
+    original(self, groups, now_ms)
+    for group_id, soft in self.groups.items():
+        for member_id, contact in soft.contacts.items():
+            contact.last_ms -= _MISSED_MS
+            self._arm_session(group_id, member_id, contact)
 
 
-def _return_is_a_change(original: _Function) -> _Function:
+def _return_is_a_change(
+    original: Original, group: ConsumerGroup, old: Any, new: ConsumerGroupMember, *rest: Any
+) -> Any:
     """A static member that comes back is taken for a new one."""
-
-    def change(group: ConsumerGroup, old: Any, new: ConsumerGroupMember, *rest: Any) -> Any:
-        found = original(group, old, new, *rest)
-        returned = replaced_id(group, new) is not None
-        return msgspec.structs.replace(found, raises_epoch=True) if returned else found
-
-    return change
+    found = original(group, old, new, *rest)
+    returned = replaced_id(group, new) is not None
+    return msgspec.structs.replace(found, raises_epoch=True) if returned else found
 
 
-def _nobody_else_hears(original: _Function) -> _Function:
-    def removal_records(*arguments: Any) -> tuple[Record, ...]:
-        records: tuple[Record, ...] = original(*arguments)
-        return tuple(record for record in records if not isinstance(record.key, ConsumerGroupMetadataKey))
-
-    return removal_records
+def _nobody_else_hears(original: Original, *arguments: Any) -> tuple[Record, ...]:
+    records: tuple[Record, ...] = original(*arguments)
+    return tuple(record for record in records if not isinstance(record.key, ConsumerGroupMetadataKey))
 
 
-def _at_any_time(original: _Function) -> _Function:
-    return lambda *arguments: True
+def _at_any_time(_: Original, *arguments: Any) -> bool:
+    return True
 
 
-def _silence_waits(original: _Function) -> _Function:
+def _silence_waits(
+    original: Original, member: ConsumerGroupMember, *, owned: Partitions | None, **named: Any
+) -> Any:
     """A heartbeat that lists no partitions is a sign of life, and nothing else."""
-
-    def reconcile(member: ConsumerGroupMember, *, owned: Partitions | None, **named: Any) -> Any:
-        return member if owned is None else original(member, owned=owned, **named)
-
-    return reconcile
+    return member if owned is None else original(member, owned=owned, **named)
 
 
-def _from_scratch(original: _Function) -> _Function:
+def _from_scratch(original: Original, spec: GroupSpec) -> Any:
     """Where members subscribe to different topics nobody keeps anything."""
-    return lambda spec: original(msgspec.structs.replace(spec, targets={}))
+    return original(msgspec.structs.replace(spec, targets={}))
 
 
-def _nothing_is_moved(_: _Function) -> _Function:
+def _nothing_is_moved(_: Original, self: _Balancer, topic: Any) -> bool:
     """What is free is given away, and nothing is taken from those who have too much."""
-    return lambda self, topic: False
+    return False
 
 
 def _with_range(change: Callable[[Assignor], Assignor]) -> Callable[[Any], Any]:
@@ -103,37 +93,28 @@ def _by_member_id(original: Assignor) -> Assignor:
     return lambda spec: original(msgspec.structs.replace(spec, instance_ids={}))
 
 
-_lost: dict[int, Commit] = {}
+_lost: Final[dict[int, Commit]] = {}
 """Commits without an answer, by the identity of their member's queue."""
 
 
-def _lost_is_kept(original: _Function) -> _Function:
-    _lost.clear()
-
-    def failed(self: Commits, token: int, now_ms: int) -> Any:
-        if self._sent is not None:
-            _lost[id(self)] = self._sent
-        return original(self, token, now_ms)
-
-    return failed
+def _lost_is_kept(original: Original, self: Commits, token: int, now_ms: int) -> Any:
+    if self._sent is not None:
+        _lost[id(self)] = self._sent
+    return original(self, token, now_ms)
 
 
-def _lost_is_sent_again(original: _Function) -> _Function:
+def _lost_is_sent_again(original: Original, self: Commits, token: int, response: Any, now_ms: int) -> Any:
     """A commit without an answer is sent again behind the one that came after it."""
-
-    def answered(self: Commits, token: int, response: Any, now_ms: int) -> Any:
-        found = original(self, token, response, now_ms)
-        ended = found is not None and found[3]
-        if ended and (lost := _lost.pop(id(self), None)) is not None and lost is not found[0]:
-            self.make(CommitKind.AUTO, dict(lost.offsets), now_ms + _MISSED_MS, {})
-        return found
-
-    return answered
+    found = original(self, token, response, now_ms)
+    ended = found is not None and found[3]
+    if ended and (lost := _lost.pop(id(self), None)) is not None and lost is not found[0]:
+        self.make(CommitKind.AUTO, dict(lost.offsets), now_ms + _MISSED_MS, {})
+    return found
 
 
-def _new_topics_wait(original: _Function) -> _Function:
+def _new_topics_wait(original: Original, *arguments: Any, **named: Any) -> Any:
     """A topic that came is no reason to look at expressions again: the refresh will find it."""
-    return lambda *arguments, **named: original(*arguments, **{**named, "newest_topics": 0})
+    return original(*arguments, **{**named, "newest_topics": 0})
 
 
 REBALANCE_MUTANTS: Final = (
@@ -151,7 +132,7 @@ REBALANCE_MUTANTS: Final = (
         "A coordinator that takes over counts sessions from before it has loaded.",
         ("members-kept",),
         ("coordinator-crash-loop", "rolling-deploy"),
-        (Patch(ConsumerSoftState, "rebuild", _sessions_go_on),),
+        (instead_of(ConsumerSoftState, "rebuild", _sessions_go_on),),
     ),
     Mutant(
         "return-rebalances",
@@ -159,7 +140,7 @@ REBALANCE_MUTANTS: Final = (
         "The group epoch is raised when a static member comes back, though it subscribes as before.",
         ("epoch-caused",),
         ("static-rolling-deploy",),
-        (Patch(heartbeats, "_change", _return_is_a_change),),
+        (instead_of(heartbeats, "_change", _return_is_a_change),),
     ),
     Mutant(
         "departure-raises-nothing",
@@ -167,7 +148,7 @@ REBALANCE_MUTANTS: Final = (
         "The group epoch stays when a member is removed: the others do not get its partitions.",
         ("epoch-caused",),
         CHURN,
-        (Patch(leaving, "removal_records", _nobody_else_hears),),
+        (instead_of(leaving, "removal_records", _nobody_else_hears),),
     ),
     Mutant(
         "targets-too-often",
@@ -175,7 +156,7 @@ REBALANCE_MUTANTS: Final = (
         "Each change makes a target at once, whatever the assignment interval.",
         ("target-due",),
         CHURN,
-        (Patch(heartbeats, "may_assign_again", _at_any_time),),
+        (instead_of(heartbeats, "may_assign_again", _at_any_time),),
     ),
     Mutant(
         "heartbeat-moves-nobody",
@@ -183,7 +164,7 @@ REBALANCE_MUTANTS: Final = (
         "A heartbeat that lists no partitions does not take its member towards the target.",
         ("heartbeat-reconciles",),
         CHURN,
-        (Patch(heartbeats, "reconcile", _silence_waits),),
+        (instead_of(heartbeats, "reconcile", _silence_waits),),
     ),
     Mutant(
         "mixed-from-scratch",
@@ -191,7 +172,7 @@ REBALANCE_MUTANTS: Final = (
         "Where members subscribe to different topics the assignor does not look at the target before.",
         ("target-sticky",),
         ("mixed-subscriptions",),
-        (Patch(uniform, "uniform_mixed", _from_scratch),),
+        (instead_of(uniform, "uniform_mixed", _from_scratch),),
     ),
     Mutant(
         "mixed-unbalanced",
@@ -199,7 +180,7 @@ REBALANCE_MUTANTS: Final = (
         "Where members subscribe to different topics nothing is taken from those who have too much.",
         ("target-balanced",),
         ("mixed-subscriptions",),
-        (Patch(_Balancer, "_balance", _nothing_is_moved),),
+        (instead_of(_Balancer, "_balance", _nothing_is_moved),),
     ),
     Mutant(
         "ranges-by-member-id",
@@ -207,7 +188,7 @@ REBALANCE_MUTANTS: Final = (
         "The range assignor orders static members by their member ids, which change with each restart.",
         ("target-balanced",),
         ("range-assignor",),
-        (Patch(assignors, "BUILT_IN", _with_range(_by_member_id)),),
+        (instead_of(assignors, "BUILT_IN", _with_range(_by_member_id)),),
     ),
     Mutant(
         "retry-overtakes",
@@ -215,7 +196,8 @@ REBALANCE_MUTANTS: Final = (
         "A commit that got no answer is sent again behind the one that came after it.",
         ("offsets-advance",),
         ("manual-commits", "rolling-deploy", "lossy-network"),
-        (Patch(Commits, "failed", _lost_is_kept), Patch(Commits, "answered", _lost_is_sent_again)),
+        (instead_of(Commits, "failed", _lost_is_kept), instead_of(Commits, "answered", _lost_is_sent_again)),
+        memory=(_lost,),
     ),
     Mutant(
         "new-topics-wait",
@@ -223,6 +205,6 @@ REBALANCE_MUTANTS: Final = (
         "A topic that an expression matches is not found before the next refresh.",
         ("expressions-resolved",),
         ("regex-subscriptions",),
-        (Patch(regular_expressions, "to_resolve", _new_topics_wait),),
+        (instead_of(regular_expressions, "to_resolve", _new_topics_wait),),
     ),
 )

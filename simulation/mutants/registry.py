@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from difflib import get_close_matches
 from typing import Final
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.suggestions import suggestion
 from fencepost.simulation.mutants.automatic import is_automatic, mutant_named, with_automatic_mutant
 from fencepost.simulation.mutants.classic import CLASSIC_MUTANTS
 from fencepost.simulation.mutants.coordinators import COORDINATOR_MUTANTS
@@ -55,8 +55,7 @@ def known_names(names: Iterable[str]) -> list[str]:
     chosen = list(names)
     for name in chosen:
         if name not in MUTANTS:
-            near = get_close_matches(name, MUTANTS, n=1)
-            hint = f"did you mean {near[0]}?" if near else "`fencepost mutants --list` lists them"
+            hint = suggestion(name, MUTANTS, "`fencepost mutants --list` lists them")
             raise FencepostError(f"there is no mutant {name}; {hint}")
     return chosen or list(MUTANTS)
 

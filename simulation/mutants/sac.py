@@ -23,7 +23,7 @@ from fencepost.member.sac.actions import AnswerUpdate, SacCallback
 from fencepost.member.sac.consumer import SingleActiveConsumer
 from fencepost.member.sac.machine import SacMember
 from fencepost.member.sac.offsets import NONE, OffsetKind, OffsetSpecification
-from fencepost.simulation.mutants.mutant import NOBODY, Mutant, Patch, instead_of
+from fencepost.simulation.mutants.mutant import NOBODY, Mutant, Original, instead_of
 
 _SPEC = "RabbitMQ's stream coordinator"
 
@@ -61,113 +61,75 @@ def _no_reconciliation(original: Callable[..., None], self: GroupDraft, mine: li
             self._move(place, ConsumerEvent.RETURNED, draft.C_WAITING)
 
 
-def _lost_is_gone(original: Callable[..., None]) -> Callable[..., None]:
-    def lose_connection(self: GroupDraft, connection: str) -> None:
-        self.end_connection(connection)
-
-    return lose_connection
+def _lost_is_gone(original: Original, self: GroupDraft, connection: str) -> None:
+    self.end_connection(connection)
 
 
-def _lost_step_down_waits(original: Callable[..., None]) -> Callable[..., None]:
-    def lose_connection(self: GroupDraft, connection: str) -> None:
-        with mock.patch.object(GroupDraft, "rebalance"):
-            original(self, connection)
-
-    return lose_connection
+def _lost_step_down_waits(original: Original, self: GroupDraft, connection: str) -> None:
+    with mock.patch.object(GroupDraft, "rebalance"):
+        original(self, connection)
 
 
-def _chosen_again_is_told_nothing(original: Callable[..., None]) -> Callable[..., None]:
-    def activate(self: GroupDraft) -> None:
-        stepping_down = self.target()
-        again = stepping_down is not None and self.consumers[stepping_down].status is draft.C_DEACTIVATING
-        original(self)
-        if again and self.effects and isinstance(self.effects[-1], NotifyConsumer):
-            self.effects.pop()
-
-    return activate
+def _chosen_again_is_told_nothing(original: Original, self: GroupDraft) -> None:
+    stepping_down = self.target()
+    again = stepping_down is not None and self.consumers[stepping_down].status is draft.C_DEACTIVATING
+    original(self)
+    if again and self.effects and isinstance(self.effects[-1], NotifyConsumer):
+        self.effects.pop()
 
 
-def _asks_only_indexed(original: Callable[..., SacReply]) -> Callable[..., SacReply]:
-    def node_up(event: Any, step: Any) -> SacReply:
-        for connection in step.state.connections_on(event.node):
-            if step.state.is_indexed(connection):
-                step.first += [CheckConnection(connection), MonitorConnection(connection)]
-        return SacReply()
-
-    return node_up
+def _asks_only_indexed(original: Original, event: Any, step: Any) -> SacReply:
+    for connection in step.state.connections_on(event.node):
+        if step.state.is_indexed(connection):
+            step.first += [CheckConnection(connection), MonitorConnection(connection)]
+    return SacReply()
 
 
-def _timeout_leaves_the_index(original: Callable[..., SacReply]) -> Callable[..., SacReply]:
-    def reconnected(command: Any, step: Any) -> SacReply:
-        reply = original(command, step)
-        step.rebuilt = False
-        step.index[command.connection] = ()
-        return reply
-
-    return reconnected
+def _timeout_leaves_the_index(original: Original, command: Any, step: Any) -> SacReply:
+    reply: SacReply = original(command, step)
+    step.rebuilt = False
+    step.index[command.connection] = ()
+    return reply
 
 
-def _never_active(original: Callable[..., SacReply]) -> Callable[..., SacReply]:
-    def register(command: Any, step: Any) -> SacReply:
-        reply = original(command, step)
-        return reply if reply.error is not None else SacReply(is_active=False)
-
-    return register
+def _never_active(original: Original, command: Any, step: Any) -> SacReply:
+    reply: SacReply = original(command, step)
+    return reply if reply.error is not None else SacReply(is_active=False)
 
 
-def _times_afresh_with_nothing(original: Callable[..., None]) -> Callable[..., None]:
-    def restart_timers(self: SacState, now_ms: int) -> None:
-        for connection in self.away:
-            self.timers.set(connection, now_ms)
-
-    return restart_timers
+def _times_afresh_with_nothing(original: Original, self: SacState, now_ms: int) -> None:
+    for connection in self.away:
+        self.timers.set(connection, now_ms)
 
 
-def _no_deadline(original: Callable[..., int | None]) -> Callable[..., int | None]:
-    def next_deadline(self: SacCoordinator) -> int | None:
-        return None
-
-    return next_deadline
+def _no_deadline(original: Original, self: SacCoordinator) -> int | None:
+    return None
 
 
-def _step_down_leads_nowhere(original: Callable[..., SacReply]) -> Callable[..., SacReply]:
-    def activate(command: Any, step: Any) -> SacReply:
-        return SacReply()
-
-    return activate
+def _step_down_leads_nowhere(original: Original, command: Any, step: Any) -> SacReply:
+    return SacReply()
 
 
-def _loss_is_not_told(original: Callable[..., Any]) -> Callable[..., Any]:
-    async def call(self: Any, kind: SacCallback) -> None:
-        if kind is SacCallback.LOST:
-            self._callback_over(None)
-        else:
-            await original(self, kind)
-
-    return call
+async def _loss_is_not_told(original: Original, self: Any, kind: SacCallback) -> None:
+    if kind is SacCallback.LOST:
+        self._callback_over(None)
+    else:
+        await original(self, kind)
 
 
-def _answers_at_once(original: Callable[..., Any]) -> Callable[..., Any]:
-    def consumer_update(self: SacMember, connection: int, correlation: int, active: bool, now_ms: int) -> Any:
-        actions = original(self, connection, correlation, active, now_ms)
-        return actions if active else (AnswerUpdate(correlation, NONE), *actions)
-
-    return consumer_update
+def _answers_at_once(original: Original, self: SacMember, *arguments: Any) -> Any:
+    _, correlation, active, _ = arguments
+    actions = original(self, *arguments)
+    return actions if active else (AnswerUpdate(correlation, NONE), *actions)
 
 
-def _begins_one_too_far(original: Callable[..., Any]) -> Callable[..., Any]:
-    async def stored_or(self: Any, chosen: object) -> OffsetSpecification:
-        found: OffsetSpecification = await original(self, chosen)
-        return found if found.kind is not OffsetKind.OFFSET else OffsetSpecification.at(found.value + 1)
-
-    return stored_or
+async def _begins_one_too_far(original: Original, self: Any, chosen: object) -> OffsetSpecification:
+    found: OffsetSpecification = await original(self, chosen)
+    return found if found.kind is not OffsetKind.OFFSET else OffsetSpecification.at(found.value + 1)
 
 
-def _at_once_again(original: Callable[..., int]) -> Callable[..., int]:
-    def next_ms(self: Backoff) -> int:
-        return 1
-
-    return next_ms
+def _at_once_again(original: Original, self: Backoff) -> int:
+    return 1
 
 
 SAC_MUTANTS = (
@@ -177,7 +139,7 @@ SAC_MUTANTS = (
         summary="A consumer of a super stream is activated before the one before it has stepped down.",
         expected=("sac-exclusive",),
         scenarios=("sac-churn",),
-        patches=(instead_of(GroupDraft, "_step_down_if_wrong", _no_handover),),
+        replacements=(instead_of(GroupDraft, "_step_down_if_wrong", _no_handover),),
     ),
     Mutant(
         name="sac-stale-kept",
@@ -185,7 +147,7 @@ SAC_MUTANTS = (
         summary="The consumers of a node that left the cluster stay in their groups, active ones too.",
         expected=("sac-stale-node",),
         scenarios=("sac-stale-nodes",),
-        patches=(instead_of(coordinator, "_purge", _no_purge),),
+        replacements=(instead_of(coordinator, "_purge", _no_purge),),
     ),
     Mutant(
         name="sac-disconnected-ignored",
@@ -193,7 +155,7 @@ SAC_MUTANTS = (
         summary="A disconnected active consumer does not keep its group from choosing another one.",
         expected=("sac-one-active",),
         scenarios=("sac-node-failures",),
-        patches=(
+        replacements=(
             instead_of(draft, "is_active", _disconnected_is_not_active),
             instead_of(GroupDraft, "target", _disconnected_blocks_nobody),
         ),
@@ -204,7 +166,7 @@ SAC_MUTANTS = (
         summary="A forgotten active consumer comes back and is not told to step down.",
         expected=("sac-settled",),
         scenarios=("sac-node-failures", "sac-stale-nodes"),
-        patches=(instead_of(GroupDraft, "_reconcile", _no_reconciliation),),
+        replacements=(instead_of(GroupDraft, "_reconcile", _no_reconciliation),),
     ),
     Mutant(
         name="sac-lost-is-gone",
@@ -212,7 +174,7 @@ SAC_MUTANTS = (
         summary="The consumers of a node that can't be reached leave their groups at once.",
         expected=("sac-cause",),
         scenarios=("sac-node-failures", "sac-stale-nodes"),
-        patches=(Patch(GroupDraft, "lose_connection", _lost_is_gone),),
+        replacements=(instead_of(GroupDraft, "lose_connection", _lost_is_gone),),
     ),
     Mutant(
         name="sac-lost-step-down-waits",
@@ -220,7 +182,7 @@ SAC_MUTANTS = (
         summary="A consumer whose node is lost as it steps down leaves its group without an active one.",
         expected=("sac-choice",),
         scenarios=("sac-node-failures",),
-        patches=(Patch(GroupDraft, "lose_connection", _lost_step_down_waits),),
+        replacements=(instead_of(GroupDraft, "lose_connection", _lost_step_down_waits),),
     ),
     Mutant(
         name="sac-chosen-again-untold",
@@ -228,7 +190,7 @@ SAC_MUTANTS = (
         summary="A consumer that steps down and is chosen again is not told to be active.",
         expected=("sac-told",),
         scenarios=("sac-churn", "sac-node-failures"),
-        patches=(Patch(GroupDraft, "activate", _chosen_again_is_told_nothing),),
+        replacements=(instead_of(GroupDraft, "activate", _chosen_again_is_told_nothing),),
     ),
     Mutant(
         name="sac-forgotten-not-asked",
@@ -236,7 +198,7 @@ SAC_MUTANTS = (
         summary="A node that is back is not asked for connections that were lost with it.",
         expected=("sac-watched",),
         scenarios=("sac-node-failures",),
-        patches=(Patch(coordinator, "_node_up", _asks_only_indexed),),
+        replacements=(instead_of(coordinator, "_node_up", _asks_only_indexed),),
     ),
     Mutant(
         name="sac-return-not-indexed",
@@ -244,7 +206,7 @@ SAC_MUTANTS = (
         summary="The end of a connection that was lost and is back is not noticed.",
         expected=("sac-derived",),
         scenarios=("sac-node-failures",),
-        patches=(Patch(coordinator, "_reconnected", _timeout_leaves_the_index),),
+        replacements=(instead_of(coordinator, "_reconnected", _timeout_leaves_the_index),),
     ),
     Mutant(
         name="sac-registered-waiting",
@@ -252,7 +214,7 @@ SAC_MUTANTS = (
         summary="A registration is answered as if somebody else was active.",
         expected=("sac-replies",),
         scenarios=("sac-churn",),
-        patches=(Patch(coordinator, "_register", _never_active),),
+        replacements=(instead_of(coordinator, "_register", _never_active),),
     ),
     Mutant(
         name="sac-leader-forgets",
@@ -260,7 +222,7 @@ SAC_MUTANTS = (
         summary="A new leader gives the connections that are lost no time to come back.",
         expected=("sac-timeout",),
         scenarios=("sac-node-failures",),
-        patches=(Patch(SacState, "restart_timers", _times_afresh_with_nothing),),
+        replacements=(instead_of(SacState, "restart_timers", _times_afresh_with_nothing),),
     ),
     Mutant(
         name="sac-never-forgotten",
@@ -268,7 +230,7 @@ SAC_MUTANTS = (
         summary="Lost connections are never forgotten, and block their groups.",
         expected=("sac-timeout",),
         scenarios=("sac-node-failures", "sac-stale-nodes"),
-        patches=(Patch(SacCoordinator, "next_deadline", _no_deadline),),
+        replacements=(instead_of(SacCoordinator, "next_deadline", _no_deadline),),
     ),
     Mutant(
         name="sac-step-down-unheard",
@@ -276,7 +238,7 @@ SAC_MUTANTS = (
         summary="A consumer has stepped down, and its group does not choose the next one.",
         expected=("sac-unblocked",),
         scenarios=("sac-churn",),
-        patches=(Patch(coordinator, "_activate", _step_down_leads_nowhere),),
+        replacements=(instead_of(coordinator, "_activate", _step_down_leads_nowhere),),
     ),
     Mutant(
         name="sac-loss-untold",
@@ -284,7 +246,7 @@ SAC_MUTANTS = (
         summary="An application is not told that its consumer lost its connection.",
         expected=("sac-callbacks",),
         scenarios=("sac-churn",),
-        patches=(Patch(SingleActiveConsumer, "_call", _loss_is_not_told),),
+        replacements=(instead_of(SingleActiveConsumer, "_call", _loss_is_not_told),),
     ),
     Mutant(
         name="sac-answers-at-once",
@@ -292,7 +254,7 @@ SAC_MUTANTS = (
         summary="A step-down is answered before the application has let go.",
         expected=("sac-answers",),
         scenarios=("sac-churn",),
-        patches=(Patch(SacMember, "consumer_update", _answers_at_once),),
+        replacements=(instead_of(SacMember, "consumer_update", _answers_at_once),),
     ),
     Mutant(
         name="sac-offset-too-far",
@@ -300,7 +262,7 @@ SAC_MUTANTS = (
         summary="A consumer begins one message behind the one that is next.",
         expected=("sac-records",),
         scenarios=("sac-churn",),
-        patches=(Patch(SingleActiveConsumer, "_stored_or", _begins_one_too_far),),
+        replacements=(instead_of(SingleActiveConsumer, "_stored_or", _begins_one_too_far),),
     ),
     Mutant(
         name="sac-retry-storm",
@@ -308,6 +270,6 @@ SAC_MUTANTS = (
         summary="A consumer connects again at once, as often as it fails.",
         expected=("sac-prompt",),
         scenarios=("sac-churn", "sac-node-failures"),
-        patches=(Patch(Backoff, "next_ms", _at_once_again),),
+        replacements=(instead_of(Backoff, "next_ms", _at_once_again),),
     ),
 )

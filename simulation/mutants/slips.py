@@ -37,7 +37,7 @@ from fencepost.member.consumer.actions import ConsumerMoved
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
 from fencepost.simulation.mutants.coordinators import CHURN, LOSSES
-from fencepost.simulation.mutants.mutant import NOBODY, Mutant, Original, Patch, instead_of
+from fencepost.simulation.mutants.mutant import NOBODY, Mutant, Original, instead_of
 
 _Targets = Mapping[MemberId, Partitions]
 
@@ -174,7 +174,7 @@ def _always_heard_anew(original: Original, self: ConsumerGroupMember, request: A
 def _assignor(
     name: str, summary: str, expected: str, change: Callable[[Assignor, GroupSpec], _Targets]
 ) -> Mutant:
-    patch = Patch(assignors, "BUILT_IN", _with_uniform(change))
+    patch = instead_of(assignors, "BUILT_IN", _with_uniform(change))
     return Mutant(name, NOBODY, summary, (expected,), CHURN, (patch,))
 
 
@@ -338,7 +338,7 @@ SLIPS: Final = (
         "A tombstone of a member that compaction has removed already stops the load.",
         ("journal-replay",),
         CHURN,
-        (Patch(ConsumerGroup, "applied_by", _tombstone_needs_a_member),),
+        (instead_of(ConsumerGroup, "applied_by", _tombstone_needs_a_member),),
     ),
     Mutant(
         "silent-in-callbacks",

@@ -226,12 +226,11 @@ STREAMS_MUTANTS: Final = (
         "KIP-671",
         "Who is told of a shutdown in a classic group does not tell it to those that have missed the round.",
         ("streams-shutdown-reaches",),
-        SINGLE,
+        ("streams-missed-round",),
         (
             instead_of(StreamsAssignor, "_repeat", _does_not_repeat),
             instead_of(Worker, "_finish_round", _ends_when_told),
         ),
-        overrides=("group.protocol=classic", "group.members=6"),
     ),
     Mutant(
         "error-left-by-close",

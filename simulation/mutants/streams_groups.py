@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -15,125 +14,80 @@ from fencepost.coordinator.protocol.streams import NO_TASKS, Tasks
 from fencepost.coordinator.streams import groups, heartbeat, offset_fencing, target
 from fencepost.coordinator.streams.owners import TaskOwners
 from fencepost.coordinator.streams.soft import StreamsSoftState
-from fencepost.simulation.mutants.mutant import NOBODY, Mutant, Patch
-
-_Method = Callable[..., Any]
+from fencepost.simulation.mutants.mutant import NOBODY, Mutant, Original, instead_of
 
 FAILURES: Final = ("streams-failures",)
 STANDBY: Final = ("streams-standby-tasks",)
 
 
-def _nobody_has_it(_: _Method) -> _Method:
-    def active(self: TaskOwners, subtopology: str, partition: int) -> str | None:
-        return None
-
-    return active
+def _nobody_has_it(_: Original, self: TaskOwners, subtopology: str, partition: int) -> str | None:
+    return None
 
 
-def _silence_confirms(original: _Method) -> _Method:
-    def reconcile(member: Any, *, owned: Tasks | None, **others: Any) -> Any:
-        return original(member, owned=NO_TASKS if owned is None else owned, **others)
-
-    return reconcile
+def _silence_confirms(original: Original, member: Any, *, owned: Tasks | None, **others: Any) -> Any:
+    return original(member, owned=NO_TASKS if owned is None else owned, **others)
 
 
-def _nobody_is_told(original: _Method) -> _Method:
+def _nobody_is_told(original: Original, group: Any, member_ids: Any, release: Any) -> Any:
     """A member goes, and the group's epoch stays."""
-
-    def removal_records(group: Any, member_ids: Any, release: Any) -> Any:
-        return original(group, member_ids, release)[:-1]
-
-    return removal_records
+    return original(group, member_ids, release)[:-1]
 
 
-def _one_task_left_out(original: _Method) -> _Method:
-    def sticky(spec: Any) -> Any:
-        found = dict(original(spec))
-        member_id = max(found)
-        active = {one: numbers[:-1] for one, numbers in found[member_id].active.items() if numbers[:-1]}
-        found[member_id] = Tasks(active, found[member_id].standby)
-        return found
-
-    return sticky
+def _one_task_left_out(original: Original, spec: Any) -> Any:
+    found = dict(original(spec))
+    member_id = max(found)
+    active = {one: numbers[:-1] for one, numbers in found[member_id].active.items() if numbers[:-1]}
+    found[member_id] = Tasks(active, found[member_id].standby)
+    return found
 
 
-def _no_memory(_: _Method) -> _Method:
-    def made(process_id: str, tasks: Tasks) -> TaskMember:
-        return TaskMember(process_id)
-
-    return made
+def _no_memory(_: Original, process_id: str, tasks: Tasks) -> TaskMember:
+    return TaskMember(process_id)
 
 
-def _full_member_drops_it(original: _Method) -> _Method:
+def _full_member_drops_it(original: Original, self: Any, task: Any) -> bool:
     """A standby task whose member has no room any more counts as given."""
-
-    def stands_by_again(self: Any, task: Any) -> bool:
-        return bool(original(self, task)) or bool(self._stood_by.get(task))
-
-    return stands_by_again
+    return bool(original(self, task)) or bool(self._stood_by.get(task))
 
 
-def _creates_nothing(_: _Method) -> _Method:
-    def effects(group_id: str, configured: Any) -> tuple[()]:
-        return ()
-
-    return effects
+def _creates_nothing(_: Original, group_id: str, configured: Any) -> tuple[()]:
+    return ()
 
 
-def _rejoin_is_fenced(original: _Method) -> _Method:
-    def member(group: Any, request: Any, around: Any) -> Any:
-        if request.member_epoch == JOIN_EPOCH and request.member_id in group.members:
-            raise ProtocolError(ErrorCode.FENCED_MEMBER_EPOCH, "The member epoch is smaller than known.")
-        return original(group, request, around)
-
-    return member
+def _rejoin_is_fenced(original: Original, group: Any, request: Any, around: Any) -> Any:
+    if request.member_epoch == JOIN_EPOCH and request.member_id in group.members:
+        raise ProtocolError(ErrorCode.FENCED_MEMBER_EPOCH, "The member epoch is smaller than known.")
+    return original(group, request, around)
 
 
-def _tasks_only_on_joining(original: _Method) -> _Method:
-    def reply(step: Any, request: Any, *others: Any, **named: Any) -> Any:
-        made = original(step, request, *others, **named)
-        return made if request.member_epoch == JOIN_EPOCH else msgspec.structs.replace(made, tasks=None)
-
-    return reply
+def _tasks_only_on_joining(original: Original, step: Any, request: Any, *others: Any, **named: Any) -> Any:
+    made = original(step, request, *others, **named)
+    return made if request.member_epoch == JOIN_EPOCH else msgspec.structs.replace(made, tasks=None)
 
 
-def _hears_nobody(_: _Method) -> _Method:
-    def heard(self: SoftState[Any, Any, Any], group_id: str, member_id: str, now_ms: int) -> None: ...
-
-    return heard
+def _hears_nobody(_: Original, self: SoftState[Any, Any, Any], *arguments: Any) -> None: ...
 
 
-def _waits_for_nobody(_: _Method) -> _Method:
-    def waits_for_members(self: StreamsSoftState, group_id: str) -> bool:
-        return False
-
-    return waits_for_members
+def _waits_for_nobody(_: Original, self: StreamsSoftState, group_id: str) -> bool:
+    return False
 
 
-def _remembers_the_gone(original: _Method) -> _Method:
-    def forget(self: SoftState[Any, Any, Any], group_id: str, member_id: str) -> None:
-        original(self, group_id, member_id)
-        self.groups[group_id].contacts[member_id] = MemberContact(self.now_ms)
-
-    return forget
-
-
-def _anybody_commits(_: _Method) -> _Method:
-    def check_commit(group: Any, image: Any, request: Any) -> None: ...
-
-    return check_commit
+def _remembers_the_gone(
+    original: Original, self: SoftState[Any, Any, Any], group_id: str, member_id: str
+) -> None:
+    original(self, group_id, member_id)
+    self.groups[group_id].contacts[member_id] = MemberContact(self.now_ms)
 
 
-def _map_is_told_once(original: _Method) -> _Method:
+def _anybody_commits(_: Original, group: Any, image: Any, request: Any) -> None: ...
+
+
+def _map_is_told_once(original: Original, step: Any, request: Any, *others: Any, **named: Any) -> Any:
     """The map of endpoints comes with a member's own tasks, and not when others' change."""
-
-    def reply(step: Any, request: Any, *others: Any, **named: Any) -> Any:
-        made = original(step, request, *others, **named)
-        if made.tasks is None:
-            made = msgspec.structs.replace(made, partitions_by_endpoint=None)
-        return made
-
-    return reply
+    made = original(step, request, *others, **named)
+    if made.tasks is None:
+        made = msgspec.structs.replace(made, partitions_by_endpoint=None)
+    return made
 
 
 STREAMS_GROUP_MUTANTS: Final = (
@@ -143,7 +97,7 @@ STREAMS_GROUP_MUTANTS: Final = (
         "An active task is given to a member before another one has let it go.",
         ("streams-one-owner",),
         FAILURES,
-        (Patch(TaskOwners, "active", _nobody_has_it),),
+        (instead_of(TaskOwners, "active", _nobody_has_it),),
     ),
     Mutant(
         "silence-confirms",
@@ -151,7 +105,7 @@ STREAMS_GROUP_MUTANTS: Final = (
         "A heartbeat that lists no tasks counts as one of a member that owns none.",
         ("streams-reconciles",),
         FAILURES,
-        (Patch(heartbeat, "reconcile", _silence_confirms),),
+        (instead_of(heartbeat, "reconcile", _silence_confirms),),
     ),
     Mutant(
         "end-without-rebalance",
@@ -159,7 +113,7 @@ STREAMS_GROUP_MUTANTS: Final = (
         "A member of a streams group goes, and the group's epoch stays.",
         ("streams-epochs",),
         FAILURES,
-        (Patch(groups, "removal_records", _nobody_is_told),),
+        (instead_of(groups, "removal_records", _nobody_is_told),),
     ),
     Mutant(
         "task-left-out",
@@ -167,7 +121,7 @@ STREAMS_GROUP_MUTANTS: Final = (
         "The target of one member misses its last task, which nobody has then.",
         ("streams-target",),
         FAILURES,
-        (Patch(groups, "sticky", _one_task_left_out),),
+        (instead_of(groups, "sticky", _one_task_left_out),),
     ),
     Mutant(
         "assignor-without-memory",
@@ -175,7 +129,7 @@ STREAMS_GROUP_MUTANTS: Final = (
         "The assignor of tasks does not know who had them.",
         ("streams-sticky",),
         FAILURES,
-        (Patch(target, "TaskMember", _no_memory),),
+        (instead_of(target, "TaskMember", _no_memory),),
     ),
     Mutant(
         "standby-dropped",
@@ -183,7 +137,7 @@ STREAMS_GROUP_MUTANTS: Final = (
         "A standby task whose member has no room any more is given to nobody.",
         ("streams-standby",),
         STANDBY,
-        (Patch(_Assignment, "_stands_by_again", _full_member_drops_it),),
+        (instead_of(_Assignment, "_stands_by_again", _full_member_drops_it),),
     ),
     Mutant(
         "internal-topics-not-created",
@@ -191,7 +145,7 @@ STREAMS_GROUP_MUTANTS: Final = (
         "Nobody creates the changelogs that a topology needs.",
         ("streams-topics",),
         ("streams-global-thread",),
-        (Patch(heartbeat, "_effects", _creates_nothing),),
+        (instead_of(heartbeat, "_effects", _creates_nothing),),
     ),
     Mutant(
         "streams-rejoin-fenced",
@@ -199,7 +153,7 @@ STREAMS_GROUP_MUTANTS: Final = (
         "A member that joins again, since the answer to its join was lost, is fenced.",
         ("streams-answers",),
         ("streams-shutdown", "streams-failures"),
-        (Patch(heartbeat, "_member", _rejoin_is_fenced),),
+        (instead_of(heartbeat, "_member", _rejoin_is_fenced),),
     ),
     Mutant(
         "tasks-only-on-joining",
@@ -207,7 +161,7 @@ STREAMS_GROUP_MUTANTS: Final = (
         "Replies name tasks to members that join, and to no others.",
         ("streams-replies",),
         FAILURES,
-        (Patch(heartbeat, "_reply", _tasks_only_on_joining),),
+        (instead_of(heartbeat, "_reply", _tasks_only_on_joining),),
     ),
     Mutant(
         "heartbeats-unheard",
@@ -215,7 +169,7 @@ STREAMS_GROUP_MUTANTS: Final = (
         "A session ends although its member sends heartbeats.",
         ("streams-sessions",),
         FAILURES,
-        (Patch(SoftState, "heard", _hears_nobody),),
+        (instead_of(SoftState, "heard", _hears_nobody),),
     ),
     Mutant(
         "first-joiner-takes-all",
@@ -223,7 +177,7 @@ STREAMS_GROUP_MUTANTS: Final = (
         "The first member of a group gets all tasks at once, before others have joined.",
         ("streams-delays",),
         FAILURES,
-        (Patch(StreamsSoftState, "waits_for_members", _waits_for_nobody),),
+        (instead_of(StreamsSoftState, "waits_for_members", _waits_for_nobody),),
     ),
     Mutant(
         "gone-members-remembered",
@@ -231,7 +185,7 @@ STREAMS_GROUP_MUTANTS: Final = (
         "When members were heard is kept although they have left the group.",
         ("streams-bookkeeping",),
         FAILURES,
-        (Patch(SoftState, "_forget", _remembers_the_gone),),
+        (instead_of(SoftState, "_forget", _remembers_the_gone),),
     ),
     Mutant(
         "tasks-committed-by-anybody",
@@ -239,7 +193,7 @@ STREAMS_GROUP_MUTANTS: Final = (
         "Members that were fenced, or whose tasks others have, commit all the same.",
         ("streams-commits",),
         ("streams-standby-tasks", "streams-frozen-clients"),
-        (Patch(offset_fencing, "check_commit", _anybody_commits),),
+        (instead_of(offset_fencing, "check_commit", _anybody_commits),),
     ),
     Mutant(
         "endpoints-told-once",
@@ -247,6 +201,6 @@ STREAMS_GROUP_MUTANTS: Final = (
         "A member is not told what other processes have when their tasks change.",
         ("streams-endpoints",),
         STANDBY,
-        (Patch(heartbeat, "_reply", _map_is_told_once),),
+        (instead_of(heartbeat, "_reply", _map_is_told_once),),
     ),
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -18,21 +17,17 @@ from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.transactions import epochs
 from fencepost.coordinator.transactions.coordinator import TransactionCoordinator
 from fencepost.member.base.positions import Positions
-from fencepost.simulation.mutants.mutant import Mutant, Patch
+from fencepost.simulation.mutants.mutant import Mutant, Original, instead_of
 
-_Function = Callable[..., Any]
 _NOBODY: Final = "nobody's"
 _PLAIN: Final = ("transactions-and-plain-commits",)
 
 
-def _always_commits(original: _Function) -> _Function:
-    def ended(*arguments: Any, commit: bool) -> Any:
-        return original(*arguments, commit=True)
-
-    return ended
+def _always_commits(original: Original, *arguments: Any, commit: bool) -> Any:
+    return original(*arguments, commit=True)
 
 
-def _expires_what_is_staged(original: _Function) -> _Function:
+def _expires_what_is_staged(original: Original, store: OffsetStore, *arguments: Any, **named: Any) -> Any:
     """Whether an offset is staged is not asked when old ones expire."""
 
     class Blind:
@@ -42,82 +37,55 @@ def _expires_what_is_staged(original: _Function) -> _Function:
         def is_pending(self, *_: Any) -> bool:
             return False
 
-    def expired(store: OffsetStore, *arguments: Any, **named: Any) -> Any:
-        return original(Blind(store), *arguments, **named)
-
-    return expired
+    return original(Blind(store), *arguments, **named)
 
 
-def _all_is_stable(original: _Function) -> _Function:
-    def fetch(*arguments: Any, **named: Any) -> Outcome:
-        found: Outcome = original(*arguments, **named)
-        return Outcome(reply=msgspec.structs.replace(found.reply, unstable=frozenset()))  # type: ignore[type-var]
-
-    return fetch
+def _all_is_stable(original: Original, *arguments: Any, **named: Any) -> Outcome:
+    found: Outcome = original(*arguments, **named)
+    return Outcome(reply=msgspec.structs.replace(found.reply, unstable=frozenset()))  # type: ignore[type-var]
 
 
-def _takes_unstable_offsets(original: _Function) -> _Function:
-    def fetched(positions: Positions, token: int, response: Any, now_ms: int) -> Any:
-        return original(positions, token, msgspec.structs.replace(response, unstable=frozenset()), now_ms)
-
-    return fetched
-
-
-def _any_epoch(original: _Function) -> _Function:
-    def check_producer(now: Any, producer_id: int, epoch: int) -> Any:
-        return original(now, producer_id, now.producer_epoch)
-
-    return check_producer
+def _takes_unstable_offsets(
+    original: Original, positions: Positions, token: int, response: Any, now_ms: int
+) -> Any:
+    return original(positions, token, msgspec.structs.replace(response, unstable=frozenset()), now_ms)
 
 
-def _same_epoch_again(original: _Function) -> _Function:
-    def initialized(now: Any, request: Any) -> Any:
-        found = original(now, request)
-        return msgspec.structs.replace(found, producer_epoch=max(0, now.producer_epoch))
-
-    return initialized
+def _any_epoch(original: Original, now: Any, producer_id: int, epoch: int) -> Any:
+    return original(now, producer_id, now.producer_epoch)
 
 
-def _groups_are_left_out(original: Any) -> Any:
-    def markers(transactional_id: str, value: Any) -> Any:
-        return msgspec.structs.replace(original.__func__(transactional_id, value), groups=())
-
-    return staticmethod(markers)
+def _same_epoch_again(original: Original, now: Any, request: Any) -> Any:
+    found = original(now, request)
+    return msgspec.structs.replace(found, producer_epoch=max(0, now.producer_epoch))
 
 
-def _timer_is_gone(original: _Function) -> _Function:
-    def not_written(
-        coordinator: TransactionCoordinator, event: Any, outcome: Any, code: Any, now_ms: int
-    ) -> Any:
-        return original(coordinator, event, msgspec.structs.replace(outcome, records=()), code, now_ms)
-
-    return not_written
+def _groups_are_left_out(original: Original, transactional_id: str, value: Any) -> Any:
+    return msgspec.structs.replace(original(transactional_id, value), groups=())
 
 
-def _at_no_time(original: _Function) -> _Function:
-    def record(request: Any, partition: Any, position: Any, topic_id: Any, now_ms: int) -> Any:
-        return original(request, partition, position, topic_id, 0)
-
-    return record
-
-
-def _without_what_is_revoked(original: _Function) -> _Function:
-    return lambda parts, image: original(parts[:1], image)
+def _timer_is_gone(
+    original: Original, coordinator: TransactionCoordinator, event: Any, outcome: Any, *rest: Any
+) -> Any:
+    return original(coordinator, event, msgspec.structs.replace(outcome, records=()), *rest)
 
 
-def _whoever_subscribes(original: _Function) -> _Function:
-    def delete(*arguments: Any, is_subscribed: Any, **named: Any) -> Any:
-        return original(*arguments, is_subscribed=lambda _: False, **named)
-
-    return delete
+def _at_no_time(original: Original, *arguments: Any) -> Any:
+    *others, _ = arguments
+    return original(*others, 0)
 
 
-def _dropped_pattern_changes_nothing(original: _Function) -> _Function:
-    def change_of(group: Any, old: Any, new: Any) -> Any:
-        found = original(group, old, new)
-        return regular_expressions.UNRESOLVED if new.regex is None and old.regex is not None else found
+def _without_what_is_revoked(original: Original, parts: Any, image: Any) -> Any:
+    return original(parts[:1], image)
 
-    return change_of
+
+def _whoever_subscribes(original: Original, *arguments: Any, is_subscribed: Any, **named: Any) -> Any:
+    return original(*arguments, is_subscribed=lambda _: False, **named)
+
+
+def _dropped_pattern_changes_nothing(original: Original, group: Any, old: Any, new: Any) -> Any:
+    found = original(group, old, new)
+    return regular_expressions.UNRESOLVED if new.regex is None and old.regex is not None else found
 
 
 TRANSACTION_MUTANTS: Final = (
@@ -127,7 +95,7 @@ TRANSACTION_MUTANTS: Final = (
         "The offsets of an aborted transaction count as those of a committed one.",
         ("transaction-offsets", "exactly-once"),
         ("transactions",),
-        (Patch(transactions, "ended", _always_commits),),
+        (instead_of(transactions, "ended", _always_commits),),
     ),
     Mutant(
         "staged-after-plain",
@@ -135,7 +103,7 @@ TRANSACTION_MUTANTS: Final = (
         "A staged offset counts with its transaction, though another was committed behind it.",
         ("transaction-offsets",),
         _PLAIN,
-        (Patch(OffsetStore, "is_overtaken", lambda _: lambda *_: False),),
+        (instead_of(OffsetStore, "is_overtaken", lambda *_: False),),
     ),
     Mutant(
         "staged-offsets-expire",
@@ -143,7 +111,7 @@ TRANSACTION_MUTANTS: Final = (
         "An offset expires although an open transaction has another one of its partition.",
         ("transaction-staged",),
         _PLAIN,
-        (Patch(expiry, "expired", _expires_what_is_staged),),
+        (instead_of(expiry, "expired", _expires_what_is_staged),),
     ),
     Mutant(
         "unstable-not-told",
@@ -151,7 +119,7 @@ TRANSACTION_MUTANTS: Final = (
         "A fetch of stable offsets does not tell which ones an open transaction may change.",
         ("transaction-stable-fetch", "exactly-once"),
         ("transactions",),
-        (Patch(fetching, "fetch", _all_is_stable),),
+        (instead_of(fetching, "fetch", _all_is_stable),),
     ),
     Mutant(
         "unstable-taken",
@@ -159,7 +127,7 @@ TRANSACTION_MUTANTS: Final = (
         "A member begins at offsets that an open transaction may still change.",
         ("exactly-once",),
         ("transactions",),
-        (Patch(Positions, "fetched", _takes_unstable_offsets),),
+        (instead_of(Positions, "fetched", _takes_unstable_offsets),),
     ),
     Mutant(
         "replaced-producer-accepted",
@@ -167,7 +135,7 @@ TRANSACTION_MUTANTS: Final = (
         "A producer may go on though another one has its transactional id.",
         ("transaction-fenced",),
         ("transactions",),
-        (Patch(epochs, "check_producer", _any_epoch),),
+        (instead_of(epochs, "check_producer", _any_epoch),),
     ),
     Mutant(
         "epoch-given-twice",
@@ -175,7 +143,7 @@ TRANSACTION_MUTANTS: Final = (
         "A producer that begins gets the epoch of the one before.",
         ("transaction-epochs",),
         ("transactions",),
-        (Patch(epochs, "initialized", _same_epoch_again),),
+        (instead_of(epochs, "initialized", _same_epoch_again),),
     ),
     Mutant(
         "group-not-told",
@@ -183,7 +151,7 @@ TRANSACTION_MUTANTS: Final = (
         "A transaction counts as over before its group has seen the end.",
         ("transaction-decided",),
         ("transactions",),
-        (Patch(TransactionCoordinator, "_markers", _groups_are_left_out),),
+        (instead_of(TransactionCoordinator, "_markers", _groups_are_left_out),),
     ),
     Mutant(
         "timeout-lost-with-its-record",
@@ -191,7 +159,7 @@ TRANSACTION_MUTANTS: Final = (
         "A transaction whose abort could not be written is never tried again.",
         ("transaction-ends",),
         _PLAIN,
-        (Patch(TransactionCoordinator, "not_written", _timer_is_gone),),
+        (instead_of(TransactionCoordinator, "not_written", _timer_is_gone),),
     ),
     Mutant(
         "committed-at-no-time",
@@ -199,7 +167,7 @@ TRANSACTION_MUTANTS: Final = (
         "Commits are as old as time itself: they expire at once.",
         ("commit-recorded",),
         ("manual-commits",),
-        (Patch(committing, "_record", _at_no_time),),
+        (instead_of(committing, "_record", _at_no_time),),
     ),
     Mutant(
         "revoked-not-described",
@@ -207,7 +175,7 @@ TRANSACTION_MUTANTS: Final = (
         "A description leaves out the partitions that a member has yet to release.",
         ("told-equals-state",),
         ("operators",),
-        (Patch(describing, "_named", _without_what_is_revoked),),
+        (instead_of(describing, "_named", _without_what_is_revoked),),
         ('application.callback="5s..20s"',),
     ),
     Mutant(
@@ -216,7 +184,7 @@ TRANSACTION_MUTANTS: Final = (
         "OffsetDelete removes offsets of topics that members subscribe to.",
         ("admin-changes", "offsets-kept"),
         ("operators",),
-        (Patch(deleting, "delete", _whoever_subscribes),),
+        (instead_of(deleting, "delete", _whoever_subscribes),),
     ),
     Mutant(
         "dropped-pattern-unnoticed",
@@ -224,6 +192,6 @@ TRANSACTION_MUTANTS: Final = (
         "A member that gives up its pattern keeps the topics that only the pattern matched.",
         ("subscription-raises-epoch",),
         ("dropped-patterns",),
-        (Patch(regular_expressions, "change_of", _dropped_pattern_changes_nothing),),
+        (instead_of(regular_expressions, "change_of", _dropped_pattern_changes_nothing),),
     ),
 )

@@ -21,6 +21,8 @@ from fencepost.simulation.analyses.measures import VALUES
 from fencepost.simulation.analyses.views import Views
 from fencepost.simulation.pipeline.arguments import hint, path_of
 from fencepost.simulation.pipeline.jobs import run_job, run_jobs, session_settings, settings_for
+from fencepost.simulation.pipeline.output import NOTE
+from fencepost.simulation.pipeline.plan_note import begin_of_plan
 from fencepost.simulation.pipeline.progress import Progress, Silent
 from fencepost.simulation.pipeline.session import (
     LOCAL,
@@ -58,10 +60,13 @@ def analyze(
     *,
     master: str = LOCAL,
     report: str | Path | None = None,
+    title: str = "",
     only: Collection[str] | None = None,
     progress: Progress | None = None,
 ) -> Tables:
-    """Analyse the traces behind `path`: a campaign's directory, a directory of traces, or one file.
+    """Analyse the traces behind `path`: a plan's or a campaign's folder, one of traces, or one file.
+
+    Of a plan only what came since its event began counts, as in its table.
 
     Where several files hold a run of one id, each of them is a run of its own, and the file, or its folder if
     that is enough, is one of its parameters.
@@ -89,21 +94,45 @@ def analyze(
     files = find_traces(path)
     if not files.rows:
         raise FencepostError(f"{path}: no row in it, so nothing happened that could be analysed")
-    with spark_session(master, session_settings(files.rows) if is_local(master) else {}) as spark:
-        result = analyze_files(spark, files, progress or Silent(), only)
+    shown = progress or Silent()
+    wanted = session_settings(files.rows) if is_local(master) else {}
+    with spark_session(master, wanted, say=shown.say) as spark:
+        begin_us = begin_of_plan(path) or 0
+        result = analyze_files(spark, files, shown, only, since_us=begin_us)
     if target is not None:
         from fencepost.simulation.pipeline.reporting import report_input
 
-        render_campaign_report(report_input("Traces analysed by fencepost", str(path), files, result), target)
+        render_campaign_report(report_input(title or _title_of(result), str(path), files, result), target)
     return result.tables
 
 
+def kind_of(path: Path) -> str:
+    """Return what is at a path in a sentence: a plan, a campaign, a folder of traces or a single trace."""
+    if (begin_us := begin_of_plan(path)) is not None:
+        return f"a plan; what came before its event, in the first {begin_us / 1e6:g} s, does not count"
+    if (path / NOTE).is_file():
+        return "a campaign"
+    return "a folder of traces" if path.is_dir() else "a trace"
+
+
+def _title_of(result: AnalysisResults) -> str:
+    names = list(dict.fromkeys(row["scenario"] for row in result.tables["runs"]))
+    runs = sum(row["runs"] for row in result.tables["runs"])
+    about = names[0] if len(names) == 1 else f"{len(names)} scenarios"
+    return f"Analysis of {about}, {runs:,} run{'' if runs == 1 else 's'}"
+
+
 def analyze_files(
-    spark: SparkSession, files: TraceFiles, progress: Progress, only: Collection[str] | None = None
+    spark: SparkSession,
+    files: TraceFiles,
+    progress: Progress,
+    only: Collection[str] | None = None,
+    *,
+    since_us: int = 0,
 ) -> AnalysisResults:
     """Run all analyses in a session that is there already, or those of `only` some tables.
 
-    Without traces only tables of runs have rows.
+    Without traces only tables of runs have rows. `since_us` is as for `Views`.
 
     :raises FencepostError: if a file is damaged, or Spark cannot read it.
     """
@@ -118,7 +147,7 @@ def analyze_files(
         each for each in ANALYSES.values() if each.name in names and (files.traces or each in (RUNS, MUTANTS))
     ]
     tables: Tables = {name: [] for name in TABLES}
-    views = Views(trace, summaries, files=_file_of_runs(spark, files), cached=True)
+    views = Views(trace, summaries, files=_file_of_runs(spark, files), cached=True, since_us=since_us)
     with progress.step("analysing", len(wanted)) as advance, settings_for(spark, files.rows):
         try:
             jobs = {each.name: functools.partial(_collect, each, views) for each in wanted}

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping, Set
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.suggestions import suggestion
 
 
 def hint(name: object, names: Iterable[str], otherwise: str = "expected one of") -> str:
     """The nearest of the names, or all of them."""
     known = list(names)
-    near = get_close_matches(name, known, n=1) if isinstance(name, str) else []
-    return f"did you mean {near[0]}?" if near else f"{otherwise} {', '.join(known)}"
+    return suggestion(name, known, f"{otherwise} {', '.join(known)}")
 
 
 def check_one_of(argument: str, value: object, names: Iterable[str]) -> None:

@@ -208,16 +208,20 @@ def carry_out(
     shown = progress or Silent()
     out = path_of("out_dir", out_dir)
     target = out / REPORT if report is None else check_writable(path_of("report", report))
-    with ran(
+    cells, seeds = spec.cells, spec.seeds
+    with opened(
         spec,
         master=master,
         out_dir=out,
         resume=resume,
         progress=shown,
         if_stopped="; finished runs are kept, go on with --resume",
-    ) as (spark, directory, losses):
-        analysis = analyze_files(spark, directory.files(), shown)
-        lost = losses.found()
+    ) as (running, finished):
+        traced = _always_traced(spec.traces, len(cells), len(seeds))
+        running.do(list(tasks_of(cells, seeds, finished, traced)), shown)
+        directory = running.directory
+        analysis = analyze_files(running.spark, directory.files(), shown)
+        lost = running.losses.found()
     kept = keep_failures(directory, [cell for cell in spec.cells if not cell.mutant], shown)
     _write_report(spec.title, directory, analysis, target, wall_clock() - began)
     rows = analysis.tables["runs"]
@@ -235,8 +239,30 @@ def carry_out(
     )
 
 
+class OpenCampaign:
+    """A campaign in a session of Spark's: runs can be done, and its directory be read."""
+
+    def __init__(
+        self, spec: CampaignSpec, spark: SparkSession, directory: CampaignDirectory, if_stopped: str
+    ) -> None:
+        self.spark = spark
+        self.directory = directory
+        self.losses = Losses(spark)
+        self._spec = spec
+        self._if_stopped = if_stopped
+
+    def do(self, tasks: list[Task], progress: Progress) -> None:
+        """Do these runs. Earlier ones of this campaign may be done already.
+
+        :raises EnvironmentLacks: if Spark stops on the way; finished runs stay.
+        """
+        if tasks:
+            job, slices = _job(self._spec, tasks, self.directory, self.spark)
+            self.losses.runs_again += fan_out(self.spark, job, slices, progress, self._if_stopped)
+
+
 @contextlib.contextmanager
-def ran(
+def opened(
     spec: CampaignSpec,
     *,
     master: str,
@@ -244,27 +270,22 @@ def ran(
     resume: bool = False,
     progress: Progress,
     if_stopped: str = "",
-) -> Iterator[tuple[SparkSession, CampaignDirectory, Losses]]:
-    """The session and the directory once all runs are done, for whoever analyses them, and what was lost.
+) -> Iterator[tuple[OpenCampaign, frozenset[str]]]:
+    """Start Spark for a campaign, and return it with the ids of its runs that are finished already.
 
     `if_stopped` is said beside the reason if Spark stops on the way.
 
     :raises FencepostError: as `carry_out` does.
     :raises EnvironmentLacks: as `carry_out` does.
     """
-    cells, seeds = spec.cells, spec.seeds
     check_can_start(master)
     directory = CampaignDirectory(Path(out_dir).absolute())
     try:
-        finished = directory.prepare(cells, resume=resume, seeds=seeds)
-        tasks = list(tasks_of(cells, seeds, finished, _always_traced(spec.traces, len(cells), len(seeds))))
-        with spark_session(master) as spark:
-            losses = Losses(spark)
+        finished = directory.prepare(spec.cells, resume=resume, seeds=spec.seeds)
+        with spark_session(master, say=progress.say) as spark:
             if not is_local(spark.sparkContext.master):
                 check_shared(spark, directory.root / NOTE)
-            if tasks:
-                losses.runs_again = fan_out(spark, *_job(spec, tasks, directory, spark), progress, if_stopped)
-            yield spark, directory, losses
+            yield OpenCampaign(spec, spark, directory, if_stopped), finished
     except BaseException:
         directory.release()
         raise
@@ -284,6 +305,7 @@ def _job(
         generation=directory.generation,
         time_limit_s=spec.time_limit_s,
         trace_violations=spec.traces != "none",
+        only_ownership=spec.only_ownership,
     )
     return job, slices
 
@@ -333,7 +355,7 @@ def _write_report(
     names = list(dict.fromkeys(row["scenario"] for row in analysis.tables["runs"]))
     listed = f": {', '.join(names)}" if len(names) <= _NAMED else f" of {len(names)} scenarios"
     data = report_input(
-        title or f"Campaign{listed}", str(directory.root), directory.files(), analysis, seconds
+        title or f"Simulated campaign{listed}", str(directory.root), directory.files(), analysis, seconds
     )
     render_campaign_report(data, target)
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
-from typing import Protocol, TextIO
+from typing import Final, Protocol, TextIO
 
 from fencepost.coordinator.protocol.errors import FencepostError
 
@@ -15,12 +16,22 @@ from fencepost.coordinator.protocol.errors import FencepostError
 class Progress(Protocol):
     """Where long work tells how far it is."""
 
+    def say(self, line: str) -> None:
+        """Tell a line at once: what begins now, or how long it may take."""
+
     def step(self, name: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
-        """Begin a piece of work of `total` parts; call what this answers with how many more are done."""
+        """Begin a piece of work of `total` parts, at most.
+
+        Call what this returns with how many more are done, and now and then with 0: then people also hear of
+        work that takes long.
+        """
 
 
 class Silent:
     """Tells nobody."""
+
+    def say(self, line: str) -> None:
+        """See `Progress.say`."""
 
     @contextlib.contextmanager
     def step(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -34,7 +45,11 @@ class Bars:
     def __init__(self, stream: TextIO | None = None) -> None:
         from rich.console import Console
 
-        self._console = Console(file=stream or sys.stderr)
+        self._console = Console(file=stream or sys.stderr, highlight=False, markup=False)
+
+    def say(self, line: str) -> None:
+        """See `Progress.say`."""
+        self._console.print(line, soft_wrap=True)
 
     @contextlib.contextmanager
     def step(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
@@ -46,32 +61,75 @@ class Bars:
             progress.BarColumn(),
             progress.MofNCompleteColumn(),
             progress.TimeElapsedColumn(),
+            progress.TextColumn("{task.fields[left]}"),
         )
+        began = time.monotonic()
         with progress.Progress(*columns, console=self._console) as bars:
-            bar = bars.add_task(name, total=total)
-            yield lambda count: bars.advance(bar, count)
+            bar = bars.add_task(name, total=total, left="")
+            done = 0
+
+            def advance(count: int) -> None:
+                nonlocal done
+                done += count
+                bars.update(bar, advance=count, left=_left(time.monotonic() - began, done, total))
+
+            yield advance
+            bars.update(bar, total=done, completed=done, left="")  # there were no more parts than these
 
 
 class ProgressLines:
-    """A line for each tenth of a step: for logs that somebody follows."""
+    """A line for each tenth of a step, and at least each half a minute: for logs that somebody follows."""
 
-    def __init__(self, stream: TextIO | None = None) -> None:
+    def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream or sys.stderr
+        self._clock = clock
+
+    def say(self, line: str) -> None:
+        """See `Progress.say`."""
+        self._stream.write(f"{line}\n")
+        self._stream.flush()
 
     @contextlib.contextmanager
     def step(self, name: str, total: int) -> Iterator[Callable[[int], None]]:
         """See `Progress.step`."""
         done = shown = 0
+        began = said = self._clock()
 
         def advance(count: int) -> None:
-            nonlocal done, shown
+            nonlocal done, shown, said
             done += count
-            if total and done * 10 // total > shown:
-                shown = done * 10 // total
-                self._stream.write(f"{name} {done}/{total}\n")
-                self._stream.flush()
+            now = self._clock()
+            tenth = done * 10 // total if total else 0
+            if tenth > shown or now - said >= SILENT_SECONDS:
+                shown, said = tenth, now
+                left = _left(now - began, done, total)
+                self.say(f"{name} {done}/{total}{left and f', {left}'}")
 
         yield advance
+
+
+SILENT_SECONDS: Final = 30.0
+"""Longer than that nobody wants to wait for a sign of life."""
+
+
+def _left(seconds: float, done: int, total: int) -> str:
+    """How long the rest may take, once there is something to tell; that it goes on, before."""
+    if seconds < SILENT_SECONDS or done >= total:
+        return ""
+    if not done:
+        return f"{rough_time(seconds)} so far"
+    return f"about {rough_time(seconds / done * (total - done))} left"
+
+
+def rough_time(seconds: float) -> str:
+    """`40 s`, `3 min`, `1 h 20 min`: to a tenth or so, as an estimate deserves."""
+    if seconds < 55:
+        return f"{max(10, round(seconds, -1)):.0f} s"
+    minutes = max(1, round(seconds / 60))
+    if minutes < 60:
+        return f"{minutes} min"
+    minutes = round(minutes, -1)
+    return f"{minutes // 60} h {minutes % 60} min" if minutes % 60 else f"{minutes // 60} h"
 
 
 def progress_for(*, json: bool = False, lines: bool = False, stream: TextIO | None = None) -> Progress:

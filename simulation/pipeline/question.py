@@ -16,6 +16,7 @@ import msgspec
 from msgspec import Meta
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.analyses.outages import Traffic
 from fencepost.simulation.pipeline.tasks import Option
 from fencepost.simulation.scenarios.documents import check_document
 from fencepost.simulation.scenarios.scenario import GroupProtocol
@@ -57,11 +58,36 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     """How long an application works on what a poll gave it; it joins, and lets go, between two batches."""
     at_once: Annotated[int, Meta(ge=1, le=10_000)] = 1
     """How many members a deploy restarts at the same time."""
+    rate: Annotated[float, Meta(gt=0)] = 1_000.0
+    """Records a second that are written to all partitions: what lag is counted in."""
+    headroom: Annotated[float, Meta(gt=1)] = 2.0
+    """How many times that rate consumers can read."""
     protocol: tuple[GroupProtocol, ...] = ()
     assignor: tuple[Assignor, ...] = ()
     session_timeout: tuple[Duration, ...] = ()
     heartbeat_interval: tuple[Duration, ...] = ()
     static: tuple[bool, ...] = ()
+
+    @property
+    def traffic(self) -> Traffic:
+        """What is written, and what consumers can read."""
+        return Traffic(self.rate, self.headroom)
+
+    @property
+    def restarts(self) -> int:
+        """How many processes end or begin in the event."""
+        match self.event:
+            case "deploy":
+                return self.members
+            case "crash":
+                return CRASHES
+            case "scale":
+                return 2 * (_larger(self.members) - self.members)
+
+    def seconds(self, choice: Choice) -> float:
+        """How much time passes in a run."""
+        lasts_us = _event(self, choice.session_timeout.us, "")[1]
+        return (BEGIN.us + lasts_us + _quiet_us(self, choice.session_timeout.us)) / 1e6
 
 
 def ask(raw: Mapping[str, Any], places: Mapping[str, str]) -> Question:
@@ -238,7 +264,7 @@ def scenario_text(question: Question, chosen: Mapping[str, Choice]) -> str:
     start_us = question.start_up.us
     low, high = (_duration(start_us * (1 + sign * _SPREAD)) for sign in (-1, 1))
     event, lasts_us = _event(question, session_us, f"{low}..{high}")
-    quiet_us = session_us + round(start_us * (1 + _SPREAD)) + _SETTLING_US
+    quiet_us = _quiet_us(question, session_us)
     latency = question.zone_latency
     return f"""summary = "{question.event}: {question.members} members, {question.partitions} partitions"
 duration = "{_duration(BEGIN.us + lasts_us + quiet_us)}"
@@ -262,6 +288,14 @@ partitions = {question.partitions}
 records_per_second = {question.members * 1_000_000 / _POLL.us!r}
 
 {event}"""
+
+
+def _quiet_us(question: Question, session_us: int) -> int:
+    return session_us + round(question.start_up.us * (1 + _SPREAD)) + _SETTLING_US
+
+
+def _larger(members: int) -> int:
+    return max(members + 1, round(members * SCALED))
 
 
 def _duration(us: float) -> str:
@@ -289,8 +323,9 @@ def _event(question: Question, session_us: int, restart: str) -> tuple[str, int]
             return crashes, apart_us * CRASHES
         case "scale":
             apart_us = session_us + _SETTLING_US
-            larger = max(question.members + 1, round(question.members * SCALED))
-            return "\n".join(_scales(question.members, larger, apart_us)), apart_us + _PAUSE_US
+            return "\n".join(
+                _scales(question.members, _larger(question.members), apart_us)
+            ), apart_us + _PAUSE_US
     raise AssertionError(question.event)
 
 

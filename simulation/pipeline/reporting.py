@@ -53,7 +53,7 @@ def report_runs(path: str | Path, run_ids: Sequence[str], report: str | Path) ->
 
     :raises FencepostError: if there is no such run in the traces, or the report cannot be written.
     """
-    from fencepost.simulation.report.render import check_writable, render_timelines
+    from fencepost.simulation.report.render import check_writable, kind_of_run, render_timelines
 
     target = check_writable(Path(report))
     files = find_traces(Path(path))
@@ -66,7 +66,9 @@ def report_runs(path: str | Path, run_ids: Sequence[str], report: str | Path) ->
         runs.append(_traced_run(run_id, "", rows, summaries.get(run_id)))
     count = sum(row.kind == RowKind.VIOLATION for run in runs for row in run.rows)
     verdict = f"{count:,} violation{'' if count == 1 else 's'}" if count else "No invariant was violated"
-    title = runs[0].title if len(runs) == 1 else f"{len(runs)} runs of {path}"
+    title = (
+        f"{kind_of_run(runs[0].rows)}: {runs[0].title}" if len(runs) == 1 else f"{len(runs)} runs of {path}"
+    )
     render_timelines(runs, target, title=title, verdict=verdict, fine=count == 0)
 
 

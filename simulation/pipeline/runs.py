@@ -31,6 +31,7 @@ import pyarrow as pa
 from fencepost.simulation.kernel.observers import RAISED
 from fencepost.simulation.pipeline.tasks import CampaignCell, Task
 from fencepost.simulation.trace.parquet import ArrowTrace
+from fencepost.simulation.trace.rows import OwnershipTrace
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -48,6 +49,8 @@ class JobSpec(msgspec.Struct, frozen=True):
     time_limit_s: float
     trace_violations: bool
     """Whether the trace of a run that broke an invariant is kept, if it would not be anyway."""
+    only_ownership: bool = False
+    """Whether traces have only rows that tell of rebalances and of who owns what."""
 
 
 class TimeLimitReached(KeyboardInterrupt):
@@ -144,7 +147,8 @@ def _run(job: JobSpec, cell: CampaignCell, seed: int, trace: ArrowTrace | None) 
     result: RunResult | str
     try:
         with limit(), with_mutant(cell.mutant):
-            result = run(cell.scenario, seed, trace=trace, raises=False)
+            sink = None if trace is None else OwnershipTrace(trace) if job.only_ownership else trace
+            result = run(cell.scenario, seed, trace=sink, raises=False)
             if result.violations and result.violations[0].invariant.startswith(RAISED):
                 run(cell.scenario, seed)  # nothing else is known of it, and this tells where it comes from
     except TimeLimitReached:

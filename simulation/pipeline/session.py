@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LOCAL = "local[*]"
+STARTING = "starting Spark…"
 
 STOP_SECONDS = 5.0
 """How long a JVM may take to end before it is killed; it takes about one."""
@@ -79,8 +80,13 @@ def is_local(master: str | None) -> bool:
 
 
 @contextlib.contextmanager
-def spark_session(master: str = LOCAL, settings: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
-    """A session on `master`, stopped on exit. `settings` override ours.
+def spark_session(
+    master: str = LOCAL,
+    settings: Mapping[str, str] | None = None,
+    *,
+    say: Callable[[str], None] = lambda line: None,
+) -> Iterator[SparkSession]:
+    """A session on `master`, stopped on exit. `settings` override ours; `say` tells people that it starts.
 
     A session that this process runs already is used as it is, and left running.
 
@@ -98,6 +104,7 @@ def spark_session(master: str = LOCAL, settings: Mapping[str, str] | None = None
         return
     with tempfile.TemporaryDirectory(prefix="fencepost-spark-") as scratch, end_unsaid():
         with interrupts_held() as release:
+            say(STARTING)
             try:
                 session, gateway = _start(master, Path(scratch), settings or {})
             except EnvironmentLacks:

@@ -43,6 +43,8 @@ class CampaignSpec(msgspec.Struct, frozen=True, kw_only=True):
     traces: Traces = "sample"
     time_limit_s: float = TIME_LIMIT.us / 1_000_000
     """Of wall time, for one run."""
+    only_ownership: bool = False
+    """True if traces have only the rows that tell of rebalances and of who owns what: a tenth of all."""
 
     def __post_init__(self) -> None:
         """Refuse what no file and no command line can say.

@@ -105,7 +105,7 @@ class TraceFiles(msgspec.Struct, frozen=True):
 
 
 def find_traces(path: Path) -> TraceFiles:
-    """The trace files behind `path`: a campaign's directory, any directory with Parquet files, or one file.
+    """The trace files behind `path`: a plan's or a campaign's folder, any with Parquet files, or one file.
 
     Names that begin with a dot or an underscore are left out, as Spark does: so files are called while they
     are written. Of a campaign that is running, or was killed, the runs that are finished count.
@@ -115,6 +115,8 @@ def find_traces(path: Path) -> TraceFiles:
     if not path.exists():
         raise FencepostError(f"{path}: there is no such file or directory")
     runs: list[Path] = []
+    if (path / RUNS / TRACES).is_dir():
+        path /= RUNS  # a plan's folder: its campaign is in there
     if path.is_file():
         traces = [path]
     elif (path / TRACES).is_dir():

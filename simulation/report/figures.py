@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -11,7 +12,6 @@ import msgspec
 from fencepost.simulation.report.model import (
     SCENARIO,
     Curve,
-    ParameterGrid,
     ReportInput,
     Table,
     grid_of,
@@ -19,13 +19,16 @@ from fencepost.simulation.report.model import (
     natural,
     parameters_text,
 )
-from fencepost.simulation.report.palette import SERIES, STATES, about
+from fencepost.simulation.report.palette import SERIES, about, pattern
 
 SHORTEST_S = 0.001
 """Durations are drawn on a logarithmic axis; shorter ones are drawn as this."""
 
 CURVES_MAX = 6
 """With more distributions than this, a line each says more than a curve each."""
+
+_TICKS_MAX = 9
+"""More ticks than this would touch each other on a narrow page."""
 
 _DASHES = ("solid", "dash", "dot", "dashdot")
 _QUANTILES = (
@@ -37,6 +40,8 @@ _QUANTILES = (
 _SHAPES = {"plain": "", "rising": "/", "falling": "\\", "dots": ".", "upright": "|", "crossed": "x"}
 _LONG = 34
 """Longer names than this leave too little room in a narrow chart."""
+_KEYS_IN_LINE = 3
+"""Keys of a legend that one line has room for, in a narrow chart."""
 _ROW = 30
 """Pixels of a line in charts that have one for each scenario."""
 
@@ -87,9 +92,12 @@ _MORE = (
 )
 
 
+_RANGE = "From the median to the longest, with how many there were."
+
+
 def _durations(title: str, note: str, curves: Sequence[Curve], rows: Table) -> Chart | None:
     if len(curves) > CURVES_MAX:
-        return _quantiles(title, "Further left is better.", rows)
+        return _quantiles(title, f"{_RANGE} Further left is better.", rows)
     return duration_chart(title, note, curves) if curves else None
 
 
@@ -113,22 +121,26 @@ def duration_chart(title: str, note: str, curves: Sequence[Curve]) -> Chart:
             )
         )
     figure.update_layout(
-        xaxis=_logarithmic([SHORTEST_S, 100.0]),
-        yaxis={"title": _title("share"), "tickformat": ".0%", "range": [0, 1.02]},
+        xaxis=_logarithmic([max(value, SHORTEST_S) for curve in curves for value in curve.seconds]),
+        yaxis={"title": _title("share of all"), "tickformat": ".0%", "range": [0, 1.02]},
         **_layout(),
     )
     return _chart(title, note, figure)
 
 
 def _quantiles(title: str, note: str, rows: Table) -> Chart | None:
-    """A line for each scenario and its parameters, from its median to its longest, in seconds."""
+    """A range for each scenario and its parameters, from its median to its longest, in seconds.
+
+    Nothing joins the ranges: they are of different things.
+    """
     shown = [row for row in rows if row.get("median") is not None]
     if not shown:
         return None
     import plotly.graph_objects as go
 
     named = _named(shown)
-    names, shown = list(named), list(named.values())
+    names = [f"{name} ({row['count']:,})" if row.get("count") else name for name, row in named.items()]
+    shown = list(named.values())
     figure = go.Figure()
     ends = [(max(row["median"], SHORTEST_S), max(row["max"], SHORTEST_S)) for row in shown]
     figure.add_trace(
@@ -136,7 +148,7 @@ def _quantiles(title: str, note: str, rows: Table) -> Chart | None:
             x=[value for low, high in ends for value in (low, high, None)],
             y=[value for name in names for value in (name, name, None)],
             mode="lines",
-            line={"width": 2},
+            line={"width": 3},
             meta={"colour": "beat"},
             hoverinfo="skip",
             showlegend=False,
@@ -156,55 +168,23 @@ def _quantiles(title: str, note: str, rows: Table) -> Chart | None:
         )
     figure.update_layout(
         xaxis=_logarithmic([value for ends_of_one in ends for value in ends_of_one]),
-        yaxis={"autorange": "reversed", "type": "category"},
+        yaxis=_names_axis(names),
         **_layout(),
     )
-    return _chart(title, note, figure, names)
+    return _chart(title, note, figure, names, _QUANTILES)
 
 
 def _across(data: ReportInput) -> list[Chart | None]:
-    """With one parameter only: how rebalances and downtime change with it, each as a spread."""
+    """With one parameter only: how rebalances and downtime change with it, each as a range."""
     grid = grid_of(data.tables)
     if len(grid.axes) != 1 or SCENARIO in grid.axes:
         return []
+    axis = next(iter(grid.axes))
     downtime = [row for row in data.tables.get("downtime", ()) if row["cause"] == "all"]
-    found = (
-        ("Rebalances", data.tables.get("rebalances", ())),
-        ("Time without an owner, of a partition,", downtime),
-    )
-    return [_spread(f"{what} by {next(iter(grid.axes))}", grid, rows) for what, rows in found]
-
-
-def _spread(title: str, grid: ParameterGrid, rows: Table) -> Chart | None:
-    """The median with the spread from it to the longest, over the values of the grid's only axis."""
-    by_label = {label(row): row for row in rows if row["median"] is not None}
-    if not by_label:
-        return None
-    import plotly.graph_objects as go
-
-    ((axis, values),) = grid.axes.items()
-    cells = sorted(grid.cells, key=lambda cell: values.index(cell.at[axis]))
-    held: list[Mapping[str, Any]] = [by_label.get(cell.label, {}) for cell in cells]
-    figure = go.Figure()
-    for number, (column, words, symbol, size) in enumerate(_QUANTILES):
-        figure.add_trace(
-            go.Scatter(
-                x=[cell.at[axis] for cell in cells],
-                y=[None if row.get(column) is None else max(row[column], SHORTEST_S) for row in held],
-                name=words,
-                mode="lines+markers",
-                line={"dash": _DASHES[number], "width": 2.5 if column == "median" else 1.5},
-                marker={"symbol": symbol, "size": size, "line": {"width": 2 if column == "max" else 0}},
-                meta={"colour": f"series-{number}"},
-                hovertemplate=f"%{{y:.3g}} s<extra>{words}, {axis} %{{x}}</extra>",
-            )
-        )
-    figure.update_layout(
-        xaxis={"title": _title(axis), "type": "category"},
-        yaxis=_logarithmic([max(row[end], SHORTEST_S) for row in held if row for end in ("median", "max")]),
-        **_layout(),
-    )
-    return _chart(title, "Median, 90 %, 99 % and the longest.", figure)
+    return [
+        _quantiles(f"How long rebalances took, by {axis}", _RANGE, data.tables.get("rebalances", ())),
+        _quantiles(f"How long partitions were down, by {axis}", _RANGE, downtime),
+    ]
 
 
 def _residency(data: ReportInput) -> Chart | None:
@@ -230,31 +210,32 @@ def residency_chart(title: str, note: str, rows: Table) -> Chart:
 
     labels = list(dict.fromkeys(row["label"] for row in rows))
     figure = go.Figure()
-    for state in _ordered_states(rows):
+    states = _ordered_states(rows)
+    for state in states:
         shares = {row["label"]: row["share"] for row in rows if row["state"] == state}
         figure.add_trace(
             go.Bar(
                 y=labels,
                 x=[shares.get(label, 0) for label in labels],
-                name=state,
+                name=_plain(state),
                 orientation="h",
                 marker={"pattern": _pattern(state)},
                 meta={"colour": f"state-{about(state)}"},
-                hovertemplate="%{x:.2%} " + state + "<extra>%{y}</extra>",
+                hovertemplate="%{x:.2%} " + _plain(state) + "<extra>%{y}</extra>",
             )
         )
     figure.update_layout(
         barmode="stack",
         bargap=0.35,
         xaxis={"tickformat": ".2~%", "rangemode": "tozero", "title": _title("share of time")},
-        yaxis={"autorange": "reversed"},
+        yaxis=_names_axis(labels),
         **_layout(),
     )
-    return _chart(title, note, figure, labels)
+    return _chart(title, note, figure, labels, states)
 
 
 def _pattern(state: str) -> dict[str, Any]:
-    shape = _SHAPES[STATES[about(state)].pattern]
+    shape = _SHAPES[pattern(state)]
     return {"shape": shape, "size": 7, "solidity": 0.2, "fillmode": "overlay", "fgopacity": 0.35}
 
 
@@ -273,6 +254,11 @@ def _short(parameters: str) -> str:
     return re.sub(r"\b(?:config\.)?group\.", "", parameters)
 
 
+def _plain(state: str) -> str:
+    """`PREPARE_LEAVING` as `prepare leaving`."""
+    return state.replace("_", " ").lower()
+
+
 _MORE_OF_A_NAME = ("answer", "as_seen_by")
 """Columns by which some tables tell rows of one cell apart."""
 
@@ -286,9 +272,51 @@ def _ordered_states(rows: Table) -> list[str]:
 
 
 def _logarithmic(values: Sequence[float]) -> dict[str, Any]:
-    """An axis of seconds, with more than the powers of ten on it where they would be few."""
-    few = max(values) / min(values) < 300
-    return {"type": "log", "title": _title("seconds"), "dtick": "D2" if few else 1}
+    """A logarithmic axis of durations. Each tick has its whole value and its unit."""
+    low, high = min(values) / 1.3, max(values) * 1.3
+    ticks = [tick for tick in _DURATIONS if low <= tick <= high]
+    if len(ticks) > _TICKS_MAX:
+        ticks = [tick for tick in ticks if tick in _ROUND]
+    if len(ticks) < 2:
+        ticks = [low * 1.3, high / 1.3]
+    return {
+        "type": "log",
+        "title": _title("duration, logarithmic"),
+        "range": [math.log10(low), math.log10(high)],
+        "tickvals": ticks,
+        "ticktext": [_tick(tick) for tick in ticks],
+        "tickangle": 0,
+    }
+
+
+_ROUND = (0.001, 0.01, 0.1, 1.0, 10.0, 60.0, 600.0, 3600.0, 36_000.0)
+_DURATIONS = tuple(
+    sorted(
+        {n * unit for unit in (0.001, 0.01, 0.1, 1.0) for n in (1, 2, 5)}
+        | {10.0, 20.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 3600.0, 7200.0, 18_000.0, 36_000.0}
+    )
+)
+"""Durations that people know, for ticks."""
+
+
+def _tick(seconds: float) -> str:
+    """`20 ms`, `5 s`, `2 min`."""
+    for unit, size in (("h", 3600), ("min", 60), ("s", 1)):
+        if seconds >= size:
+            return f"{seconds / size:.3g} {unit}"
+    return f"{seconds * 1000:.3g} ms"
+
+
+def _names_axis(names: Sequence[str]) -> dict[str, Any]:
+    """An axis with all of its names, each level."""
+    return {
+        "autorange": "reversed",
+        "type": "category",
+        "tickmode": "array",
+        "tickvals": list(names),
+        "ticktext": list(names),
+        "tickangle": 0,
+    }
 
 
 def _title(text: str) -> dict[str, Any]:
@@ -310,8 +338,10 @@ def _layout() -> dict[str, Any]:
     }
 
 
-def _chart(title: str, note: str, figure: Any, lines: Sequence[str] = ()) -> Chart:
+def _chart(
+    title: str, note: str, figure: Any, lines: Sequence[str] = (), keys: Sequence[object] = ()
+) -> Chart:
     """A chart; one with a line for each name is as tall as they are many, and wide where they are long."""
-    height = 140 + _ROW * len(lines) if lines else 0
+    height = 104 + 22 * math.ceil(len(keys) / _KEYS_IN_LINE) + _ROW * len(lines) if lines else 0
     wide = max(map(len, lines), default=0) > _LONG
     return Chart(title, note, figure.to_json(validate=False), height, wide)

@@ -76,6 +76,8 @@ class ReportInput(msgspec.Struct, frozen=True, kw_only=True):
     """Runs that raised: run_id and error."""
     runs: tuple[TracedRun, ...] = ()
     """Runs whose timelines are in the page."""
+    answer: tuple[TableGrid, ...] = ()
+    """Tables that come first: those of a plan."""
     all_runs: Table = ()
     """All runs, or as many as a page bears: run_id, label, rebalances, heartbeats, outcome, whether
     that is `fine`, and the commands that `show` its trace, where there is one, and run it `again`."""
@@ -112,14 +114,16 @@ NONE = "\N{EN DASH}"
 
 
 def duration(seconds: float | None) -> str:
-    """`420 ms`, `3.21 s`, `1 min 40 s`; a dash for none."""
+    """`420 ms`, `3.21 s`, `1 min 40 s`, `8 h 5 min`; a dash for none."""
     if seconds is None:
         return NONE
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"
     if seconds < 120:
         return f"{seconds:.2f} s" if seconds < 10 else f"{seconds:.1f} s"
-    return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+    if seconds < 7_200:
+        return f"{int(seconds) // 60} min {int(seconds) % 60} s"
+    return f"{int(seconds) // 3_600:,} h {int(seconds) % 3_600 // 60} min"
 
 
 def whole(value: float | None) -> str:
@@ -296,17 +300,26 @@ class GridMeasure(NamedTuple):
 
 
 GRID_MEASURES = (
+    GridMeasure("downtime_run", "all partitions down, per run", "s", "downtime", "run_seconds_mean"),
+    GridMeasure("downtime_median", "partition down, median", "s", "downtime", "median"),
+    GridMeasure("downtime_p99", "partition down, 99 %", "s", "downtime", "p99"),
     GridMeasure("rebalance_median", "rebalance, median", "s", "rebalances", "median"),
     GridMeasure("rebalance_p99", "rebalance, 99 %", "s", "rebalances", "p99"),
     GridMeasure("rebalance_max", "rebalance, longest", "s", "rebalances", "max"),
-    GridMeasure("downtime_median", "partition down, median", "s", "downtime", "median"),
-    GridMeasure("downtime_p99", "partition down, 99 %", "s", "downtime", "p99"),
-    GridMeasure("downtime_run", "all partitions down, per run", "s", "downtime", "run_seconds_mean"),
     GridMeasure("heartbeats", "heartbeats per rebalance", "", "heartbeats", "mean"),
     GridMeasure("violations", "violations", "", "runs", "violations"),
     GridMeasure("failed", "failed runs", "", "runs", "failed"),
     GridMeasure("unconverged", "runs that did not settle", "", "runs", "unconverged"),
 )
+"""The first is shown first. A sum hides nothing: a median is low where there are many short ones."""
+
+GRID_COUNTS = {
+    "rebalances": ("count", "rebalances"),
+    "downtime": ("count", "handovers"),
+    "heartbeats": ("rebalances", "rebalances"),
+    "runs": ("runs", "runs"),
+}
+"""By table, the column that counts what a figure is made of, and the word for it."""
 
 
 class GridCell(NamedTuple):
@@ -315,6 +328,8 @@ class GridCell(NamedTuple):
     label: str
     at: dict[str, str]
     values: dict[str, float | None]
+    counts: dict[str, int | None]
+    """By table, how many things its figures are made of."""
 
 
 class ParameterGrid(NamedTuple):
@@ -344,7 +359,16 @@ def as_json(grid: ParameterGrid) -> dict[str, Any]:
     """The grid as the page's script reads it."""
     return {
         "axes": grid.axes,
-        "measures": [{"key": each.key, "title": each.title, "unit": each.unit} for each in GRID_MEASURES],
+        "measures": [
+            {
+                "key": each.key,
+                "title": each.title,
+                "unit": each.unit,
+                "table": each.table,
+                "of": GRID_COUNTS[each.table][1],
+            }
+            for each in GRID_MEASURES
+        ],
         "cells": [cell._asdict() for cell in grid.cells],
     }
 
@@ -369,4 +393,5 @@ def _by_label(rows: Table) -> dict[str, Mapping[str, Any]]:
 def _cell(row: Mapping[str, Any], found: Mapping[str, Mapping[str, Mapping[str, Any]]]) -> GridCell:
     name = label(row)
     values = {each.key: found[each.table].get(name, {}).get(each.column) for each in GRID_MEASURES}
-    return GridCell(name, {SCENARIO: row["scenario"], **json.loads(row["parameters"])}, values)
+    counts = {table: found[table].get(name, {}).get(column) for table, (column, _) in GRID_COUNTS.items()}
+    return GridCell(name, {SCENARIO: row["scenario"], **json.loads(row["parameters"])}, values, counts)

@@ -89,6 +89,8 @@ ABOUT: dict[str, str] = {
     "EMPTY": "idle",
     "UNREVOKED_PARTITIONS": "leaving",
     "UNRELEASED_PARTITIONS": "waiting",
+    "UNREVOKED_TASKS": "leaving",
+    "UNRELEASED_TASKS": "waiting",
     "NOT_READY": "waiting",
     "ASSIGNING": "joining",
     # applications and their threads
@@ -124,6 +126,23 @@ ABOUT: dict[str, str] = {
     "FORGOTTEN_ACTIVE": "bad",
 }
 """What each state is about; words as states have them, in capitals."""
+
+VARIANTS: dict[str, str] = {
+    "EMPTY": "dots",
+    "CREATED": "rising",
+    "NOT_RUNNING": "upright",
+    "CLOSED": "falling",
+    "UNJOINED": "plain",
+    "PREPARING_REBALANCE": "upright",
+    "ASSIGNING": "dots",
+    "STARTING": "falling",
+    "COMPLETING_REBALANCE": "upright",
+    "REBALANCING": "rising",
+    "PARTITIONS_ASSIGNED": "dots",
+    "PARTITIONS_REVOKED": "rising",
+    "DEAD": "plain",
+}
+"""Patterns of states that are about the same as another state on the same page."""
 
 OWNERS: tuple[Fill, ...] = tuple(
     Fill(Colour(light, dark))
@@ -170,10 +189,20 @@ HEAT: tuple[Colour, ...] = tuple(
 
 def about(state: str) -> str:
     """What a state is about, whatever its spelling."""
+    return ABOUT.get(_spelt(state), "idle")
+
+
+def pattern(state: str) -> str:
+    """The pattern of a state: with its colour it differs from all other states of the same page."""
+    return VARIANTS.get(_spelt(state), STATES[about(state)].pattern)
+
+
+def _spelt(state: str) -> str:
+    """`PreparingRebalance` as `PREPARING_REBALANCE`."""
     spelt = "".join(
         f"_{c}" if c.isupper() and i and state[i - 1].islower() else c for i, c in enumerate(state)
     )
-    return ABOUT.get(spelt.upper(), "idle")
+    return spelt.upper()
 
 
 def _variables(dark: bool) -> str:
@@ -199,6 +228,7 @@ def script() -> str:
     """What the page's script knows of the palette."""
     known = {
         "about": ABOUT,
+        "variants": VARIANTS,
         "patterns": {name: fill.pattern for name, fill in STATES.items()},
         "turns": PATTERNS,
         "owners": len(OWNERS),

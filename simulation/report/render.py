@@ -79,7 +79,7 @@ def render_run_report(
     """
     run = TracedRun(
         run_id=f"{result.scenario}-{result.seed}",
-        title=f"{result.scenario}, seed {result.seed}",
+        title=f"{kind_of_run(rows)} of {result.scenario}, seed {result.seed}",
         command=command,
         facts=tuple(facts),
         rows=rows,
@@ -93,15 +93,26 @@ def render_run_report(
 
 
 def render_timelines(
-    runs: Sequence[TracedRun], path: str | Path, *, title: str, verdict: str, fine: bool
+    runs: Sequence[TracedRun],
+    path: str | Path,
+    *,
+    title: str,
+    verdict: str,
+    fine: bool,
+    subtitle: str = "",
+    whole: str = "",
 ) -> None:
     """Write the page of some traces, with a verdict that is `fine` or is not. Needs no library of the extras.
+
+    `whole` is a long text behind the verdict, such as a traceback: the page folds it.
 
     :raises FencepostError: if the file cannot be written.
     """
     page = string.Template(part("single.html")).substitute(
         policy=POLICY,
         title=html.escape(title),
+        subtitle=f'<p class="quiet">{html.escape(subtitle)}</p>' if subtitle else "",
+        whole=_folded(whole),
         style=style("timeline.css"),
         verdict=html.escape(verdict),
         verdict_class="ok" if fine else "bad",
@@ -111,6 +122,25 @@ def render_timelines(
         script=script(),
     )
     write_page(check_writable(Path(path)), page)
+
+
+def _folded(text: str) -> str:
+    """A text with its own line breaks, behind a line that opens it."""
+    if not text:
+        return ""
+    return (
+        "<details><summary>The whole exception</summary>"
+        f'<pre class="whole" tabindex="0">{html.escape(text)}</pre></details>'
+    )
+
+
+def kind_of_run(rows: Sequence[Row]) -> str:
+    """What these rows are a trace of, for titles."""
+    return KIND_OF_RUN.get(Row._make(rows[0]).world, "Run") if rows else "Run"
+
+
+KIND_OF_RUN = {"simulated": "Simulated run", "real": "Run on real brokers", "embedded": "Embedded Kafka"}
+"""What was run, by the world of its rows."""
 
 
 def render_campaign_report(data: ReportInput, path: str | Path) -> None:
@@ -140,6 +170,7 @@ def render_campaign_report(data: ReportInput, path: str | Path) -> None:
         subtitle=_subtitle(data),
         verdict=_verdict(data),
         cards=_cards(data),
+        answers=data.answer,
         scenarios=scenario_grid(data),
         sampled=_sampled(data),
         urgent=[made for made in (violation_grid(data), failure_grid(data)) if made.rows],

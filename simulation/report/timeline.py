@@ -13,7 +13,7 @@ from typing import Any, Final
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.simulation.report.model import TracedRun
 from fencepost.simulation.trace import schema
-from fencepost.simulation.trace.schema import COLUMNS, Row, RowKind
+from fencepost.simulation.trace.schema import CLOCK_ADVANCED, COLUMNS, Row, RowKind
 
 EVENTS_MAX = 100_000
 """More events than this are thinned out: people cannot look at them, and the file stays small."""
@@ -63,11 +63,33 @@ def encode_run(run: TracedRun) -> dict[str, Any]:
         "command": run.command,
         "facts": [list(fact) for fact in run.facts],
         "left_out": left_out,
+        "world": rows[0].world if rows else "",
+        "cuts": clock_cuts(rows),
         "names": {actor: name for actor, name in run.names.items() if actor in strings},
         "strings": strings.values,
         "sets": sets.values,
         "columns": columns,
     }
+
+
+_CUT_FROM_US: Final = 2_000_000
+"""A shorter stretch without events is drawn, also where the clock jumped."""
+
+
+def clock_cuts(rows: Iterable[Row]) -> list[tuple[int, int]]:
+    """Return the stretches without events within the jumps of a test's clock, in microseconds.
+
+    The page cuts them out: an hour that passed at once would leave no room for the seconds of the test.
+    """
+    cuts = []
+    jump_ends = before = 0
+    for row in rows:
+        if before < jump_ends and row.t_us - before >= _CUT_FROM_US:
+            cuts.append((before, row.t_us))
+        if row.kind == RowKind.FAULT and row.actor == CLOCK_ADVANCED:
+            jump_ends = max(jump_ends, row.t_us + round(float(row.detail.split()[0]) * 1e6))
+        before = row.t_us
+    return cuts
 
 
 _SHORT: Final = {"t_us": "t", "state_from": "from", "state_to": "to"}

@@ -136,7 +136,7 @@ class SacConsumers(SacChecker):
                 "sac-prompt", f"{subscriber.name} is {source} for {took_us / 1e6:.1f} s of its own time"
             )
         if source is _S.BACKING_OFF and event is _E.BACKOFF_OVER:
-            self._backed_off(subscriber, seen, took_us)
+            self._backed_off(subscriber, seen, took_us, now_us - seen.since_us)
         lets_go = source in _HOLDS | {_S.ACTIVATING} and target in (_S.WAITING, _S.CLOSED)
         if lets_go and seen.told is not SacCallback.STEPPING_DOWN:
             self.report("sac-callbacks", f"{subscriber.name} lets go, and its application was not told")
@@ -175,12 +175,13 @@ class SacConsumers(SacChecker):
         if there and not failed and not (timed and took_us >= _CONFIG.request_timeout_ms * 1_000 - _LATE):
             self.report("sac-prompt", f"{subscriber.name} gives up a connection that it has, as {source}")
 
-    def _backed_off(self, subscriber: SacSubscriber, seen: _Seen, took_us: int) -> None:
+    def _backed_off(self, subscriber: SacSubscriber, seen: _Seen, took_us: int, passed_us: int) -> None:
+        """Judge a wait by the process's own time, and by all that passed while it may have stood still."""
         longest_ms = min(_CONFIG.backoff_ms << min(seen.tries - 1, 20), _CONFIG.backoff_max_ms)
-        if took_us < longest_ms * 1_000 * (1 - JITTER) - _LATE:
+        if passed_us < longest_ms * 1_000 * (1 - JITTER) - _LATE:
             self.report(
                 "sac-prompt",
-                f"{subscriber.name} connects again after {took_us / 1e6:.2f} s, at its try {seen.tries}",
+                f"{subscriber.name} connects again after {passed_us / 1e6:.2f} s, at its try {seen.tries}",
             )
         elif took_us > longest_ms * 1_000 * (1 + JITTER) + _LATE:
             self.report(

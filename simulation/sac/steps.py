@@ -266,7 +266,12 @@ def choices(event: SacInput, seen: GroupSeen) -> Iterator[str]:
                 yield f"{one.connection} becomes active while a lost consumer may be"
             elif one is not right and not first:
                 yield f"{one.connection} becomes active in place of {_name(right)}"
-        elif one.status is _STEPS and old is not _STEPS and (seen.partition_index == SIMPLE or one is right):
+        elif (
+            one.status is _STEPS
+            and old is not _STEPS
+            and (seen.partition_index == SIMPLE or one is right)
+            and not isinstance(event, PurgeNodes | Tick)  # several may go, and each time there is a choice
+        ):
             yield f"{one.connection} is to step down for nobody"
     yield from _order(event, seen)
     if right is not None and not blocked and _has_to_choose(event, seen):

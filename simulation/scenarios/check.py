@@ -229,6 +229,17 @@ def _steps(scenario: AnyScenario) -> Iterator[Mistake]:
             yield ("steps", index, "members"), "expected at least 1, got 0"
 
 
+def _strategies(scenario: s.Scenario) -> Iterator[Mistake]:
+    """Assignors that no member can offer together, or of members that speak another protocol."""
+    for index, step in enumerate(scenario.steps):
+        names = step.partition_assignment_strategy if isinstance(step, s.RollingRestart) else ()
+        path = ("steps", index, "partition_assignment_strategy")
+        if names and "classic" not in scenario.protocols:
+            yield path, "has no effect: it is for members of the classic protocol"
+        if len({name == "cooperative-sticky" for name in names}) > 1 or len({*names}) < len(names):
+            yield path, f"expected different assignors, all eager or all cooperative, got {', '.join(names)}"
+
+
 def _transactions(scenario: s.Scenario) -> Iterator[Mistake]:
     """Settings and faults of transactions where there are none, and a timeout that no broker allows."""
     if scenario.application.commit == "transaction":
@@ -314,7 +325,17 @@ def _inside(scenario: AnyScenario, path: Path, moment: Moment) -> Iterator[Mista
 
 
 _CHECKS: Final[Mapping[str, tuple[Callable[[Any], Iterator[Mistake]], ...]]] = {
-    "consumer": (_lengths, _topics, _group, _config, _transactions, _steps, _topic_steps, _faults),
+    "consumer": (
+        _lengths,
+        _topics,
+        _group,
+        _config,
+        _transactions,
+        _steps,
+        _strategies,
+        _topic_steps,
+        _faults,
+    ),
     "sac": (_unused, _lengths, _streams, _nodes, _steps, _faults),
     "streams": (_unused, _lengths, _topics, _properties, _streams_group, _threads, _faults),
 }

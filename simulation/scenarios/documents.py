@@ -22,7 +22,7 @@ KEYS: Final[Mapping[Document, frozenset[str]]] = {
     ),
     "plan": frozenset(
         {"event", "members", "partitions", "start_up", "zone_latency", "batch", "at_once", "protocol"}
-        | {"assignor", "session_timeout", "heartbeat_interval", "static"}
+        | {"assignor", "session_timeout", "heartbeat_interval", "static", "rate", "headroom"}
     ),
 }
 """The keys of each at the top."""

@@ -5,7 +5,6 @@ A mistake is a FencepostError: the file, the line, the key's path, and what was 
 
 from __future__ import annotations
 
-import difflib
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path as FilePath
@@ -14,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.suggestions import suggestion
 from fencepost.simulation.scenarios import check
 from fencepost.simulation.scenarios.documents import check_document
 from fencepost.simulation.scenarios.kinds import AnyScenario
@@ -213,8 +213,7 @@ def _find(name_or_path: str | FilePath) -> FilePath:
     if path.exists():
         return path
     names = library_names()
-    near = difflib.get_close_matches(str(path), names, n=1)
-    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+    hint = suggestion(str(path), names, f"there are {', '.join(names)}")
     raise FencepostError(f"no scenario {str(path)!r} in the library, and no such file; {hint}")
 
 

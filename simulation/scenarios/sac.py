@@ -122,7 +122,7 @@ class NodeSplit(_Fault, frozen=True, tag="node-split"):
 class ClientsRestart(RollingRestart, frozen=True, tag="rolling-restart"):
     """Restart all clients, batch by batch, evenly over a time."""
 
-    unused = ("protocol",)
+    unused = ("protocol", "partition_assignment_strategy")
 
 
 SacFault: TypeAlias = (

@@ -115,6 +115,8 @@ class ScenarioApplication(_Table, frozen=True):
     """How long a process is down when it is restarted."""
     clock_drift_ppm: Annotated[int, Meta(ge=0, le=100_000)] = 100
     """Clocks of hosts run faster or slower by up to so many parts in a million."""
+    timer_delay: Span = Span("constant", 0)
+    """How much later than asked a process's timers go off: what the system and other processes take."""
 
 
 class ScenarioTransactions(_Table, frozen=True):
@@ -151,6 +153,9 @@ class RollingRestart(_Step, frozen=True, tag="rolling-restart"):
     """Whether members close their consumer before they go."""
     protocol: GroupProtocol | None = None
     """The group.protocol that members have afterwards; as before if not given."""
+    partition_assignment_strategy: tuple[AssignmentStrategy, ...] = ()
+    """The assignors that classic members offer afterwards, the one they like best first: all of them eager or
+    all cooperative; as before if not given."""
 
 
 class Scale(_Step, frozen=True, tag="scale"):

@@ -67,6 +67,8 @@ class StreamsApplication(_Table, frozen=True):
     """What a rebalance callback takes beside its commit."""
     restart: Span = Span("uniform", 2 * SECOND, 10 * SECOND)
     """How long a client is down that died or was shut down on its own."""
+    timer_delay: Span = Span("constant", 0)
+    """How much later than asked a process's timers go off: what the system and other processes take."""
     changelogs: bool = False
     """Whether stores have changelogs, which the brokers create for a streams group (KIP-1071)."""
     endpoints: bool = False

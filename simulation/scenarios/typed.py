@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import re
 import tomllib
 import types
@@ -15,6 +14,7 @@ import msgspec
 
 from fencepost.coordinator import reading
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.suggestions import suggestion
 from fencepost.simulation.scenarios import toml_text
 from fencepost.simulation.scenarios.positions import Path, line_of, lines_of
 
@@ -137,8 +137,7 @@ def _explain(raw: Any, kind: Any, hook: Hook | None, error: str) -> tuple[Path, 
     path, place, kind = _follow(raw, kind, hook, where.removesuffix("`"))
     if unknown := _UNKNOWN_FIELD.match(message):
         known = _keys(kind, place)
-        near = difflib.get_close_matches(unknown[1], known, n=1)
-        hint = f"did you mean {near[0]}?" if near else f"expected one of {', '.join(known)}"
+        hint = suggestion(unknown[1], known, f"expected one of {', '.join(known)}")
         return (*path, unknown[1]), f"unknown key; {hint}"
     if missing := _MISSING_FIELD.match(message):
         return path, f"the key {missing[1]} is missing"

@@ -80,6 +80,7 @@ class StreamsClientHost(Host):
     def __init__(self, name: str, world: StreamsWorld) -> None:
         super().__init__(name, world.loop)
         self.world = world
+        self.timer_delays = world.timer_delays
         self.rng = world.streams.small_random(f"client/{name}")
         self.clock = HostClock(self, offset_us=round(self.rng.uniform(0, 10**12)))
         self.process = 0

@@ -216,11 +216,16 @@ class SimulatedMember(abc.ABC):
             self._host.world.disturb()
         self.wake()
 
-    def on_request(self, request: object) -> None:  # noqa: B027 - a hook
+    def on_request(self, request: object) -> None:
         """A request says nothing of the connection; its answer does."""
+        self._host.world.tell_request("on_member_request", self.thread, request)
 
     def on_response(self, request: object, response: object) -> None:
         """A heartbeat was answered, or was not."""
+        self._host.world.tell_request("on_member_response", self.thread, request, response)
+        self._hear(response)
+
+    def _hear(self, response: object) -> None:
         connected, ready = not isinstance(response, Exception), self._group_is_ready()
         if connected is not self._connected or ready is not self._ready:
             self._connected, self._ready = connected, ready
@@ -233,4 +238,4 @@ class SimulatedMember(abc.ABC):
 
     def on_commit(self, request: object, response: object) -> None:
         """A commit was answered, or was not."""
-        self.on_response(request, response)
+        self._hear(response)

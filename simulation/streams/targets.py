@@ -204,13 +204,23 @@ def standbys_kept(given: TargetInput) -> tuple[int, int]:
 def _standbys_sticky(
     given: TargetInput, after: Mapping[MemberId, Tasks], standby: Mapping[Task, list[str]]
 ) -> Iterator[Finding]:
-    """Where nothing changed at all nobody begins to restore a store that another one has."""
+    """In a group whose members are the same, no process begins to restore a store that another one has.
+
+    Except if the spread was uneven before: then a standby task may move to a process with less to do.
+    """
     same = given.old_members.keys() == given.members.keys() == given.before.keys() and all(
         given.old_members[one].process_id == member.process_id for one, member in given.members.items()
     )
     if not same or any(given.before[one].active != now.active for one, now in after.items()):
         return
     had: dict[Task, list[str]] = {}
+    load: Counter[str] = Counter()
+    threads = Counter(member.process_id for member in given.members.values())
+    for member_id, tasks in given.before.items():
+        process = given.members[member_id].process_id
+        load[process] += len(each(tasks.active)) + len(each(tasks.standby))
+    if any(load[a] * threads[b] > (load[b] + 1) * threads[a] for a in threads for b in threads):
+        return
     for member_id, tasks in given.before.items():
         for task in each(tasks.standby):
             had.setdefault(task, []).append(given.members[member_id].process_id)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.coordinator import GroupCoordinator
+from fencepost.coordinator.journal.memory import MemoryJournal
 from fencepost.coordinator.protocol.classic import HeartbeatResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
 from fencepost.coordinator.protocol.outcome import Event, Outcome
 from fencepost.coordinator.protocol.streams import (
     StreamsGroupHeartbeatRequest,
@@ -19,7 +20,10 @@ from fencepost.coordinator.streams.states import StreamsGroupState
 from fencepost.member.streams.actions import MoveRefused, StreamsMoved
 from fencepost.member.streams.client_states import StreamClientState
 from fencepost.member.streams.thread_states import StreamThreadState
+from fencepost.simulation.checkers.classic import ClassicGroupsChecker
+from fencepost.simulation.checkers.classic_rounds import ClassicRounds
 from fencepost.simulation.faults.draw import Draw
+from fencepost.simulation.kafka.broker import BrokerHost
 from fencepost.simulation.kafka.cluster import SimulatedCluster
 from fencepost.simulation.kernel.loop import VirtualLoop
 from fencepost.simulation.kernel.observers import Observer
@@ -54,13 +58,23 @@ class _Coordination(Observer):
 class StreamsWorld(World):
     """Everything of one run."""
 
-    def __init__(self, scenario: StreamsScenario, seed: int, loop: VirtualLoop, recorder: TraceRows) -> None:
+    def __init__(
+        self,
+        scenario: StreamsScenario,
+        seed: int,
+        loop: VirtualLoop,
+        recorder: TraceRows,
+        observers: Iterable[Observer] = (),
+    ) -> None:
         super().__init__(scenario.application, loop, seed, lambda: recorder.seq)
+        self.delay_timers(scenario.application.timer_delay)
         self.scenario = scenario
         self.config = GroupCoordinatorConfig.from_properties(scenario.config)
         self.heartbeats = 0
         self.rebalances = 0
-        self.attach([_Coordination(self), StreamsCoordination()])
+        classic = scenario.group.protocol == "classic"
+        checkers = [ClassicGroupsChecker(), ClassicRounds()] if classic else [StreamsCoordination()]
+        self.attach([_Coordination(self), *checkers, *observers])
         self.cluster = SimulatedCluster(loop, self.streams, scenario, self.config, hooks=self.hooks)
         self.network = self.cluster.network
         self._restarts = self.streams.samples("restarts", scenario.application.restart.quantiles)
@@ -68,7 +82,6 @@ class StreamsWorld(World):
         self.clients: dict[str, StreamsClientHost] = {
             name: StreamsClientHost(name, self) for name in host_names("client", scenario.group.members)
         }
-        classic = scenario.group.protocol == "classic"
         self.application = ApplicationOutcomes(
             self.clients,
             loop,
@@ -85,6 +98,26 @@ class StreamsWorld(World):
         """When the last fault was over."""
         self._disturbed_us = 0
         """When a batch that outlasted the poll interval made a thread leave, or its end made it come back."""
+
+    @property
+    def coordinators(self) -> Mapping[str, BrokerHost]:
+        """All broker hosts by name."""
+        return self.cluster.brokers
+
+    @property
+    def active(self) -> GroupCoordinator | None:
+        """The coordinator that answers requests now, if there is one."""
+        return self.cluster.active
+
+    @property
+    def hosts_by_member(self) -> Mapping[MemberId, str]:
+        """No host: what members receive is told by the clients."""
+        return {}
+
+    @property
+    def journal(self) -> MemoryJournal:
+        """The replicated log that all coordinators of the group write to and load from."""
+        return self.cluster.journal
 
     def report(self, invariant: str, message: str) -> None:
         """Take a violation down."""
@@ -273,9 +306,16 @@ class StreamsWorld(World):
         """A thread has committed these."""
         self.application.committed(offsets)
 
+    def tell_request(self, hook: str, *arguments: object) -> None:
+        """A thread's member sent a request, or was answered."""
+        for method in self.hooks[hook]:
+            method(*arguments, self.loop.now_us)
+
     def tell(self, hook: str, *arguments: Any) -> None:
         """A fault befalls the application: `on_fault`, or `cut_off`."""
         getattr(self.application, hook)(*arguments)
+        for method in self.hooks.get(hook, ()):
+            method(*arguments, self.loop.now_us)
 
     # -- the coordinator ------------------------------------------------------------------------------------
 
@@ -304,10 +344,16 @@ def _start(host: StreamsClientHost) -> None:
 
 
 def prepare(
-    scenario: StreamsScenario, seed: int, plan: Draw, loop: VirtualLoop, recorder: TraceRows, **_: object
+    scenario: StreamsScenario,
+    seed: int,
+    plan: Draw,
+    loop: VirtualLoop,
+    recorder: TraceRows,
+    *,
+    checkers: Iterable[Observer] | None = None,
 ) -> PreparedRun:
-    """Return the run of a scenario and a seed, with the trace and all checks, which nothing replaces."""
-    world = StreamsWorld(scenario, seed, loop, recorder)
+    """Return the run of a scenario and a seed, with the trace and all checks, and `checkers` besides."""
+    world = StreamsWorld(scenario, seed, loop, recorder, checkers or ())
 
     def counts() -> RunCounts:
         return RunCounts(world.heartbeats, world.rebalances, world.application.figures)

@@ -28,6 +28,7 @@ from fencepost.coordinator.protocol.outcome import Outcome, ParkedResponse
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatRequest
 from fencepost.coordinator.protocol.transactions import TransactionEnded
 from fencepost.coordinator.streams.describe import STREAMS_GROUP_TYPE
+from fencepost.simulation.kernel.observers import RecordsObserved
 from fencepost.simulation.trace.rows import TraceRows
 from fencepost.simulation.trace.schema import RowKind
 from fencepost.simulation.trace.sizes import message_sizes
@@ -137,7 +138,9 @@ class GroupTraceWriter(TraceWriter):
             if value is None and isinstance(key, r.ConsumerGroupMemberMetadataKey):
                 if key.member_id not in group.members:
                     gone[key.member_id] = None
-            elif isinstance(value, r.GroupMetadataValue) and type(event) is SyncGroupRequest:
+            elif isinstance(value, r.GroupMetadataValue) and isinstance(
+                event, SyncGroupRequest | RecordsObserved
+            ):
                 self._add(now_us, host, RowKind.TARGET, group_epoch=value.generation)
         for member_id in gone:
             self._removed(member_id, event, outcome, now_us)

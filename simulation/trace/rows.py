@@ -13,7 +13,7 @@ from typing import Any, Final, Protocol, TypeAlias, overload
 import msgspec
 
 from fencepost.coordinator.protocol.ids import TopicPartition
-from fencepost.simulation.trace.schema import Row
+from fencepost.simulation.trace.schema import Row, RowKind
 
 BATCH_ROWS: Final = 8_192
 
@@ -51,6 +51,43 @@ class TraceSink(Protocol):
 
     def write(self, rows: Sequence[Row], /) -> None:
         """Take a batch; the rows are not touched afterwards."""
+
+
+class OwnershipTrace:
+    """Hands on only the rows that tell of rebalances and of who owns what, and the ends of the run.
+
+    Tables of rebalances and downtime are the same without all others, which are most of a trace.
+    """
+
+    def __init__(self, sink: TraceSink) -> None:
+        self._sink = sink
+
+    def write(self, rows: Sequence[Row], /) -> None:
+        """Take a batch."""
+        kept = [row for row in rows if row.kind in _OF_OWNERSHIP or _joins(row)]
+        if kept:
+            self._sink.write(kept)
+
+
+_OF_OWNERSHIP: Final = frozenset(
+    {
+        RowKind.RUN_START,
+        RowKind.RUN_END,
+        RowKind.GROUP_EPOCH,
+        RowKind.GROUP_STATE,
+        RowKind.CALLBACK_BEGIN,
+        RowKind.CALLBACK_END,
+        RowKind.HOST,
+        RowKind.MEMBER_REMOVED,
+        RowKind.TOPIC,
+        RowKind.VIOLATION,
+    }
+)
+
+
+def _joins(row: Row) -> bool:
+    """True of an answer with which a member that was fenced is one again."""
+    return row.kind == RowKind.HEARTBEAT and row.detail.startswith(("join", "full"))
 
 
 class TraceRows:

@@ -287,9 +287,18 @@ class RowKind(enum.StrEnum):
     )
     FAULT = (
         "fault",
-        "A fault began or ended.",
-        "the kind of the fault",
-        {"state_to": "begin or end", "detail": "what the fault hits"},
+        "A fault began or ended; in an embedded Kafka, a test called one of its methods.",
+        "the kind of the fault, or the method",
+        {
+            "state_to": "begin or end; met when a request met a call that waited for it",
+            "detail": "what the fault hits, or the arguments",
+        },
+    )
+    TEST = (
+        "test",
+        "The test that drives an embedded Kafka ended. Only timelines of tests have such a row.",
+        "",
+        {"state_to": "ended or failed", "error": "the exception's class", "detail": "the exception"},
     )
     TOPIC = (
         "topic",
@@ -303,6 +312,10 @@ class RowKind(enum.StrEnum):
         "",
         {"error": "the invariant", "detail": "the explanation"},
     )
+
+
+CLOCK_ADVANCED: Final = "clock.advance"
+"""The actor of the fault by which a test moves its Kafka's clock; the detail begins with the seconds."""
 
 
 def kinds_of(column: str) -> Iterator[RowKind]:

@@ -73,19 +73,23 @@ def test_the_command_is_there() -> None:
     assert main.__module__ == "fencepost.simulation.cli.entry"
 
 
-def test_the_lock_pins_every_dependency_by_hash_and_names_no_host() -> None:
-    lock = (ROOT / "requirements.lock").read_text()
+@pytest.mark.parametrize("file", ["requirements.lock", "requirements-site.lock"])
+def test_the_lock_pins_every_dependency_by_hash_and_names_no_host(file: str) -> None:
+    lock = (ROOT / file).read_text()
     assert "://" not in lock
     for block in lock.split("\n\n" if "\n\n" in lock else "\n#\n"):
         assert "--hash=sha256:" in block or "==" not in block
     pinned = {
         line.partition("==")[0] for line in lock.splitlines() if "==" in line and not line.startswith(" ")
     }
-    wanted = [*PROJECT["project"]["dependencies"]]
-    for names in PROJECT["project"]["optional-dependencies"].values():
-        wanted += [name for name in names if not name.startswith("fencepost[")]
-    for group in PROJECT["dependency-groups"].values():
-        wanted += [name for name in group if isinstance(name, str)]
+    groups = dict(PROJECT["dependency-groups"])
+    wanted = [*groups.pop("site")]
+    if file == "requirements.lock":
+        wanted = [*PROJECT["project"]["dependencies"]]
+        for names in PROJECT["project"]["optional-dependencies"].values():
+            wanted += [name for name in names if not name.startswith("fencepost[")]
+        for group in groups.values():
+            wanted += [name for name in group if isinstance(name, str)]
     for requirement in wanted:
         name = (
             requirement.replace("[", ">")

@@ -128,12 +128,12 @@ def test_what_is_allowed_is_not_complained_about(code: str) -> None:
 
 
 def test_files_stay_short() -> None:
-    files = files_of(*PACKAGES, "tests", "benchmarks", "docs")
+    files = files_of(*PACKAGES, "tests", "benchmarks", "docs", "examples")
     lengths = {name_of(file): file.read_text().count("\n") for file in files}
     assert {file: length for file, length in lengths.items() if length > LONGEST_FILE} == {}
 
 
-@pytest.mark.parametrize("folder", [*PACKAGES, "docs", "benchmarks", ".ci", "tests"])
+@pytest.mark.parametrize("folder", [*PACKAGES, "docs", "benchmarks", "examples", ".ci", "tests"])
 def test_no_word_that_belongs_elsewhere(folder: str) -> None:
     found = []
     for file in sorted((ROOT / folder).rglob("*")):

@@ -287,6 +287,78 @@ async def test_a_run_on_kafka_has_the_coordinators_side_as_well(kafka_installati
     assert "left" in removed
 
 
+CLASSIC = """
+[group]
+members = 3
+protocol = "classic"
+partition_assignment_strategy = "cooperative-sticky"
+session_timeout = "6s"
+heartbeat_interval = "500ms"
+"""
+MIGRATION = """
+[[steps]]
+kind = "rolling-restart"
+at = "4s"
+over = "8s"
+protocol = "consumer"
+[[steps]]
+kind = "rolling-restart"
+at = "15s"
+over = "8s"
+protocol = "classic"
+"""
+
+
+@pytest.mark.usefixtures("kafka_installation")
+@pytest.mark.parametrize("strategy", ["range", "cooperative-sticky"])
+async def test_members_of_the_classic_protocol_are_seen_as_others_are(strategy):
+    rows = Rows()
+    text = SCENARIO.replace("[group]\nmembers = 3\n", CLASSIC.replace("cooperative-sticky", strategy))
+    async with RealCluster(nodes=1) as cluster:
+        result = await run_real(loads(text, name="classic"), 3, cluster, duration_us=40 * SECOND, trace=rows)
+    assert result.violations == []
+    assert (result.records_lost, result.converged) == (0, True)
+    assert result.rebalances >= 4
+    asked = Counter(row.detail.split(" ")[0] for row in rows if row.kind == "heartbeat")
+    assert {"join", "full", "keepalive", "leave"} <= asked.keys()
+    epochs = [row.group_epoch for row in rows if row.kind == "group.epoch"]
+    assert epochs == sorted(epochs)  # the log may have a generation twice, and none after a later one
+    states = {(row.state_from, row.state_to) for row in rows if row.kind == "group.state"}
+    assert ("Stable", "PreparingRebalance") in states
+    assert ("PreparingRebalance", "Stable") in states
+    moved = {row.state_to for row in rows if row.kind == "member.state"}
+    assert {"PREPARING_REBALANCE", "COMPLETING_REBALANCE", "STABLE"} <= moved
+    assert rows.kinds["callback.begin"] >= 6
+    assert rows.kinds["commit"] >= 6
+    assert rows.kinds["records"] >= 20
+
+
+@pytest.mark.usefixtures("kafka_installation")
+async def test_a_record_that_a_classic_member_skips_is_missed():
+    text = SCENARIO.replace("[group]\nmembers = 3\n", CLASSIC)
+    async with RealCluster(nodes=1) as cluster:
+        result = await run_real(loads(text, name="classic"), 3, cluster, duration_us=40 * SECOND, flaw="skip")
+    assert result.records_lost > 0
+    assert "at-least-once" in {each.invariant for each in result.violations}
+
+
+@pytest.mark.usefixtures("kafka_installation")
+async def test_a_group_migrates_there_and_back():
+    rows = Rows()
+    begin = SCENARIO[: SCENARIO.index("[[steps]]")]
+    text = begin.replace("[group]\nmembers = 3\n", CLASSIC) + MIGRATION
+    async with RealCluster(nodes=1) as cluster:
+        result = await run_real(
+            loads(text, name="migration"), 3, cluster, duration_us=40 * SECOND, trace=rows
+        )
+    assert result.violations == []
+    assert (result.records_lost, result.converged) == (0, True)
+    machines = {row.state_to for row in rows if row.kind == "member.state"}
+    assert {"COMPLETING_REBALANCE", "RECONCILING"} <= machines
+    targets = [row for row in rows if row.kind in ("group.target", "assignment")]
+    assert {row.kind for row in targets} == {"group.target", "assignment"}
+
+
 @pytest.mark.long
 async def test_the_rules_of_a_newer_kafka_hold_on_both_sides(newest_kafka_installation, tmp_path: Path):
     async with RealCluster(kafka=NEWEST_KAFKA) as cluster:

@@ -162,7 +162,7 @@ async def test_a_static_thread_that_is_fenced_goes_on(protocol: str) -> None:
             await settled(kafka, app, "x-1", "x-2")
             kafka.group("billing").fence("x-1")
             await until(
-                lambda: [row.actor for row in kafka.events() if row.kind == RowKind.FAULT][-1:] == ["fail"]
+                lambda: [row.state_to for row in kafka.events() if row.kind == RowKind.FAULT][-1:] == ["met"]
             )
             kafka.produce("orders", b"record", partition=0)
             await until(lambda: work.seen == [b"record"])

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from tests.docs.test_examples import examples, name_of
+from tests.docs.test_examples import examples, file_of, name_of
 
 ROOT = Path(__file__).parents[2]
+PROJECTS = sorted((ROOT / "examples").glob("*/*.py"))
+"""The modules of the example projects; each has a name of its own."""
+
 ABOUT_INTERNALS = {"analyses.md", "chaos.md", "coverage.md", "live.md"}
 """Pages with examples of parts that are not the public interface."""
 
@@ -62,8 +65,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     (made / "usage" / "usage.py").write_text(USAGE)
     (made / "examples").mkdir()
     for example in examples("python"):
-        name = name_of(example).replace(".md", "").replace("-", "_")
-        (made / "examples" / f"{name}.py").write_text(example.text)
+        name = f"{name_of(example).replace('.md', '').replace('-', '_')}.py"
+        (made / "examples" / (file_of(example) or name)).write_text(example.text)
+    for file in PROJECTS:
+        (made / "projects" / file.name).parent.mkdir(exist_ok=True)
+        (made / "projects" / file.name).write_text(file.read_text())
     return made
 
 
@@ -79,11 +85,15 @@ def test_mypy_accepts_them(folder: Path) -> None:
 
 @pytest.mark.long
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("part", ["examples", "usage"])
+@pytest.mark.parametrize("part", ["examples", "projects", "usage"])
 def test_pyright_accepts_them(folder: Path, part: str) -> None:
     rules: dict[str, object] = {"typeCheckingMode": "strict", "reportUnnecessaryTypeIgnoreComment": "error"}
     if part == "examples":
         rules |= UNTYPED_LIBRARIES
+    elif part == "projects":  # pyright reads aiokafka's source, mypy does not
+        rules |= UNTYPED_LIBRARIES | dict.fromkeys(
+            ("reportIncompatibleMethodOverride", "reportUnnecessaryTypeIgnoreComment"), False
+        )
     else:
         rules |= {"enableTypeIgnoreComments": False, "reportUnusedExpression": False}
     (folder / part / "pyrightconfig.json").write_text(json.dumps(rules))
@@ -105,3 +115,9 @@ def test_examples_import_from_the_public_interface() -> None:
             if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("fencepost."):
                 found.add(example.page)
     assert found == ABOUT_INTERNALS
+    assert [file.name for file in PROJECTS if "fencepost." in file.read_text()] == []
+
+
+def test_modules_of_projects_have_names_of_their_own() -> None:
+    names = [file.name for file in PROJECTS]
+    assert len(names) == len({*names}) >= 6

@@ -22,13 +22,23 @@ from fencepost.simulation.pipeline.spec import is_campaign_file, read_campaign
 from fencepost.simulation.scenarios.load import loads
 
 ROOT = Path(__file__).parents[2]
-PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
+DOCS = ROOT / "docs"
+PAGES = (ROOT / "README.md", *sorted(DOCS.rglob("*.md")))
 BLOCK = re.compile(r"^(<!-- rows vary -->\n)?( *)```(\w+)\n(.*?)^\2```$", re.DOTALL | re.MULTILINE)
 SERVED = "127.0.0.1:9092"
 """The address that examples use; each test gives them a server of its own."""
 
-NAMED = re.compile(r"# ([\w-]+\.toml)\n")
-"""The first line of a file that the commands of its page read."""
+NAMED = re.compile(r"# ([\w-]+\.(?:toml|py|ini))\n")
+"""The first line of a file that the commands, tests and programs below it on its page use."""
+
+RULER = re.compile(r"([=_])\1{2,}")
+"""A line across the terminal, around a title of pytest."""
+
+LOOP_SCOPE = "asyncio_default_fixture_loop_scope=function"
+"""A setting of pytest-asyncio, which warns while it is unset."""
+
+REAL_BROKERS = {"chaos", "cluster", "compare"}
+"""Commands that start a Kafka, which takes half a minute: they are left to CI."""
 
 NUMBER = re.compile(r"(?<![\w-])[0-9][0-9.,]*")
 DIGEST = re.compile(r"\b[0-9a-f]{32}\b")
@@ -57,7 +67,8 @@ def examples(language: str) -> list[Example]:
         text = page.read_text(encoding="utf-8")
         for block in BLOCK.finditer(text):
             line = text.count("\n", 0, block.start(3)) + 1
-            found.append(Example(page.name, line, block[3], dedent(block[4]), block[1] is not None))
+            name = page.relative_to(DOCS).as_posix() if page.is_relative_to(DOCS) else page.name
+            found.append(Example(name, line, block[3], dedent(block[4]), block[1] is not None))
     return [example for example in found if example.language == language]
 
 
@@ -71,7 +82,22 @@ def in_time(found: Iterable[Example]) -> list[Any]:
 
 
 def name_of(example: Example) -> str:
-    return f"{example.page}-{example.line}"
+    return f"{example.page.replace('/', '-')}-{example.line}"
+
+
+def file_of(example: Example) -> str | None:
+    """The name of the file that an example is, if its first line says it."""
+    named = NAMED.match(example.text)
+    return named[1] if named else None
+
+
+def is_run_by_a_command(example: Example) -> bool:
+    """Whether pytest runs it from a console block further down, which shows how it ends."""
+    name = file_of(example)
+    return name is not None and any(
+        each.page == example.page and each.line > example.line and f"pytest {name}" in each.text
+        for each in examples("console")
+    )
 
 
 @contextlib.contextmanager
@@ -87,27 +113,33 @@ def server() -> Iterator[str]:
             process.wait(timeout=20)
 
 
-def how_to_run(example: Example) -> list[str]:
+def how_to_run(text: str) -> list[str]:
     """What stands between Python and the file: nothing, or pytest for an example that is a test."""
-    if not re.search(r"^(async )?def test_", example.text, re.MULTILINE):
+    if not re.search(r"^(async )?def test_", text, re.MULTILINE):
         return []
+    return [*how_to_run_tests(), "-o", LOOP_SCOPE]
+
+
+def how_to_run_tests() -> list[str]:
     plugin = "fencepost.simulation.embedded.pytest_plugin"
     installed = any(each.value == plugin for each in entry_points(group="pytest11"))
-    scope = ["-o", "asyncio_default_fixture_loop_scope=function"]  # unset, pytest-asyncio warns
-    return ["-m", "pytest", "-p", "no:cacheprovider", *scope, *([] if installed else ["-p", plugin])]
+    return ["-m", "pytest", "-p", "no:cacheprovider", *([] if installed else ["-p", plugin])]
 
 
 @pytest.mark.real
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("example", in_time(examples("python")), ids=name_of)
+@pytest.mark.parametrize(
+    "example", in_time(each for each in examples("python") if not is_run_by_a_command(each)), ids=name_of
+)
 def test_python_examples_run(example: Example, tmp_path: Path, request: pytest.FixtureRequest) -> None:
     if "RealCluster" in example.text:
         request.getfixturevalue("kafka_installation")
     with server() if SERVED in example.text else contextlib.nullcontext(SERVED) as address:
-        script = tmp_path / "example.py"
+        lay_out(example, tmp_path)
+        script = tmp_path / (file_of(example) or "example.py")
         script.write_text(example.text.replace(SERVED, address))
         result = subprocess.run(
-            [sys.executable, "-W", "error", *how_to_run(example), str(script)],
+            [sys.executable, "-W", "error", *how_to_run(example.text), str(script)],
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -144,7 +176,7 @@ def sessions(example: Example) -> Iterator[tuple[str, list[str]]]:
 
 def shape(lines: list[str]) -> list[str]:
     """Lines without what differs between runs: numbers, digests, the width of columns."""
-    plain = (NUMBER.sub("0", DIGEST.sub("0", line)) for line in lines)
+    plain = (RULER.sub(r"\1\1\1", NUMBER.sub("0", DIGEST.sub("0", line))) for line in lines)
     return [" ".join(line.split()) for line in plain]
 
 
@@ -163,25 +195,40 @@ def agrees(said: list[str], printed: list[str]) -> bool:
 
 
 def words_of(example: Example) -> Iterator[tuple[list[str], list[str]]]:
-    """The arguments of each command of ours that ends, with the lines that it prints."""
+    """Each command of ours, or of pytest, that ends, with the lines that it prints."""
     for command, said in sessions(example):
         words = shlex.split(command)
-        if words[0] == "fencepost" and words[1] != "serve":
-            yield words[1:], said
+        if words[0] == "pytest" or (words[0] == "fencepost" and words[1] != "serve"):
+            yield words, said
+
+
+def argv(words: list[str], folder: Path) -> list[str]:
+    """A command as this Python runs it, in a folder with the files of its page."""
+    if words[0] == "fencepost":
+        return [sys.executable, "-m", "fencepost.simulation", *words[1:]]
+    # A page without settings has sync tests only; pytest-asyncio, which is installed here, would warn.
+    scope = [] if (folder / "pytest.ini").exists() else ["-o", LOOP_SCOPE]
+    return [sys.executable, *how_to_run_tests(), *scope, *words[1:]]
 
 
 def on_spark(example: Example) -> bool:
     """Whether its commands start a Spark: these take the tests' own, since a new one takes half a minute."""
-    return any(words[0] in ("campaign", "plan") for words, _ in words_of(example))
+    return any(words[1] in ("campaign", "plan") for words, _ in words_of(example))
+
+
+def on_real_brokers(example: Example) -> bool:
+    """Whether its commands start a Kafka."""
+    return any(words[1] in REAL_BROKERS for words, _ in words_of(example))
 
 
 def lay_out(example: Example, folder: Path) -> None:
-    """Give the commands of an example the files that they read."""
-    for each in examples("toml"):
-        if each.page == "scenarios.md":
+    """Give an example the files that it uses: those above it on its page, and all TOML files of the page."""
+    for each in (*examples("toml"), *examples("ini"), *examples("python")):
+        if each.page == "scenarios.md" and each.language == "toml":
             (folder / "mine.toml").write_text(each.text)
-        elif each.page == example.page and (named := NAMED.match(each.text)):
-            (folder / named[1]).write_text(each.text)
+        name = file_of(each)
+        if each.page == example.page and name and (each.line < example.line or each.language == "toml"):
+            (folder / name).write_text(each.text)
 
 
 def is_as_said(example: Example, said: list[str], output: str) -> bool:
@@ -194,12 +241,24 @@ def is_as_said(example: Example, said: list[str], output: str) -> bool:
 
 @pytest.mark.real
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("example", [each for each in examples("console") if not on_spark(each)], ids=name_of)
-def test_commands_print_what_the_page_says(example: Example, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "example",
+    [
+        pytest.param(each, marks=pytest.mark.long) if on_real_brokers(each) else each
+        for each in examples("console")
+        if not on_spark(each)
+    ],
+    ids=name_of,
+)
+def test_commands_print_what_the_page_says(
+    example: Example, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    if on_real_brokers(example):
+        request.getfixturevalue("kafka_installation")
     lay_out(example, tmp_path)
     for words, said in words_of(example):
         result = subprocess.run(
-            [sys.executable, "-m", "fencepost.simulation", *words],
+            argv(words, tmp_path),
             cwd=tmp_path,
             capture_output=True,
             text=True,
@@ -207,9 +266,9 @@ def test_commands_print_what_the_page_says(example: Example, tmp_path: Path) -> 
             env={name: value for name, value in os.environ.items() if name != "COLUMNS"},
         )
         assert is_as_said(example, said, result.stdout + result.stderr), (
-            f"$ fencepost {words}\n{result.stdout}{result.stderr}"
+            f"$ {shlex.join(words)}\n{result.stdout}{result.stderr}"
         )
-        if words[0] == "simulate":
+        if words[1] == "simulate":
             assert {*FACT.findall("\n".join(said))} <= {*FACT.findall(result.stdout)}
 
 
@@ -226,10 +285,10 @@ def test_commands_on_spark_print_what_the_page_says(
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("COLUMNS", raising=False)
     for words, said in words_of(example):
-        assert main(words) == 0
+        assert main(words[1:]) == 0
         printed = capsys.readouterr()
         assert is_as_said(example, said, printed.out + printed.err), (
-            f"$ fencepost {words}\n{printed.out}{printed.err}"
+            f"$ {shlex.join(words)}\n{printed.out}{printed.err}"
         )
 
 
@@ -245,6 +304,10 @@ def test_shapes() -> None:
 
 def test_the_pages_have_examples() -> None:
     assert {example.page for example in examples("console")} >= {"README.md"}
-    assert {example.page for example in examples("console") if on_spark(example)} == {"README.md", "plan.md"}
+    assert {example.page for example in examples("console") if on_spark(example)} == {
+        "README.md",
+        "plan.md",
+        "guides/simulate-a-rollout.md",
+    }
     assert {example.page for example in examples("python")} >= {"README.md", "traces.md"}
     assert examples("toml")

@@ -9,7 +9,7 @@ from types import ModuleType
 import pytest
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = sorted(page.name for page in DOCS.glob("*.md"))
+PAGES = sorted(page.relative_to(DOCS).as_posix() for page in DOCS.rglob("*.md"))
 
 
 @pytest.fixture(scope="module")

@@ -50,6 +50,7 @@ class StreamsTransport:
             return
         error = asked.exception()
         if error is not None:
+            self._heartbeats.failed(error)
             answer.set_exception(error)
             return
         response = asked.result()

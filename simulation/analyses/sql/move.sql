@@ -35,7 +35,7 @@ changed AS (
   FROM (SELECT *, explode(array_compact(array(before, after))) AS member FROM owned WHERE NOT before <=> after)
   GROUP BY run_id, `group`, rebalance, member
 )
-SELECT run_id, `group`, rebalance, scenario, parameters,
+SELECT run_id, `group`, rebalance, begin_us, scenario, parameters,
        coalesce(moved, 0L) AS moved,
        coalesce(first, 0L) AS first,
        coalesce(greatest(gains - first, 0L), 0L) AS least

@@ -38,6 +38,6 @@ summed AS (
   WHERE number > 0
   GROUP BY run_id, topic, partition, number
 )
-SELECT run_id, scenario, parameters, topic, partition, cause, lag, caught_up_at_us - from_us AS caught_up_us, again
+SELECT run_id, scenario, parameters, topic, partition, from_us, cause, lag, caught_up_at_us - from_us AS caught_up_us, again
 FROM summed JOIN {run} AS run USING (run_id)
 WHERE batches > 0

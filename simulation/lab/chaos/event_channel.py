@@ -18,6 +18,7 @@ from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.base.actions import CallbackKind
 from fencepost.member.base.listener import AnyEvent, AnyState, Phase
 from fencepost.simulation.lab.chaos import messages as m
+from fencepost.simulation.lab.chaos.classic_messages import CLASSIC_REQUESTS, CLASSIC_RESPONSES, packed
 
 _REQUESTS_KEPT = 256
 """A request of which so many were sent since is not answered any more."""
@@ -60,6 +61,9 @@ class RealMemberObserver:
     def on_request(self, request: Request) -> None:
         """A request goes out."""
         number, new = self._number(request)
+        if new and isinstance(request, CLASSIC_REQUESTS):
+            self._say(m.ClassicSent, number, *packed(request))
+            return
         heartbeat = request if new and isinstance(request, ConsumerGroupHeartbeatRequest) else None
         commit = request if new and isinstance(request, OffsetCommitRequest) else None
         self._say(m.RequestSent, number, heartbeat, commit)
@@ -80,6 +84,8 @@ class RealMemberObserver:
         number, _ = self._number(request)
         if isinstance(response, Exception):
             self._say(m.HeartbeatAnswered, number, None, type(response).__name__)
+        elif isinstance(response, CLASSIC_RESPONSES):
+            self._say(m.ClassicAnswered, number, *packed(response))
         elif isinstance(response, ConsumerGroupHeartbeatResponse):
             self._say(m.HeartbeatAnswered, number, response, "")
 

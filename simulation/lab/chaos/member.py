@@ -1,4 +1,4 @@
-"""A member's program: a KIP848Consumer, and an application that does as the simulated one does.
+"""A member's program: a consumer of either protocol, and an application that does as the simulated one does.
 
 It polls, takes its time for each record, is slow or fails in callbacks when it is told to, and ends in good
 order or not at all. Whatever happens it tells at once.
@@ -24,7 +24,8 @@ from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatReques
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, TopicPartition
 from fencepost.member.base.errors import CallbackFailed
 from fencepost.member.base.leave import CloseOption
-from fencepost.member.consumer.states import ConsumerMemberState
+from fencepost.member.classic.assignors import ASSIGNORS
+from fencepost.member.kafka.classic import ClassicConsumer
 from fencepost.member.kafka.consumer import KIP848Consumer
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.application import Behaviour, one_expression, runs
@@ -85,7 +86,7 @@ class RealMember:
             self._telling.say(m.Stopped, "")
             return
         self._consumer = consumer
-        self._telling.say(m.Up, consumer.member_id)
+        self._telling.say(m.Up, consumer.member_id, self._terms.protocol)
         self._subscribe(self._terms.topics, self._terms.pattern)
         error = await self._poll(consumer)
         forever = self._stop is not None and self._stop.forever
@@ -113,12 +114,23 @@ class RealMember:
 
     def _make(self) -> KIP848Consumer:
         terms = self._terms
-        return KIP848Consumer(
+        if terms.protocol == "classic":
+            return ClassicConsumer(
+                assignors=(ASSIGNORS[terms.strategy](),),
+                session_timeout_ms=terms.session_timeout_ms,
+                heartbeat_interval_ms=terms.heartbeat_interval_ms,
+                metadata_max_age_ms=terms.metadata_max_age_ms,
+                **self._settings(),
+            )
+        return KIP848Consumer(group_remote_assignor=terms.assignor, **self._settings())
+
+    def _settings(self) -> dict[str, Any]:
+        terms = self._terms
+        return dict(
             bootstrap_servers=terms.bootstrap_servers,
             group_id=terms.group_id,
             client_id=terms.name,
             group_instance_id=terms.instance_id,
-            group_remote_assignor=terms.assignor,
             auto_offset_reset="earliest",
             enable_auto_commit=terms.commit == "auto",
             auto_commit_interval_ms=terms.auto_commit_interval_ms,
@@ -144,7 +156,7 @@ class RealMember:
             try:
                 taken = await consumer.getmany(timeout_ms=_POLL_MS)
             except (KafkaError, CallbackFailed) as error:
-                if consumer.state is ConsumerMemberState.FATAL:
+                if consumer.has_failed:
                     return type(error).__name__
                 await asyncio.sleep(_AFTER_ERROR_S)
                 continue

@@ -18,11 +18,12 @@ from typing import Final, Generic, TypeVar
 import msgspec
 
 from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol.classic import SyncGroupRequest, SyncGroupResponse
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import LEAVE_EPOCH, MemberId, Partitions
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
-from fencepost.coordinator.protocol.outcome import Response
+from fencepost.coordinator.protocol.outcome import Request, Response
 
 T = TypeVar("T")
 
@@ -175,13 +176,27 @@ def _standing(member_id: MemberId, epoch: int, assigned: Partitions | None) -> H
     return member_id, epoch, None if assigned is None else tuple(sorted(assigned.items()))
 
 
+def _generation(generation: int) -> Hashable:
+    return "generation", generation
+
+
+def mark_before_sync(request: Request, response: Response) -> Hashable | None:
+    """The mark that a classic member's assignment waits for: the record of its generation."""
+    if isinstance(request, SyncGroupRequest) and isinstance(response, SyncGroupResponse):
+        return _generation(request.generation) if response.error_code is ErrorCode.NONE else None
+    return None
+
+
 def marks_of(records: Iterable[r.Record]) -> Iterator[Hashable]:
     """What these records show of members: each epoch that one reaches, with what it is assigned then."""
     for record in records:
         key, value = record.key, record.value
+        if isinstance(value, r.GroupMetadataValue):
+            yield _generation(value.generation)
         if not isinstance(key, r.ConsumerGroupCurrentMemberAssignmentKey):
             continue
         if isinstance(value, r.ConsumerGroupCurrentMemberAssignmentValue):
+            yield _generation(value.member_epoch)
             yield _standing(key.member_id, value.member_epoch, None)
             yield _standing(key.member_id, value.member_epoch, value.assigned)
         else:

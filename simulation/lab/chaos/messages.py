@@ -54,6 +54,12 @@ class Terms(CommonTerms, frozen=True, kw_only=True, tag="member"):
     """All that a member's process needs to know."""
 
     client: ClientName
+    protocol: Literal["consumer", "classic"] = "consumer"
+    strategy: str = "range"
+    """Of members of the classic protocol, as the three times that follow."""
+    session_timeout_ms: int = 45_000
+    heartbeat_interval_ms: int = 3_000
+    metadata_max_age_ms: int = 300_000
     instance_id: str | None
     assignor: str | None
     pattern: str | None
@@ -152,6 +158,8 @@ class Up(_Event, frozen=True):
     """The process has its consumer, or its Streams client, which has no member id."""
 
     member_id: MemberId
+    """Empty of a classic member: the coordinator gives it one."""
+    protocol: str = "consumer"
 
 
 class MemberMoved(_Event, frozen=True):
@@ -178,6 +186,22 @@ class HeartbeatAnswered(_Event, frozen=True):
     number: int
     response: ConsumerGroupHeartbeatResponse | None
     error: str
+
+
+class ClassicSent(_Event, frozen=True):
+    """A request of the classic protocol went out: the name of its type, and itself as msgpack."""
+
+    number: int
+    kind: str
+    body: bytes
+
+
+class ClassicAnswered(_Event, frozen=True):
+    """Such a request was answered."""
+
+    number: int
+    kind: str
+    body: bytes
 
 
 class CalledBack(_Event, frozen=True):
@@ -253,6 +277,14 @@ class OffsetsCommitted(_Event, frozen=True):
     offsets: tuple[tuple[TopicPartition, int], ...]
 
 
+class RoundTrip(_Event, frozen=True):
+    """A thread's member was answered after so long; `written` if the coordinator wrote before."""
+
+    thread: str
+    took_us: int
+    written: bool
+
+
 class CheckFound(_Event, frozen=True):
     """A check in the process found this."""
 
@@ -271,6 +303,8 @@ Event: TypeAlias = (
     | MemberMoved
     | RequestSent
     | HeartbeatAnswered
+    | ClassicSent
+    | ClassicAnswered
     | CalledBack
     | Committed
     | Delivered
@@ -281,6 +315,7 @@ Event: TypeAlias = (
     | HandlerAsked
     | ShutdownTold
     | OffsetsCommitted
+    | RoundTrip
     | CheckFound
     | Failed
 )

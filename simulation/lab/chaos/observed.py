@@ -268,7 +268,10 @@ class ObservedCoordinator:
         applied, refused = [], []
         for record in arrival.records:
             try:
-                coordinator.apply(record)
+                if isinstance(record.key, r.GroupMetadataKey):
+                    coordinator.classic.follow(record.key, record.value)  # type: ignore[arg-type]
+                else:
+                    coordinator.apply(record)
                 applied.append(record)
             except InconsistentRecord as error:
                 refused.append(f"offset {arrival.offset}: {error}")
@@ -288,6 +291,12 @@ class ObservedCoordinator:
 
     def _cause(self, records: Sequence[Record]) -> str:
         """What a group's epoch was raised by, as far as the records tell."""
+        classic = self._classic_change(records)
+        if classic is not None:
+            came, went = classic
+            if came or not went:
+                return "join" if came else "full"
+            return "leave" if all(member_id in self._left for member_id in went) else "timeout"
         group = self.coordinator.groups.get(self.group_id)
         members = {} if group is None else group.members
         told = [
@@ -309,6 +318,10 @@ class ObservedCoordinator:
         return "topics" if any(isinstance(each.key, r.ConsumerGroupMetadataKey) for each in records) else ""
 
     def _removals(self, records: Sequence[Record], now_us: int) -> dict[MemberId, str]:
+        if (classic := self._classic_change(records)) is not None:
+            reasons = {each: "left" if each in self._left else "session" for each in classic[1]}
+            self._left.difference_update(reasons)
+            return reasons
         group = self.coordinator.groups.get(self.group_id)
         if group is None:
             return {}
@@ -329,6 +342,16 @@ class ObservedCoordinator:
                 self._left.discard(key.member_id)
         return dict.fromkeys(found, "replaced") if replaced else found
 
+    def _classic_change(self, records: Sequence[Record]) -> tuple[set[MemberId], set[MemberId]] | None:
+        """Who came and who went with the record of a classic group; None if it is about no such group."""
+        value = next((each.value for each in records if isinstance(each.value, r.GroupMetadataValue)), None)
+        if value is None:
+            return None
+        group = self.coordinator.classic.groups.get(self.group_id)
+        before = set() if group is None else {*group.members}
+        now = {member.member_id for member in value.members}
+        return now - before, before - now
+
     def _note_revocations(self, records: Sequence[Record], now_us: int) -> None:
         unrevoked = ConsumerGroupMemberState.UNREVOKED_PARTITIONS.code
         for each in records:
@@ -342,12 +365,8 @@ class ObservedCoordinator:
 
 
 def _ours(records: Sequence[LoggedRecord]) -> tuple[Record, ...]:
-    """Records of consumer groups and of offsets; a group may have been a classic one before."""
-    return tuple(
-        each.record
-        for each in records
-        if isinstance(each.record, Record) and not isinstance(each.record.key, r.GroupMetadataKey)
-    )
+    """Records of consumer groups, of classic ones, and of offsets."""
+    return tuple(each.record for each in records if isinstance(each.record, Record))
 
 
 def _asks_for_topics(record: object) -> bool:

@@ -30,10 +30,7 @@ def playable(scenario: AnyScenario, client: ClientName = "fencepost") -> Scenari
             )
         return scenario
     if "classic" in scenario.protocols:
-        raise FencepostError(
-            f"{scenario.name} has members of the classic protocol: `simulate` and `campaign` run it, real"
-            " brokers are met with group.protocol=consumer only"
-        )
+        _require_classic(scenario, client)
     if scenario.application.commit == "transaction":
         raise FencepostError(
             f"{scenario.name} commits in transactions: `simulate` and `campaign` run it, and members of"
@@ -47,6 +44,19 @@ def playable(scenario: AnyScenario, client: ClientName = "fencepost") -> Scenari
     if client == "confluent":
         _require_confluent(scenario)
     return scenario
+
+
+def _require_classic(scenario: Scenario, client: ClientName) -> None:
+    if client != "fencepost":
+        raise FencepostError(
+            f"client {client}: the members of the classic protocol, which {scenario.name} has, are"
+            " fencepost's"
+        )
+    if scenario.patterns:
+        raise FencepostError(
+            f"{scenario.name} has members of the classic protocol that subscribe to a pattern: `simulate` and"
+            " `campaign` run it, and in `chaos` such members subscribe to names"
+        )
 
 
 def _require_confluent(scenario: Scenario) -> None:

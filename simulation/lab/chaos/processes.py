@@ -41,6 +41,7 @@ class ProcessHost:
         self.status = MemberStatus.STOPPED
         self.wanted = False
         self.protocol = "consumer"
+        self.strategies: tuple[str, ...] = ()
         self._world = world
         self._life: _Life | None = None
         self.generation = 0

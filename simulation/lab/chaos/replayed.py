@@ -15,14 +15,17 @@ from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.consumer.group import ConsumerGroup
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.journal.memory import MemoryJournal
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest, LeaveGroupRequest
 from fencepost.coordinator.protocol.ids import MemberId, TopicPartition
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.member.base.transport import Disconnected, RequestTimedOut, TransportError
+from fencepost.member.classic.states import ClassicMemberEvent, ClassicMemberState
 from fencepost.member.consumer.driver import ConsumerDriver
 from fencepost.member.consumer.states import ConsumerMemberState
 from fencepost.simulation.kernel.observers import CoordinatorView, Observer
 from fencepost.simulation.kernel.world import ObservedWorld
 from fencepost.simulation.lab.chaos import messages as m
+from fencepost.simulation.lab.chaos.classic_messages import member_id_of, unpacked
 from fencepost.simulation.lab.chaos.events import (
     Happening,
     HeartbeatSeen,
@@ -32,7 +35,7 @@ from fencepost.simulation.lab.chaos.events import (
     StreamsMemberHeard,
     TopicImageChanged,
 )
-from fencepost.simulation.lab.chaos.merge import LOG, Merge, mark_before, marks_of_commit
+from fencepost.simulation.lab.chaos.merge import LOG, Merge, mark_before, mark_before_sync, marks_of_commit
 from fencepost.simulation.lab.chaos.observed import Arrival, ObservedCoordinator
 from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.scenarios.timing import SLACK_US
@@ -48,9 +51,24 @@ class ReplayedDriver:
     """What is known of a member from what it said."""
 
     def __init__(self) -> None:
-        self.state = ConsumerMemberState.UNSUBSCRIBED
+        self.state: ConsumerMemberState | ClassicMemberState = ConsumerMemberState.UNSUBSCRIBED
         self.member_epoch = 0
         self.assignment: tuple[TopicPartition, ...] = ()
+
+
+class ReplayedClassicDriver(ReplayedDriver):
+    """The same of a member of the classic protocol."""
+
+    def __init__(self, heartbeat_interval_ms: int) -> None:
+        super().__init__()
+        self.state = ClassicMemberState.UNSUBSCRIBED
+        self.heartbeat_interval_ms = heartbeat_interval_ms
+        self.calls_back = False
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether the member has taken up what its generation gave it, as far as it tells."""
+        return self.state is ClassicMemberState.STABLE and not self.calls_back
 
 
 class ForeignDriver:
@@ -139,6 +157,8 @@ class ReplayedWorld(ObservedWorld):
         self._client = client
         self._observed = observed
         self._pushed: dict[str, MemberId] = {}
+        self._classic_requests: dict[tuple[str, int], Any] = {}
+        """Those that were pushed, by host and number: a new process begins anew."""
         self.attach(observers)
         if observed is not None:
             observed.hooks = self.hooks
@@ -158,7 +178,7 @@ class ReplayedWorld(ObservedWorld):
 
     @property
     def group(self) -> ConsumerGroup | None:
-        """The group, as the coordinator's log has it."""
+        """The group, as the coordinator's log has it, if it is a consumer group."""
         return None if self.active is None else self.active.groups.get(self.group_id)
 
     @property
@@ -167,8 +187,9 @@ class ReplayedWorld(ObservedWorld):
         running = [host for host in self.members.values() if host.status in ("running", "stopping", "frozen")]
         told = [host.told for host in running if host.told is not None]
         epochs = {driver.member_epoch for driver in told}
-        if self.group is not None and (
-            len(self.group.members) != len(running) or epochs - {self.group.group_epoch}
+        found = None if self.active is None else self.active.kinds.find(self.group_id)
+        if found is not None and (
+            len(found[1].members) != len(running) or epochs - {found[0].epoch(found[1])}
         ):
             return False
         owned = [partition for driver in told for partition in driver.assignment]
@@ -176,7 +197,9 @@ class ReplayedWorld(ObservedWorld):
             len(told) == len(running)
             and len(epochs) <= 1
             and len(owned) == len(set(owned))
-            and all(driver.state is ConsumerMemberState.STABLE for driver in told)
+            and all(
+                driver.state in (ConsumerMemberState.STABLE, ClassicMemberState.STABLE) for driver in told
+            )
         )
 
     @property
@@ -207,10 +230,15 @@ class ReplayedWorld(ObservedWorld):
     def _after(self, host: str, happening: Happening) -> Hashable | None:
         """What of the log an event can only have followed."""
         match happening:
-            case m.Up(_, member_id):
+            case m.Up(_, member_id, _):
                 self._pushed[host] = member_id
             case HeartbeatSeen(request, response):
                 return mark_before(request.member_id, response)
+            case m.ClassicSent(_, number, kind, body):
+                self._classic_requests[host, number] = unpacked(kind, body)
+            case m.ClassicAnswered(_, number, kind, body):
+                if (asked := self._classic_requests.get((host, number))) is not None:
+                    return mark_before_sync(asked, unpacked(kind, body))
             case m.HeartbeatAnswered(_, _, response, _) if response is not None:
                 return mark_before(self._pushed[host], response)
         return None
@@ -249,14 +277,17 @@ class ReplayedWorld(ObservedWorld):
 
     def _said(self, host: ReplayedHost, event: m.Event) -> None:
         match event:
-            case m.MemberMoved(_, arrow, source, target, epoch, owned):
-                if isinstance(host.told, ReplayedDriver):
-                    host.told.state = ConsumerMemberState(target)
-                    host.told.member_epoch = epoch
-                    host.told.assignment = owned
-                self.tell("on_member_state", host.name, arrow, source, target)
+            case m.MemberMoved():
+                self._moved(host, event)
             case m.RequestSent():
                 self._sent(host, event)
+            case m.ClassicSent(_, number, kind, body):
+                request = host.requests[number] = unpacked(kind, body)
+                if isinstance(request, LeaveGroupRequest) and self._observed is not None:
+                    self._observed.left(request.member_id)
+                self.tell("on_member_request", host.name, request)
+            case m.ClassicAnswered(_, number, kind, body):
+                self._classic_answered(host, host.requests[number], unpacked(kind, body))
             case m.HeartbeatAnswered(_, number, response, error):
                 self.tell("on_member_response", host.name, host.requests[number], response or _error(error))
             case m.CalledBack(_, kind, phase, partitions):
@@ -271,15 +302,34 @@ class ReplayedWorld(ObservedWorld):
             case _:
                 self._process(host, event)
 
+    def _moved(self, host: ReplayedHost, move: m.MemberMoved) -> None:
+        classic = isinstance(host.told, ReplayedClassicDriver)
+        states: type[Any] = ClassicMemberState if classic else ConsumerMemberState
+        if isinstance(host.told, ReplayedDriver):
+            host.told.state = states(move.target)
+            host.told.member_epoch = move.epoch
+            host.told.assignment = move.owned
+        if classic:  # checkers tell the protocol by the types
+            event: Any = ClassicMemberEvent(move.event)
+            self.tell("on_member_state", host.name, event, states(move.source), states(move.target))
+        else:
+            self.tell("on_member_state", host.name, move.event, move.source, move.target)
+
+    def _classic_answered(self, host: ReplayedHost, request: Any, response: Any) -> None:
+        if member_id := member_id_of(response):
+            host.member_id = member_id
+            self.hosts_by_member[member_id] = host.name
+        self.tell("on_member_response", host.name, request, response)
+
     def _process(self, host: ReplayedHost, event: m.Event) -> None:
         """What becomes of a process."""
         match event:
-            case m.Up(_, member_id):
+            case m.Up(_, member_id, protocol):
                 host.member_id = member_id
-                self.hosts_by_member[member_id] = host.name
+                if member_id:
+                    self.hosts_by_member[member_id] = host.name
                 host.status = "running"
-                ours = self._client == "fencepost"
-                host.told = ReplayedDriver() if ours else ForeignDriver(self, member_id)
+                host.told = self._driver(member_id, protocol)
                 host.requests.clear()
                 self.tell("on_member_host", host.name, "start")
             case m.Stopping():
@@ -291,15 +341,20 @@ class ReplayedWorld(ObservedWorld):
             case _:
                 return  # one that stopped before it had a consumer, or failed, which ends the run
 
+    def _driver(self, member_id: MemberId, protocol: str) -> ReplayedDriver | ForeignDriver:
+        if protocol == "classic":
+            return ReplayedClassicDriver(self.scenario.group.heartbeat_interval.ms)
+        return ReplayedDriver() if self._client == "fencepost" else ForeignDriver(self, member_id)
+
     def _sent(self, host: ReplayedHost, event: m.RequestSent) -> None:
         if event.heartbeat is not None:
             host.requests[event.number] = event.heartbeat
         elif event.commit is not None:
             host.requests[event.number] = event.commit
         request = host.requests[event.number]
-        if event.commit is None and isinstance(host.told, ReplayedDriver):
+        if type(request) is ConsumerGroupHeartbeatRequest and isinstance(host.told, ReplayedDriver):
             host.told.member_epoch = max(request.member_epoch, 0)
-            if request.member_epoch < 0 and self._observed is not None:
+            if getattr(request, "member_epoch", 0) < 0 and self._observed is not None:
                 self._observed.left(request.member_id)
         self.tell("on_member_request", host.name, request)
 
@@ -307,6 +362,8 @@ class ReplayedWorld(ObservedWorld):
         self, host: ReplayedHost, kind: str, phase: str, partitions: tuple[TopicPartition, ...]
     ) -> None:
         told = host.told
+        if isinstance(told, ReplayedClassicDriver):
+            told.calls_back = phase == "begin"
         if told is not None and kind == "assigned" and phase == "begin":
             told.assignment = tuple(sorted({*told.assignment, *partitions}))
         elif told is not None and kind != "assigned" and (phase == "end" or kind == "lost"):

@@ -6,19 +6,25 @@ from collections.abc import Iterable, Sequence
 from contextlib import AsyncExitStack
 from typing import Any, Final
 
+from fencepost.coordinator.classic.states import ClassicGroupState
+from fencepost.coordinator.protocol.classic import HeartbeatResponse, JoinGroupRequest
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
+    LeaveGroupRequest,
 )
+from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import Outcome, Request, Response
+from fencepost.coordinator.protocol.records import GroupMetadataKey
 from fencepost.coordinator.protocol.regular_expressions import matching
 from fencepost.coordinator.protocol.slices import at_once
 from fencepost.simulation.faults.draw import FaultKind
 from fencepost.simulation.kafka.member import ALIVE
 from fencepost.simulation.kafka.nemesis import GroupNemesis
-from fencepost.simulation.kernel.observers import Observer
+from fencepost.simulation.kernel.observers import Observer, StepEvent
 from fencepost.simulation.kernel.world import RunCounts
 from fencepost.simulation.lab.chaos.admin import OFFSETS_TOPIC
+from fencepost.simulation.lab.chaos.classic_messages import CLASSIC_REQUESTS, CLASSIC_RESPONSES
 from fencepost.simulation.lab.chaos.events import HeartbeatSeen
 from fencepost.simulation.lab.chaos.foreign_members import ForeignMembers
 from fencepost.simulation.lab.chaos.merge import RunClock
@@ -29,9 +35,12 @@ from fencepost.simulation.lab.chaos.result import Skipped
 from fencepost.simulation.lab.chaos.staging import LossWatch, Staging
 from fencepost.simulation.lab.chaos.world import RealWorld
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
+from fencepost.simulation.trace.groups import GroupTraceWriter
 from fencepost.simulation.trace.rows import TraceRows
-from fencepost.simulation.trace.writer import TraceWriter
+from fencepost.simulation.trace.schema import RowKind
 
+_PREPARING: Final = str(ClassicGroupState.PREPARING_REBALANCE)
+_UNDER_WAY: Final = ErrorCode.REBALANCE_IN_PROGRESS
 _UNSEEN: Final = frozenset({"commit-before-release"})
 """What can't be judged of members that do not tell of their requests."""
 _OF_COORDINATOR: Final = frozenset(
@@ -140,7 +149,7 @@ class RealStage(Staging[RealWorld, ReplayedWorld]):
         """The checkers that can judge what there is to see."""
         from fencepost.simulation.checkers import real_checkers
 
-        checkers = real_checkers()
+        checkers = real_checkers(self._scenario.protocols)
         for checker in checkers:
             if self._client != "fencepost":
                 checker.left_out |= _UNSEEN
@@ -157,8 +166,40 @@ class RealStage(Staging[RealWorld, ReplayedWorld]):
         return RunCounts(self._trace_writer.heartbeats, self._trace_writer.rebalances)
 
 
-class RealTraceWriter(TraceWriter):
-    """The trace of a real run: heartbeats are seen where members are answered, all else as in simulation."""
+class RealTraceWriter(GroupTraceWriter):
+    """The trace of a real run: heartbeats are seen where members are answered, all else as in simulation.
+
+    The log of a classic group shows the end of a round only. A round begins when a member sends what begins
+    one, or is told of one whose cause no process has sent: that a session has ended.
+    """
+
+    def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
+        """An outcome of the log. Between a round's beginning and its record a classic group only commits."""
+        active = self.world.active
+        is_classic = active is not None and self.world.group_id in active.classic.groups
+        if not is_classic or any(isinstance(each.key, GroupMetadataKey) for each in outcome.records):
+            super().on_coordinator_step(host, event, outcome, now_us)
+
+    def on_member_request(self, host: str, request: Request, now_us: int) -> None:
+        """A member that joins or leaves begins a round."""
+        if isinstance(request, LeaveGroupRequest):
+            self._round(host, "leave", now_us)
+        elif isinstance(request, JoinGroupRequest) and request.member_id and request.instance_id is None:
+            self._round(host, "join", now_us)
+
+    def _round(self, host: str, cause: str, now_us: int) -> None:
+        active = self.world.active
+        found = None if active is None else active.kinds.find(self.world.group_id)
+        if active is None or (found is not None and found[0] is not active.classic):
+            return
+        generation = 0 if found is None else found[1].generation
+        if generation < self._group_epoch or (found is None and cause == "leave"):
+            return  # it has begun already
+        self._group_epoch = generation + 1
+        before, self._group_state = self._group_state, _PREPARING
+        self._add(now_us, host, RowKind.GROUP_EPOCH, state_to=_PREPARING, detail=cause)
+        self._add(now_us, host, RowKind.GROUP_STATE, state_from=before, state_to=_PREPARING)
+        self._rebalancing = True
 
     def on_member_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
@@ -168,6 +209,10 @@ class RealTraceWriter(TraceWriter):
             response, ConsumerGroupHeartbeatResponse
         ):
             super()._heartbeat(request, Outcome(reply=response), now_us)
+        elif isinstance(request, CLASSIC_REQUESTS) and isinstance(response, CLASSIC_RESPONSES):
+            if isinstance(response, HeartbeatResponse) and response.error_code is _UNDER_WAY:
+                self._round(host, "timeout", now_us)
+            self._answered(request, response, now_us)
 
     def _heartbeat(self, event: ConsumerGroupHeartbeatRequest, outcome: Outcome, now_us: int) -> None:
         """The coordinator's side of a heartbeat: its row is written when the member hears of it."""

@@ -47,32 +47,69 @@ def tempo(scenario: S, seed: int, config: GroupCoordinatorConfig, duration_us: i
 
     :raises FencepostError: if that is too short for it.
     """
-    simulated = scenario.quiet_us
-    session_ms, interval_ms = scenario.broker_timeouts_ms(config)
-    plan = draw(scenario, Streams(seed), simulated)
-    # The quiet phase is the broker's time-outs, which stay, and the clients', which are played faster.
-    fixed, played = 0, simulated
-    if scenario.quiet is None:
-        fixed = 1_000 * (session_ms + 3 * interval_ms) + SLACK_US
-        played = (
-            scenario.group.rebalance_timeout.us
-            + scenario.network.request_timeout.us
-            + scenario.application.restart.longest_us
-        )
+    plan = draw(scenario, Streams(seed), scenario.quiet_us)
+    fixed, played = _quiet_us(scenario, config, None)
     factor = min(1.0, (duration_us - fixed) / (plan.faults_end_us + played))
+    least_us = _least_session_us(scenario, config)
+    raised = least_us is not None and factor * scenario.group.session_timeout.us < least_us
+    if raised:
+        fixed, played = _quiet_us(scenario, config, least_us)
+        factor = min(1.0, (duration_us - fixed) / (plan.faults_end_us + played))
     if factor < _LEAST_FACTOR:
         least = fixed + round(_LEAST_FACTOR * (plan.faults_end_us + played))
+        session_ms = scenario.broker_timeouts_ms(config)[0]
         raise FencepostError(
             f"--duration {Duration(duration_us)}: {scenario.name} needs at least"
             f" {-(-least // 1_000_000)}s on this broker, whose session timeout is"
             f" {session_ms / 1000:g} s"
         )
+    quiet_us = fixed + round(factor * played)
+    scaled = faster(scenario, factor)
     return TimeScale(
-        scenario=faster(scenario, factor),
-        plan=faster_plan(plan, factor, fixed + round(factor * played)),
+        scenario=_with_session(scaled, least_us) if raised else scaled,
+        plan=faster_plan(plan, factor, quiet_us),
         factor=factor,
-        quiet_us=fixed + round(factor * played),
+        quiet_us=quiet_us,
     )
+
+
+def _quiet_us(
+    scenario: Scenario | StreamsScenario, config: GroupCoordinatorConfig, session_us: int | None
+) -> tuple[int, int]:
+    """Return what of the quiet phase stays as it is, and what is played faster.
+
+    The broker's time-outs stay, the clients' are played faster. Sessions of classic members are the clients',
+    but if the broker demands longer ones, `session_us`.
+    """
+    if scenario.quiet is not None:
+        return 0, scenario.quiet_us
+    fixed = SLACK_US
+    played = (
+        scenario.group.rebalance_timeout.us
+        + scenario.network.request_timeout.us
+        + scenario.application.restart.longest_us
+    )
+    protocols = scenario.protocols if isinstance(scenario, Scenario) else ("consumer",)
+    if "consumer" in protocols:
+        session_ms, interval_ms = scenario.broker_timeouts_ms(config)
+        fixed += 1_000 * (session_ms + 3 * interval_ms)
+    if "classic" in protocols:
+        fixed += 1_000 * config.group_initial_rebalance_delay_ms + (session_us or 0)
+        played += 3 * scenario.group.heartbeat_interval.us
+        played += scenario.group.session_timeout.us if session_us is None else 0
+    return fixed, played
+
+
+def _least_session_us(scenario: Scenario | StreamsScenario, config: GroupCoordinatorConfig) -> int | None:
+    """Return the shortest session that a broker lets classic members have; None if there are none."""
+    is_classic = isinstance(scenario, Scenario) and "classic" in scenario.protocols
+    return 1_000 * config.group_min_session_timeout_ms if is_classic else None
+
+
+def _with_session(scenario: S, session_us: int | None) -> S:
+    group: Any = scenario.group
+    longer = msgspec.structs.replace(group, session_timeout=Duration(session_us or 0))
+    return msgspec.structs.replace(scenario, group=longer)
 
 
 def faster(value: T, factor: float) -> T:

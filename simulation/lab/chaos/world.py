@@ -17,6 +17,7 @@ class RealHost(ProcessHost):
     def __init__(self, name: str, world: RealWorld, instance_id: str | None) -> None:
         super().__init__(name, world)
         self.instance_id = instance_id
+        self.protocol = world.scenario.group.protocol
         scenario = world.scenario
         self.topics = scenario.group.topics
         self.pattern = scenario.group.pattern
@@ -99,6 +100,11 @@ class RealWorld(ProcessWorld[RealHost, Scenario]):
             process,
             topics,
             client=self._client,
+            protocol=host.protocol,
+            strategy=group.partition_assignment_strategy,
+            session_timeout_ms=group.session_timeout.ms,
+            heartbeat_interval_ms=group.heartbeat_interval.ms,
+            metadata_max_age_ms=group.metadata_max_age.ms,
             instance_id=host.instance_id,
             assignor=group.assignor,
             pattern=pattern,

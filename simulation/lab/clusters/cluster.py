@@ -7,7 +7,7 @@ import atexit
 import contextlib
 import secrets
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import get_args
 
@@ -53,7 +53,8 @@ class RealCluster:
 
     `runner` is "jvm" or "docker"; `profile` "fast" notices a dead member after two seconds, "stock" is as
     Kafka ships; `port` is the first node's for clients, the others' follow it, without it free ones are
-    drawn; `properties` are more of each node's, and win over the profile's. Nothing is left on exit, whatever
+    drawn; `properties` are more of each node's, and win over the profile's; `say` is told what happens while
+    it starts. Nothing is left on exit, whatever
     ended the block. What a process that was killed left behind is removed when the next cluster starts.
     """
 
@@ -68,6 +69,7 @@ class RealCluster:
         start_seconds: float = START_SECONDS,
         name: str | None = None,
         properties: Mapping[str, bool | float | str] | None = None,
+        say: Callable[[str], None] = lambda line: None,
     ) -> None:
         if nodes not in NODE_COUNTS:
             raise FencepostError(f"a cluster of {nodes} nodes: expected 1 or 3")
@@ -81,6 +83,7 @@ class RealCluster:
         self._port = port
         self._start_seconds = start_seconds
         self._name = name
+        self._say = say
         self._properties = property_texts(properties or {})
         self._folder: StateFolder | None = None
         self._runner: Runner | None = None
@@ -164,7 +167,10 @@ class RealCluster:
         self._runner = _runner(self._folder)
         atexit.register(self.stop)
         try:
+            self._say(f"preparing Kafka {self._kafka}…")
             await self._runner.prepare()
+            count = len(state.nodes)
+            self._say(f"starting {count} node{'s' if count > 1 else ''}…")
             for node in state.nodes:
                 await self._runner.start(node.node_id)
             await self._wait(self._folder.state.nodes, set(self.node_ids))
@@ -245,6 +251,7 @@ class RealCluster:
                     raise port_taken(node.clients.port)
                 if needed <= answer.nodes.keys():
                     self._answers[node.node_id] = answer
+                    self._say(f"node {node.node_id} serves at {node.clients.address}")
                     return
                 trouble = f"it knows of nodes {sorted(answer.nodes)}"
             except OSError:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from difflib import get_close_matches
 
 import msgspec
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.suggestions import suggestion
 from fencepost.simulation.lab.explorer.group import GroupWorld, State
 from fencepost.simulation.lab.explorer.reduced import ReducedWorld
 from fencepost.simulation.lab.explorer.roles import FAULTS, USUAL_FAULTS
@@ -51,8 +51,7 @@ def explore(
     chosen = tuple(dict.fromkeys(kinds))
     for kind in chosen:
         if kind not in FAULTS:
-            close = get_close_matches(kind, FAULTS, n=1)
-            hint = f"did you mean {close[0]}?" if close else f"there are {', '.join(FAULTS)}"
+            hint = suggestion(kind, FAULTS, f"there are {', '.join(FAULTS)}")
             raise FencepostError(f"no fault is called {kind!r}; {hint}")
     world = GroupWorld(members=members, partitions=partitions, faults=faults, kinds=chosen, static=static)
     walk = Search[State](world if full else ReducedWorld(world), max_states, progress).run()
@@ -64,6 +63,6 @@ def explore(
         kinds=chosen if faults else (),
         static=static,
         full=full,
-        states_per_second=round(walk.states / walk.wall_seconds),
+        states_per_second=round(walk.states / max(walk.wall_seconds, 1e-6)),
         **msgspec.structs.asdict(walk),
     )

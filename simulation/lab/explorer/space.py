@@ -53,6 +53,8 @@ class Walk(msgspec.Struct, frozen=True, kw_only=True):
     transitions: int
     complete: bool
     """Every state that can be reached was seen."""
+    interrupted: bool
+    """It was stopped from outside, by Ctrl-C or SIGTERM."""
     settled: int
     """States in which the group has settled."""
     wall_seconds: float
@@ -79,36 +81,45 @@ class Search(Generic[S]):
         self._ends: array[int] = array("q")
         self._settled: array[int] = array("q")
         self._violations: dict[str, Counterexample] = {}
+        self._transitions = 0
 
     def run(self) -> Walk:
-        """Walk. If no state was left out, each must also lead to one in which the group has settled."""
+        """Walk. If no state was left out, each must also lead to one in which the group has settled.
+
+        Ctrl-C ends it with what was found until then.
+        """
         began = time.perf_counter()
-        complete, transitions = self._reach()
-        if complete and not self._violations:
-            self._progress_is_possible()
+        complete = interrupted = False
+        try:
+            complete = self._reach()
+            if complete and not self._violations:
+                self._progress_is_possible()
+        except KeyboardInterrupt:
+            complete, interrupted = False, True
         return Walk(
             states=len(self._numbers),
-            transitions=transitions,
+            transitions=self._transitions,
             complete=complete,
+            interrupted=interrupted,
             settled=len(self._settled),
             wall_seconds=time.perf_counter() - began,
             violations=tuple(self._violations.values()),
         )
 
-    def _reach(self) -> tuple[bool, int]:
+    def _reach(self) -> bool:
         moves, numbers, parents = self._world.moves, self._numbers, self._parents
         edges, ends = self._edges, self._ends
         first = self._world.first()
         numbers[first] = 0
         parents.append(-1)
         self._look(first, 0)
-        transitions, layer, at = 0, [first], -1
+        layer, at = [first], -1
         while layer:
             following: list[S] = []
             for state in layer:
                 at += 1
                 for label, after, is_fault, findings in moves(state):
-                    transitions += 1
+                    self._transitions += 1
                     number = numbers.setdefault(after, len(numbers))
                     if number == len(parents):
                         parents.append(at)
@@ -120,12 +131,12 @@ class Search(Generic[S]):
                         self._found(invariant, message, at, label)
                 ends.append(len(edges))
                 if len(numbers) > self._max_states:
-                    return False, transitions
+                    return False
             if self._violations:
-                return False, transitions
+                return False
             self._progress(len(following))
             layer = following
-        return True, transitions
+        return True
 
     def _look(self, state: S, number: int) -> None:
         for invariant, message in self._world.findings(state):

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import json
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
@@ -20,17 +19,31 @@ from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.lab.chaos.admin import Admin
 from fencepost.simulation.lab.chaos.result import ChaosResult, Skipped
 from fencepost.simulation.lab.chaos.run import WORLD, run_real
+from fencepost.simulation.lab.chaos.streams.stage import as_played
 from fencepost.simulation.lab.chaos.time_scale import TimeScale, tempo
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.fidelity.fit import Fit, Latencies, fit
-from fencepost.simulation.pipeline.analyze import Tables, analyze
+from fencepost.simulation.lab.fidelity.samples import read_samples
+from fencepost.simulation.lab.fidelity.verdicts import (
+    FIGURES,
+    FidelityVerdict,
+    Judged,
+    Measured,
+    TimedValue,
+    Tolerances,
+    judge,
+)
+from fencepost.simulation.pipeline.analyze import analyze
 from fencepost.simulation.pipeline.output import whole_file
 from fencepost.simulation.pipeline.progress import Progress, Silent
 from fencepost.simulation.pipeline.session import LOCAL
 from fencepost.simulation.pipeline.traces import TRACES
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.trace.parquet import ParquetTrace
+
+PlayedScenario: TypeAlias = Scenario | StreamsScenario
 
 SIMULATIONS: Final = 10
 """Simulated runs for each real one, of the same plan: what differs is chance on the way."""
@@ -70,7 +83,7 @@ class ComparedWorld(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
-    """Simulated over real; null where one of them has nothing."""
+    """Simulated over real; null where one of them has nothing. `judged` tells how sure that is."""
 
     rebalance_median: float | None
     rebalance_p90: float | None
@@ -93,18 +106,25 @@ class FidelityComparison(msgspec.Struct, frozen=True, kw_only=True):
     simulated: ComparedWorld
     real: ComparedWorld
     ratio: Ratio
+    judged: list[Judged]
+    """The verdict on each figure."""
     records_lost: int
     skipped: list[Skipped]
     out: str
+
+    @property
+    def differs(self) -> bool:
+        """Whether a figure is surely further from the real one than is tolerated."""
+        return any(each.verdict is FidelityVerdict.DIFFERS for each in self.judged)
 
 
 class Played(msgspec.Struct, frozen=True, kw_only=True):
     """What was done on real brokers, to be simulated."""
 
-    scenario: Scenario
+    scenario: PlayedScenario
     config: GroupCoordinatorConfig
     """The broker's."""
-    plays: dict[int, TimeScale[Scenario]]
+    plays: dict[int, TimeScale[Any]]
     """By seed, what was played."""
     results: list[ChaosResult]
     latencies: Latencies
@@ -112,7 +132,7 @@ class Played(msgspec.Struct, frozen=True, kw_only=True):
 
 
 async def play(
-    scenario: Scenario,
+    scenario: PlayedScenario,
     seeds: Sequence[int],
     cluster: RealCluster | str,
     *,
@@ -154,13 +174,15 @@ def compare(
     played: Played,
     *,
     fitted: bool = False,
+    tolerances: Tolerances | None = None,
     report: Path | None = None,
     master: str = LOCAL,
     progress: Progress | None = None,
 ) -> FidelityComparison:
     """Simulate the plans that were played, with the broker's configuration, and analyse both worlds.
 
-    With `fitted` the simulated network and log have the latencies that were measured.
+    With `fitted` the simulated network and log have the latencies that were measured. Each figure is judged
+    by the tolerances.
 
     :raises FencepostError: if there is too little to fit a model to.
     :raises EnvironmentLacks: as `analyze` does.
@@ -179,17 +201,23 @@ def compare(
                         scenario,
                         seed + number * _SEEDS_APART,
                         plan=tempo_.plan,
-                        checkers=[*all_checkers(), latencies],
+                        checkers=[*_checkers(scenario), latencies],
                         trace=trace,
                     )
                 violated += _violated(result.violations, run_id)
                 advance(1)
-    only = ("rebalances", "downtime") if report is None else None
-    tables = analyze(played.out, master=master, report=report, only=only, progress=progress)
+    if report is not None:
+        title = f"{played.scenario.name}, on real brokers and simulated"
+        analyze(played.out, master=master, report=report, title=title, progress=progress)
+    with (progress or Silent()).step("comparing", 1) as advance:
+        measured = read_samples(played.out, master)
+        simulated = _of_world(measured, latencies, real=False)
+        real = _of_world(measured, played.latencies, real=True)
+        judged = judge(simulated, real, tolerances or Tolerances())
+        advance(1)
     results = played.results
-    ours = _side(tables, latencies, runs, violated, real=False)
     found = [each for result in results for each in _violated(result.violations, f"{WORLD}-{result.seed}")]
-    theirs = _side(tables, played.latencies, len(results), found, real=True)
+    ours, theirs = _side(simulated, runs, violated), _side(real, len(results), found)
     return FidelityComparison(
         scenario=played.scenario.name,
         members=played.scenario.group.members,
@@ -201,6 +229,7 @@ def compare(
         simulated=ours,
         real=theirs,
         ratio=_ratio(ours, theirs),
+        judged=judged,
         records_lost=sum(result.records_lost for result in results),
         skipped=[skipped for result in results for skipped in result.skipped],
         out=str(played.out),
@@ -232,9 +261,11 @@ def _trace(folder: Path, run_id: str) -> Iterator[ParquetTrace]:
         yield trace
 
 
-def _simulable(scenario: Scenario, config: GroupCoordinatorConfig, model: Fit | None) -> Scenario:
+def _simulable(scenario: PlayedScenario, config: GroupCoordinatorConfig, model: Fit | None) -> PlayedScenario:
     """What was played, with the broker's configuration and the network that was measured."""
     scenario = msgspec.structs.replace(scenario, config=config.properties())
+    if isinstance(scenario, StreamsScenario) and scenario.group.protocol == "classic":
+        scenario = as_played(scenario, config)
     return scenario if model is None else model.applied(scenario)
 
 
@@ -242,28 +273,35 @@ def _violated(violations: Sequence[Violation], run_id: str) -> list[Violated]:
     return [Violated(run=run_id, **msgspec.structs.asdict(each)) for each in violations]
 
 
-def _side(
-    tables: Tables, latencies: Latencies, runs: int, violated: list[Violated], *, real: bool
-) -> ComparedWorld:
+def _checkers(scenario: PlayedScenario) -> Sequence[Any]:
+    """Those of consumers and classic members. An application has checkers of its own."""
+    return all_checkers(scenario.protocols) if isinstance(scenario, Scenario) else ()
+
+
+def _of_world(measured: Measured, latencies: Latencies, *, real: bool) -> dict[str, list[TimedValue]]:
+    """What was measured in the runs of one world, whose ids begin with its name."""
+    chosen = {
+        figure: [each for each in values if each.run.startswith(f"{WORLD}-") is real]
+        for figure, values in measured.items()
+    }
+    return chosen | {"heartbeats": latencies.beats}
+
+
+def _side(measured: Measured, runs: int, violated: list[Violated]) -> ComparedWorld:
+    rebalances, downtime, heartbeat = (
+        _distribution(sorted(each.seconds for each in measured[figure])) for figure in FIGURES
+    )
     return ComparedWorld(
         runs=runs,
-        rebalances=_distribution(tables["rebalances"], real=real),
-        downtime=_distribution([row for row in tables["downtime"] if row["cause"] == "all"], real=real),
-        heartbeat=_measured([us / 1e6 for us in sorted(latencies.steady)]),
+        rebalances=rebalances,
+        downtime=downtime,
+        heartbeat=heartbeat,
         violations=len(violated),
         violated=violated,
     )
 
 
-def _distribution(rows: Sequence[dict[str, Any]], *, real: bool) -> Distribution:
-    """The row of one world: the analyses tell other worlds than the simulated one by a parameter."""
-    for row in rows:
-        if (json.loads(row["parameters"]).get("world") == WORLD) == real:
-            return Distribution(**{name: row[name] for name in Distribution.__struct_fields__})
-    return Distribution()
-
-
-def _measured(ordered: Sequence[float]) -> Distribution:
+def _distribution(ordered: Sequence[float]) -> Distribution:
     if not ordered:
         return Distribution()
     at = {name: nearest_rank(ordered, share) for name, share in _SHARES.items()}

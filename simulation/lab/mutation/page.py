@@ -80,6 +80,8 @@ def _lines(report: MutationReport) -> Iterator[str]:
     judged = sum(core.judged for core in report.cores)
     whole = sum(core.mutants for core in report.cores) == judged
     options = "" if whole else f" --sample {max(core.judged for core in report.cores)}"
+    if report.salt:
+        options += f" --salt {report.salt}"
     if report.seeds != SEEDS:
         options += f" --seeds {report.seeds}"
     yield _HEAD.format(options=options, seeds=report.seeds, least=LEAST_SCORE, most=MOST_UNREACHED)

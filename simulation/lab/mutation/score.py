@@ -82,6 +82,8 @@ class MutationReport(msgspec.Struct, frozen=True, kw_only=True):
 
     seeds: int
     """Runs that each mutant got at most."""
+    salt: str
+    """What the sample was drawn with; empty for the first one."""
     reached: bool
     """True if every core reaches `LEAST_SCORE`, with at most `MOST_UNREACHED` of its mutants unreached."""
     cores: list[CoreScore]
@@ -138,7 +140,7 @@ def judge_all(
     shown = progress or Silent()
     names = list(scenarios) or library_names()
     check_can_start(master)
-    with spark_session(master) as spark:
+    with spark_session(master, say=shown.say) as spark:
         keys = schedule(names, _rounds(seeds))
         healthy: list[HealthyRun] = _on_spark(spark, "healthy runs", _healthy, keys, shown, a_slice=40)
         healthy.sort(key=lambda each: (each.seed, names.index(each.scenario)))
@@ -214,7 +216,7 @@ def _work(
             yield pa.RecordBatch.from_pydict({"result": pa.array(results, pa.binary())})
 
 
-def mutation_report(judged: JudgedMutants, seeds: int) -> MutationReport:
+def mutation_report(judged: JudgedMutants, seeds: int, *, salt: str = "") -> MutationReport:
     """Count judgements by core and by module."""
     judgements = judged.judgements
     cores = _scores(judgements, lambda mutant: mutant.core)
@@ -224,6 +226,7 @@ def mutation_report(judged: JudgedMutants, seeds: int) -> MutationReport:
     reasons = [(each, allowed_because(each.mutant)) for each in survived]
     return MutationReport(
         seeds=seeds,
+        salt=salt,
         reached=all(
             (each.score is None or each.score >= LEAST_SCORE)
             and each.unreached <= MOST_UNREACHED * each.judged

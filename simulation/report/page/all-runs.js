@@ -29,7 +29,7 @@ class AllRuns {
     this.part("found").textContent = found.length === this.runs.length ? NUMBERS.format(found.length) : `${NUMBERS.format(found.length)} of ${NUMBERS.format(this.runs.length)}`;
     this.part("list").replaceChildren(table(["run", "scenario", "#rebalances", "#heartbeats", "outcome"],
       found.slice(0, this.shown).map((run) => [jump(run.run_id, () => this.tell(run)), run.label, run.rebalances ?? "–",
-        run.heartbeats === null ? "–" : NUMBERS.format(run.heartbeats), element("span", run.outcome, run.fine ? "" : "bad")]), "No run has all of these words."));
+        run.heartbeats === null ? "–" : NUMBERS.format(run.heartbeats), element("span", run.outcome, run.fine ? "" : "bad")]), "No run has all of these words.", this.shown));
     this.part("more").hidden = found.length <= this.shown;
   }
 

@@ -16,7 +16,7 @@ class Tooltip {
 }
 
 function rowLines(row) {
-  const lines = [["", row.kind + (row.actor ? " · " + row.actor : "")], ["time", `${showTime(row.t, 6)}  (event ${row.seq})`]];
+  const lines = [["", row.kind + (row.actor ? " · " + row.actor : "")], ["time", `${showTime(row.clock, 6)}  (event ${row.seq})`]];
   if (row.from || row.to) lines.push(["state", row.from && row.to ? `${row.from} → ${row.to}` : row.to || row.from]);
   const epochs = [["member", row.memberEpoch], ["group", row.groupEpoch]].filter(([, epoch]) => epoch !== -1);
   if (epochs.length) lines.push(["epoch", epochs.map(([whose, epoch]) => `${whose} ${epoch}`).join(", ")]);
@@ -27,8 +27,9 @@ function rowLines(row) {
 }
 
 function laneLines(lane, time, run) {
-  const lines = [["", lane.name === "faults" ? "faults and topics" : run.nameOf(lane.name)], ["time", showTime(time, 3)]];
+  const lines = [["", lane.name === "faults" ? "faults and topics" : lane.noun ?? run.nameOf(lane.name)], ["time", showTime(run.clock(time), 3)]];
   if (run.names.has(lane.name)) lines.push(["member id", lane.name]);
+  if (lane.kind === "ownerless") return [...lines, ["now", `${NUMBERS.format(lane.steps[firstAfter(lane.steps, time, "t") - 1]?.n ?? 0)} of ${NUMBERS.format(lane.all)}`]];
   const state = lane.stateAt(lane.states, time), view = lane.stateAt(lane.views, time), epoch = lane.epochAt(time);
   if (state) lines.push(["state", state]);
   if (view) lines.push(["coordinator", view]);
@@ -53,7 +54,7 @@ function describe(lines) {
   return lines.map(([name, value]) => {
     const line = element("div");
     if (name) line.append(element("span", name, "name"));
-    line.append(element(name ? "span" : "strong", value));
+    line.append(element(name ? "span" : "strong", value, "value"));
     return line;
   });
 }
@@ -86,7 +87,7 @@ class EventList {
     rows.unshift(...before);
     rows.length = Math.min(rows.length, LISTED);
     this.count.textContent = NUMBERS.format(shown) + (shown > rows.length ? `, ${NUMBERS.format(rows.length)} of them listed: zoom in or filter for the others` : "");
-    this.box.replaceChildren(table(["time", "event", "who", "what"], rows.map((i) => this.line(i)), "No event in this time."));
+    this.box.replaceChildren(table(["time", "event", "who", "what"], rows.map((i) => this.line(i)), "No event in this time.", LISTED));
     for (const [at, line] of [...this.box.querySelectorAll("tbody tr")].entries()) {
       if (rows[at] === t.selected) {
         line.setAttribute("aria-current", "true");
@@ -97,7 +98,7 @@ class EventList {
 
   line(i) {
     const row = this.timeline.run.row(i);
-    const what = [row.from && row.to ? `${row.from} → ${row.to}` : row.to, row.error !== "NONE" && row.error, row.partitions, row.detail];
-    return [jump(showTime(row.t, 3), () => this.timeline.select(i, "near")), row.kind, row.actor, shorten(what.filter(Boolean).join("  ·  "), 240)];
+    const what = [row.from && row.to ? `${row.from} → ${row.to}` : row.to, row.error !== "NONE" && row.error, row.partitions, row.detail.split("\n")[0]];
+    return [jump(showTime(row.clock, 3), () => this.timeline.select(i, "near")), row.kind, row.actor, shorten(what.filter(Boolean).join("  ·  "), 240)];
   }
 }

@@ -3,6 +3,9 @@
 const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7,
   15e6, 3e7, 6e7, 12e7, 3e8, 6e8, 9e8, 18e8, 36e8, 72e8, 144e8, 288e8, 864e8];
 
+// Marks that have a line over all lanes.
+const LINED = new Set(["fault", "call", "calm"]);
+
 class Frame {
   constructor(timeline) { this.t = timeline; }
 
@@ -12,8 +15,10 @@ class Frame {
     c.beginPath();
     c.rect(t.labels, AXIS, t.width - t.labels, t.height - AXIS);
     c.clip();
+    this.paintCuts(c);
     this.paintFaults(c);
     this.paintViolations(c);
+    this.paintEnds(c);
     this.paintCursor(c);
     c.restore();
     this.paintAxis(c);
@@ -25,13 +30,46 @@ class Frame {
   }
 
   paintFaults(c) {
-    const t = this.t, { marks } = t.run.world, step = 1 / t.scale;
+    const t = this.t, { marks } = t.run.around, step = 1 / t.scale;
     const dense = firstAfter(marks, t.until, "t") - firstAfter(marks, t.from, "t") > (t.width - t.labels) / 14;
     if (dense) return;
     c.fillStyle = t.theme.faultLine;
     for (let i = firstAfter(marks, t.from, "t"); i < marks.length && marks[i].t < t.until;) {
-      if ((marks[i].sort === "fault" || marks[i].sort === "calm") && t.shows(marks[i].i)) c.fillRect(t.x(marks[i].t), AXIS, 1, t.height);
+      if (LINED.has(marks[i].sort) && t.shows(marks[i].i)) c.fillRect(t.x(marks[i].t), AXIS, 1, t.height);
       i = Math.max(i + 1, firstAfter(marks, marks[i].t + step, "t"));
+    }
+  }
+
+  // Time that is cut out: the lanes are torn there.
+  paintCuts(c) {
+    const t = this.t, { colours } = t.theme;
+    for (const cut of t.run.cuts) {
+      const from = t.x(cut.at), until = t.x(cut.at + cut.width);
+      if (until < t.labels || from > t.width) continue;
+      const edge = (x, up) => { for (let y = AXIS; y <= t.height + 6; y += 6) c.lineTo(x + ((y / 6) % 2 < 1 ? 2.5 : -2.5), up ? t.height + 6 - (y - AXIS) : y); };
+      c.fillStyle = colours.panel;
+      c.beginPath();
+      edge(from + 3, false);
+      edge(until - 3, true);
+      c.closePath();
+      c.fill();
+      c.strokeStyle = colours.muted;
+      c.lineWidth = 1;
+      for (const x of [from + 3, until - 3]) {
+        c.beginPath();
+        edge(x, false);
+        c.stroke();
+      }
+    }
+  }
+
+  // Where the test that is looked into ended, and where it failed.
+  paintEnds(c) {
+    const t = this.t, { colours } = t.theme;
+    for (const { t: time, i, failed } of t.run.ends) {
+      if (time < t.from || time > t.until || !t.shows(i)) continue;
+      c.fillStyle = failed ? colours.bad : colours.muted;
+      c.fillRect(t.x(time) - 0.75, AXIS, 1.5, t.height);
     }
   }
 
@@ -69,22 +107,56 @@ class Frame {
   }
 
   paintAxis(c) {
-    const t = this.t, { colours } = t.theme, wanted = (t.until - t.from) / Math.max(2, (t.width - t.labels) / 100);
+    const t = this.t, { colours } = t.theme, wanted = (t.until - t.from) / Math.max(2, (t.width - t.labels) / 76);
     const step = STEPS.find((s) => s >= wanted) ?? wanted, digits = step >= 1e6 ? 0 : Math.min(6, Math.ceil(-Math.log10(step / 1e6)));
     c.fillStyle = colours.panel;
     c.fillRect(0, 0, t.width, AXIS);
     c.font = FONT;
     c.textBaseline = "middle";
-    for (let time = Math.ceil(t.from / step) * step; time <= t.until; time += step) {
-      const x = t.x(time), text = showTime(time, digits);
-      c.fillStyle = colours.line;
-      c.fillRect(x, AXIS - 8, 1, 8);
-      c.fillStyle = colours.muted;
-      if (x + c.measureText(text).width + 4 < t.width) c.fillText(text, x + 4, AXIS / 2);
+    for (const [from, until, gone] of this.stretches()) {
+      for (let time = Math.ceil((from + gone) / step) * step; time - gone <= until; time += step) {
+        const x = t.x(time - gone), text = showTime(time, digits);
+        c.fillStyle = colours.line;
+        c.fillRect(x, AXIS - 8, 1, 8);
+        c.fillStyle = colours.muted;
+        const left = gone && from > t.from ? t.x(from) + 16 : 0, right = until < t.until ? t.x(until) - 20 : t.width;
+        if (x >= left && x + c.measureText(text).width + 4 < right) c.fillText(text, x + 4, AXIS / 2);
+      }
     }
+    this.paintCutTimes(c);
     c.fillText(t.labels < 120 ? "time" : "time since start", 10, AXIS / 2);
     c.fillStyle = colours.line;
     c.fillRect(0, AXIS - 1, t.width, 1);
+  }
+
+  // The shown time without what is cut out: from, until, and how much was cut out before.
+  stretches() {
+    const t = this.t, found = [];
+    let from = 0, gone = 0;
+    for (const cut of t.run.cuts) {
+      found.push([from, cut.at, gone]);
+      from = cut.at + cut.width;
+      gone += cut.until - cut.from - cut.width;
+    }
+    found.push([from, t.until, gone]);
+    return found.map(([a, b, more]) => [Math.max(a, t.from), Math.min(b, t.until), more]).filter(([a, b]) => a < b);
+  }
+
+  paintCutTimes(c) {
+    const t = this.t;
+    c.font = SMALL;
+    c.fillStyle = t.theme.colours.fault;
+    for (const cut of t.run.cuts) {
+      const middle = t.x(cut.at + cut.width / 2), text = "+" + shortDuration(cut.until - cut.from), wide = c.measureText(text).width;
+      if (middle - wide / 2 > t.labels && middle + wide / 2 < t.width) {
+        c.fillStyle = t.theme.colours.panel;
+        c.fillRect(middle - wide / 2 - 3, 0, wide + 6, AXIS - 1);
+        c.fillStyle = t.theme.colours.fault;
+        c.fillText(text, middle - wide / 2, AXIS / 2);
+      }
+    }
+    c.font = FONT;
+    c.fillStyle = t.theme.colours.muted;
   }
 
   paintScrollbar(c) {
@@ -121,6 +193,11 @@ class Frame {
     for (const i of this.spread(t.found, width)) c.fillRect(x(run.t[i]) - 0.5, 3, 1.5, strip - 5);
     c.fillStyle = colours.bad;
     for (const i of run.violations) c.fillRect(x(run.t[i]) - 1, 2, 2.5, OVERVIEW - 4);
+    for (const { t: time, failed } of run.ends) if (failed) c.fillRect(x(time) - 1, 2, 2, OVERVIEW - 4);
+    for (const cut of run.cuts) {
+      c.fillStyle = colours.panel;
+      c.fillRect(x(cut.at), 2, x(cut.at + cut.width) - x(cut.at), OVERVIEW - 4);
+    }
     const from = x(t.from), until = x(t.until);
     c.fillStyle = colours.shade;
     c.fillRect(left, 3, from - left, OVERVIEW - 6);

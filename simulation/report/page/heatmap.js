@@ -81,6 +81,8 @@ class HeatMap {
     const button = element("button", value === null ? "–" : showMeasure(value, measure));
     button.type = "button";
     if (value !== null) Object.assign(button.style, scale.style(value));
+    const count = cell.counts[measure.table];
+    if (count !== null && value !== null) button.append(element("span", `of ${NUMBERS.format(count)} ${count === 1 ? measure.of.slice(0, -1) : measure.of}`, "count"));
     if (cell.values.violations) button.append(element("span", "▲", "broken"));
     const lines = this.grid.measures.filter(({ key }) => cell.values[key] !== null).map((each) => `${each.title}: ${showMeasure(cell.values[each.key], each)}`);
     button.title = [cell.label, ...lines].join("\n");

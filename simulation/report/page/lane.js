@@ -6,6 +6,7 @@ class Lane {
     this.rows = [];
     this.times = [];
     this.beats = [];
+    this.commits = [];
     this.marks = [];
     this.states = [];
     this.views = [];
@@ -137,4 +138,57 @@ function sharedSpans(spans) {
     until = Math.max(until, span.until);
   }
   return shared;
+}
+
+// How many partitions nobody owns, as steps; the most once all had an owner; and how many there are in all.
+function ownerless(lanes, changes, end) {
+  const topicOf = (name) => name.slice(0, name.lastIndexOf("-")), owned = Map.groupBy(lanes, (lane) => topicOf(lane.name));
+  const deltas = [], counts = new Map(), told = new Set(changes.map(({ topic }) => topic));
+  for (const { t, topic, count } of changes) {
+    if (owned.has(topic)) deltas.push({ t, n: count - (counts.get(topic) ?? 0) });
+    counts.set(topic, count);
+  }
+  for (const [topic, held] of owned) if (!told.has(topic)) deltas.push({ t: 0, n: held.length });
+  for (const lane of lanes) {
+    let until = -Infinity;
+    for (const span of lane.owned) {
+      if (span.late || span.until <= until) continue;
+      if (span.from > until) {
+        if (until > -Infinity) deltas.push({ t: until, n: 1 });
+        deltas.push({ t: span.from, n: -1 });
+      }
+      until = span.until;
+    }
+    if (until < end && until > -Infinity) deltas.push({ t: until, n: 1 });
+  }
+  deltas.sort((a, b) => a.t - b.t);
+  const steps = [];
+  let n = 0, all = 0, most = 0, settled = false;
+  for (const [at, delta] of deltas.entries()) {
+    n += delta.n;
+    if (deltas[at + 1]?.t === delta.t) continue;
+    const shown = Math.max(0, n);
+    steps.push({ t: delta.t, n: shown });
+    all = Math.max(all, shown);
+    settled ||= shown === 0;
+    if (settled) most = Math.max(most, shown);
+  }
+  return [steps, most || all, all];
+}
+
+// What the lanes of a folded section do together: changes of how many are in each state, or have each owner.
+function together(lanes) {
+  const changes = [], spans = new Map(), owning = new Set(lanes.flatMap((lane) => lane.kind === "partition" ? lane.owned.map(({ owner }) => owner.number) : []));
+  const add = (key, from, until) => {
+    changes.push({ t: from, key, n: 1 }, { t: until, key, n: -1 });
+    spans.set(key, (spans.get(key) ?? 0) + until - from);
+  };
+  for (const lane of lanes) {
+    if (lane.kind === "partition") for (const { owner, from, until, late } of lane.owned) late || add(owning.size > 2 * PALETTE.owners ? 0 : owner.number, from, until);
+    else for (const { state, from, until } of lane.states) add(state, from, until);
+    if (lane.kind !== "partition") for (const { sort, from, until } of lane.downs) if (sort === "down" || sort === "stopped") add("host " + sort, from, until);
+  }
+  changes.sort((a, b) => a.t - b.t);
+  const keys = [...spans.keys()].sort((a, b) => typeof a === "number" ? a - b : spans.get(b) - spans.get(a));
+  return { changes, keys, count: lanes.length, owners: lanes[0].kind === "partition" };
 }

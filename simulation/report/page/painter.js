@@ -46,7 +46,51 @@ class Painter {
     c.fillText(item.section, 26, middle + 0.5);
     const width = c.measureText(item.section).width;
     c.font = FONT;
-    c.fillText(item.folded ? `${NUMBERS.format(item.count)} lanes, click to unfold` : NUMBERS.format(item.count), 34 + width, middle + 0.5);
+    c.fillText(NUMBERS.format(item.count), 34 + width, middle + 0.5);
+    if (item.folded) this.inside(c, t.labels, y - 1, t.width - t.labels, item.height, () => this.paintTogether(c, item, y + 2, item.height - 6));
+  }
+
+  // A folded section: in each two pixels the share of its lanes in each state, or of partitions with each owner.
+  paintTogether(c, item, y, height) {
+    const t = this.t, { changes, keys, count, owners } = t.sum(item), counts = new Map(keys.map((key) => [key, 0])), end = Math.min(t.width, t.x(t.run.end));
+    const colours = new Map(keys.map((key) => [key, (owners ? t.theme.owner(key) : key.startsWith("host ") ? t.theme.down(key.slice(5)) : t.theme.state(key)).colour]));
+    c.fillStyle = t.theme.colours.panel;
+    c.fillRect(t.labels, y, end - t.labels, height);
+    let at = 0;
+    for (let x = t.labels; x < end; x += 2) {
+      const until = t.time(x + 1);
+      while (at < changes.length && changes[at].t <= until) counts.set(changes[at].key, counts.get(changes[at].key) + changes[at++].n);
+      let top = y + height;
+      for (const key of keys) {
+        const tall = (counts.get(key) / count) * height;
+        if (!tall) continue;
+        c.fillStyle = colours.get(key);
+        c.fillRect(x, top - tall, 2, tall);
+        top -= tall;
+      }
+    }
+  }
+
+  // Partitions without an owner, as a step curve; small numbers are never too low to be seen.
+  paintOwnerless(c, lane, y) {
+    const t = this.t, { steps, most } = lane, height = lane.band, { colours } = t.theme;
+    c.font = SMALL;
+    for (let i = Math.max(0, firstAfter(steps, t.from, "t") - 1); i < steps.length && steps[i].t < t.until; i++) {
+      const { n, t: from } = steps[i];
+      if (!n) continue;
+      const x = Math.max(t.labels, t.x(from)), width = Math.min(t.width, t.x(steps[i + 1]?.t ?? t.run.end)) - x, tall = Math.max(2, Math.min(1, n / most) * height);
+      if (width <= 0) continue;
+      c.fillStyle = colours.warn;
+      c.globalAlpha = 0.75;
+      c.fillRect(x, y + height - tall, Math.max(1, width), tall);
+      c.globalAlpha = 1;
+      const text = NUMBERS.format(n), wide = this.measured(c, text) + 4;
+      if (width < wide) continue;
+      c.fillStyle = tall > 13 ? t.theme.fill("warn", "plain").ink : colours.text;
+      c.fillText(text, x + 2, tall > 13 ? y + height - 6.5 : y + height - tall - 6);
+    }
+    c.fillStyle = colours.line;
+    c.fillRect(t.labels, y + height, t.width, 1);
   }
 
   paintLane(c, lane, y, number) {
@@ -61,6 +105,7 @@ class Painter {
       if (lane.beatY !== null) this.paintBeats(c, lane, y + lane.beatY);
       if (lane.kind === "world") this.paintFaultSpans(c, top, lane.band);
       if (lane.kind === "partition") this.paintOwners(c, lane, top);
+      if (lane.kind === "ownerless") this.paintOwnerless(c, lane, top);
       this.paintMarks(c, lane, top + lane.band / 2);
       if (t.found.length) this.paintFound(c, lane, y);
     });
@@ -73,7 +118,7 @@ class Painter {
       paintBox(c, t.theme.owner(lane.number), 8, y - 5, 8, 11);
     }
     c.fillStyle = this.focused(lane) ? colours.accent : lane.kind === "thread" ? colours.muted : colours.text;
-    c.font = ["world", "group"].includes(lane.kind) || lane.kind === "member" && lane.children.length || lane.first ? BOLD : FONT;
+    c.font = PINNED.has(lane.kind) || lane.kind === "member" && lane.children.length || lane.first ? BOLD : FONT;
     c.fillText(this.fitted(c, lane.label, t.labels - indent - 8), indent, y + 0.5);
   }
 
@@ -230,6 +275,13 @@ class Painter {
         i = Math.max(i + 1, firstAfter(lane.beats, lane.beats[i] + step));
       }
     }
+    if (!t.hidden.has("commit")) {
+      c.fillStyle = colours.accent;
+      for (let i = firstAfter(lane.commits, t.from); i < lane.commits.length && lane.commits[i] < t.until;) {
+        c.fillRect(t.x(lane.commits[i]), y + 15, 1.5, 4);
+        i = Math.max(i + 1, firstAfter(lane.commits, lane.commits[i] + step));
+      }
+    }
     c.font = SMALL;
     c.fillStyle = colours.muted;
     let clear = -Infinity;
@@ -263,10 +315,16 @@ class Painter {
   paintCause(c, marks, i, y) {
     const t = this.t, { sort, t: time, i: row } = marks[i], x = t.x(time) + 10;
     const text = sort === "violation" ? t.run.text("error", row) : `${t.run.nameOf(t.run.text("actor", row))} ${t.run.text("detail", row)}`.trim();
-    const room = (i + 1 < marks.length ? t.x(marks[i + 1].t) - 8 : t.width) - x;
+    const room = (i + 1 < marks.length ? t.x(marks[i + 1].t) - 8 - ({ failure: 74, end: 74 }[marks[i + 1].sort] ?? 0) : t.width) - x;
     c.font = SMALL;
-    if (!text || room < 90 && this.measured(c, text) > room) return;
     c.fillStyle = t.theme.colours[sort === "violation" ? "bad" : "text"];
+    if (sort === "failure" || sort === "end") {
+      const words = sort === "end" ? "test ended" : "test failed", wide = this.measured(c, words) + 10;
+      c.fillStyle = t.theme.colours[sort === "end" ? "text" : "bad"];
+      if (!i || t.x(marks[i - 1].t) + 8 < x - 10 - wide) c.fillText(words, x - 10 - wide, y + 0.5);
+      return;
+    }
+    if (!text || room < 90 && this.measured(c, text) > room) return;
     c.fillText(this.fitted(c, text, room), x, y + 0.5);
   }
 
@@ -286,7 +344,8 @@ class Painter {
 }
 
 const GLYPHS = {
-  violation: "violation", fault: "fault begins", removed: "removed by the coordinator", left: "left", lost: "message lost", refused: "refused, or raised",
+  violation: "violation", failure: "the test failed", end: "the test ended", call: "call of the test", met: "a request met a call", fault: "fault begins",
+  restart: "restart of a deploy", step: "planned change", commit: "commit", removed: "removed by the coordinator", left: "left", lost: "message lost", refused: "refused, or raised",
   failed: "exception in a thread", topic: "topic changes", calm: "faults are over",
 };
 
@@ -320,6 +379,43 @@ function paintGlyph(c, sort, x, y, colour) {
     c.fillStyle = colour.warn;
     c.arc(x, y, 4.5, 0, 7);
     c.stroke(); c.fill();
+  } else if (sort === "restart") {
+    c.fillStyle = colour.panel;
+    c.arc(x, y, 7.5, 0, 7);
+    c.fill();
+    c.beginPath();
+    c.lineWidth = 2;
+    c.strokeStyle = c.fillStyle = colour.accent;
+    c.arc(x, y, 4.5, -0.5, 4.5);
+    c.stroke();
+    c.beginPath();
+    c.moveTo(x + 1, y - 3); c.lineTo(x + 8, y - 4); c.lineTo(x + 4.5, y + 1.5); c.closePath();
+    c.fill();
+  } else if (sort === "step") {
+    c.fillStyle = colour.accent;
+    c.rect(x - 5, y - 5, 10, 10);
+    c.stroke(); c.fill();
+    c.fillStyle = colour.panel;
+    c.fillRect(x - 3, y - 1, 6, 2);
+    c.fillRect(x - 1, y - 3, 2, 6);
+  } else if (sort === "call" || sort === "met") {
+    c.fillStyle = sort === "call" ? colour.fault : colour.panel;
+    c.moveTo(x - 5, y - 6); c.lineTo(x + 6, y); c.lineTo(x - 5, y + 6); c.closePath();
+    if (sort === "met") c.strokeStyle = colour.fault;
+    c.stroke(); c.fill();
+  } else if (sort === "commit") {
+    c.fillStyle = colour.accent;
+    c.fillRect(x - 1, y - 5, 2, 10);
+  } else if (sort === "failure" || sort === "end") {
+    c.fillStyle = sort === "end" ? colour.muted : colour.bad;
+    c.rect(x - 5, y - 5, 10, 10);
+    c.stroke(); c.fill();
+    if (sort === "failure") {
+      c.strokeStyle = colour.panel;
+      c.beginPath();
+      c.moveTo(x - 2.5, y - 2.5); c.lineTo(x + 2.5, y + 2.5); c.moveTo(x + 2.5, y - 2.5); c.lineTo(x - 2.5, y + 2.5);
+      c.stroke();
+    }
   } else if (sort === "topic") {
     c.fillStyle = colour.muted;
     c.rect(x - 4, y - 4, 8, 8);

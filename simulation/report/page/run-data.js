@@ -18,6 +18,23 @@ function parsePartitions(text) {
   return held;
 }
 
+// Takes stretches of time out of ascending times; each stays as a narrow gap. Answers where the gaps are.
+function cutOut(times, stretches) {
+  const cut = stretches.reduce((sum, [from, until]) => sum + until - from, 0);
+  const kept = (times[times.length - 1] ?? 0) - cut, width = Math.max(1, Math.min(kept * 0.04, (kept * 0.4) / Math.max(1, stretches.length)));
+  const cuts = [];
+  let gone = 0, next = 0;
+  for (let i = 0; i < times.length; i++) {
+    while (next < stretches.length && times[i] >= stretches[next][1]) {
+      const [from, until] = stretches[next++];
+      cuts.push({ from, until, at: from - gone, width });
+      gone += until - from - width;
+    }
+    times[i] -= gone;
+  }
+  return cuts;
+}
+
 const NODE_KINDS = new Set(["coordinator", "node"]);
 const MEMBER_KINDS = new Set(["member.state", "client.state", "host", "callback.begin", "callback.end", "sac.consumer"]);
 const THREAD_KINDS = new Set(["thread.state", "thread.failed"]);
@@ -31,6 +48,7 @@ class Run {
     Object.assign(this, { facts: packed.facts, leftOut: packed.left_out, strings: packed.strings, sets: packed.sets });
     this.columns = packed.columns;
     this.names = new Map(Object.entries(packed.names));
+    this.world = packed.world;
     this.length = packed.columns.t.length;
     this.t = new Float64Array(this.length);
     this.seq = new Float64Array(this.length);
@@ -39,11 +57,13 @@ class Run {
       this.t[i] = t += packed.columns.t[i];
       this.seq[i] = seq += packed.columns.seq[i];
     }
+    this.cuts = cutOut(this.t, packed.cuts);
     this.end = Math.max(1, this.length ? this.t[this.length - 1] : 1);
     this.parsed = new Map();
     this.violations = [];
     this.rebalances = [];
     this.faults = [];
+    this.ends = [];
     this.open = new Map();
     this.kinds = new Map();
     this.build();
@@ -63,11 +83,21 @@ class Run {
   row(i) {
     const c = this.columns;
     return {
-      seq: this.seq[i], t: this.t[i], group: this.text("group", i), actor: this.nameOf(this.text("actor", i)), kind: this.text("kind", i),
+      seq: this.seq[i], t: this.t[i], clock: this.clock(this.t[i]), group: this.text("group", i), actor: this.nameOf(this.text("actor", i)), kind: this.text("kind", i),
       from: this.text("from", i), to: this.text("to", i), memberEpoch: c.member_epoch[i],
       groupEpoch: c.group_epoch[i], partitions: this.sets[c.partitions[i]], error: this.text("error", i),
       detail: this.text("detail", i),
     };
+  }
+
+  // Lanes count without the time that is cut out; this is the time of the run.
+  clock(t) {
+    let more = 0;
+    for (const cut of this.cuts) {
+      if (t < cut.at) break;
+      more += (cut.until - cut.from - cut.width) * Math.min(1, (t - cut.at) / cut.width);
+    }
+    return t + more;
   }
 
   // The row with this number, or the one after it.
@@ -85,8 +115,13 @@ class Run {
     }
     this.rebalances.sort((a, b) => a.begin - b.begin);
     this.faults.sort((a, b) => a.from - b.from);
+    for (const begun of this.open.values()) {
+      for (const each of begun) if (RULES.has(this.text("actor", each.i))) this.faults.push({ ...each, until: this.end });
+    }
     this.longestFault = longest(this.faults);
-    this.lanes.push(...this.ownerLanes());
+    const owners = this.ownerLanes();
+    this.lanes.push(...owners);
+    this.addOwnerless(owners);
     for (const lane of this.lanes) lane.times = Float64Array.from(lane.rows, (i) => this.t[i]);
     // How many partitions fill a bar: what one member has for itself at the start would leave all others flat.
     const counts = this.lanes.flatMap((lane) => lane.counts.map(({ n }) => n)).sort((a, b) => a - b);
@@ -107,7 +142,7 @@ class Run {
       else if (MEMBER_KINDS.has(kind)) found.member.add(actor);
       else if (THREAD_KINDS.has(kind)) found.thread.add(actor);
     }
-    this.world = this.lane("faults", "world", "Faults and topics");
+    this.around = this.lane("faults", "world", "Faults and topics");
     for (const name of [...found.group].sort(byName)) this.groupLane(name, found.group.size > 1);
     for (const name of [...found.node].sort(byName)) this.lane(name, "node", "Nodes");
     for (const name of found.node) found.member.delete(name);
@@ -169,6 +204,27 @@ class Run {
     return made;
   }
 
+  // How many partitions have no owner, over time: those of all topics that any member owned.
+  addOwnerless(owners) {
+    if (!owners.length) return;
+    const lane = new Lane("ownerless", "ownerless"), streams = owners.some((each) => each.first);
+    lane.section = "Group";
+    lane.label = streams ? "no active" : "no owner";
+    lane.noun = streams ? "streams without an active consumer" : "partitions without an owner";
+    [lane.steps, lane.most, lane.all] = ownerless(owners, this.topicChanges(), this.end);
+    this.lanes.push(lane);
+  }
+
+  topicChanges() {
+    const changes = [];
+    for (const i of this.around.rows) {
+      if (this.text("kind", i) !== "topic") continue;
+      const [what, count] = this.text("detail", i).split(" ");
+      changes.push({ t: this.t[i], topic: this.text("actor", i), count: what === "deleted" ? 0 : Number(count) });
+    }
+    return changes;
+  }
+
   lane(name, kind, section) {
     const lane = new Lane(name, kind);
     lane.section = section;
@@ -179,8 +235,8 @@ class Run {
   }
 
   laneOf(kind, i) {
-    if (kind.startsWith("group.")) return this.groups.get(this.text("group", i)) ?? this.world;
-    return this.byName.get(this.text("actor", i)) ?? this.world;
+    if (kind.startsWith("group.")) return this.groups.get(this.text("group", i)) ?? this.around;
+    return this.byName.get(this.text("actor", i)) ?? this.around;
   }
 
   take(i) {
@@ -195,6 +251,13 @@ class Run {
 
   mark(lane, i, sort) { lane.marks.push({ t: this.t[i], i, sort }); }
 }
+
+// What people do to a group on purpose is no fault.
+const PLANNED = { restart: "restart" };
+for (const step of ["start", "stop", "subscribe", "create-topic", "grow-topic", "delete-topic", "operate", "thread-change", "client-close"]) PLANNED[step] = "step";
+
+// Calls of a test that wait for a request: they last until it has come.
+const RULES = new Set(["lose_next_response", "fail_next", "delay"]);
 
 // Heartbeats that a coordinator answers to members only.
 const JOINS = new Set(["join", "full"]);
@@ -245,6 +308,16 @@ const TAKEN = {
     if (detail === "assigned") for (const p of run.partitions(i)) lane.own(p, t);
     else if (detail === "revoked") for (const p of run.partitions(i)) lane.release(p, t);
   },
+  commit(run, lane, i, t) {
+    if (run.text("error", i)) return;
+    if (lane === run.around) run.mark(lane, i, "commit");
+    else lane.commits.push(t);
+  },
+  test(run, lane, i, t) {
+    const failed = run.text("to", i) === "failed";
+    run.ends.push({ t, i, failed });
+    run.mark(lane, i, failed ? "failure" : "end");
+  },
   topic(run, lane, i, t) {
     run.mark(lane, i, "topic");
     if (!run.text("detail", i).startsWith("deleted")) return;
@@ -266,12 +339,13 @@ const TAKEN = {
   fault(run, lane, i, t) {
     const actor = run.text("actor", i), begun = run.open.get(actor) ?? [];
     run.open.set(actor, begun);
+    if (run.text("to", i) === "met") return run.mark(lane, i, "met");
     if (run.text("to", i) === "end") {
       if (begun.length) run.faults.push({ ...begun.shift(), until: t });
       return;
     }
     begun.push({ from: t, i });
-    run.mark(lane, i, "fault");
+    run.mark(lane, i, run.world === "embedded" ? "call" : PLANNED[actor] ?? "fault");
   },
   "run.faults_end"(run, lane, i) { run.mark(lane, i, "calm"); },
   "request.lost"(run, lane, i) { run.mark(lane, i, "lost"); },

@@ -2,9 +2,10 @@
 
 const READING = {
   member: "In a member's lane: its state; below it the callback that runs, thin what the coordinator takes it for, the partitions it owns (each keeps its height in all lanes, pale where"
-    + " the coordinator has removed the member and it does not know yet), its epochs, and a tick for each heartbeat.",
+    + " the coordinator has removed the member and it does not know yet), its epochs, a grey tick for each heartbeat, and a blue one for each commit.",
   consumer: "In a consumer's lane: its own state, the callback that runs, and below them, thin, what the coordinator takes it for.",
   thread: "A client's lane is above those of its threads; a cross is an exception that left a thread.",
+  ownerless: "At the top, how many have no owner at each time: no curve, all have one. A folded section shows the share of its lanes in each state, or of partitions with each owner.",
   partition: "A partition's lane tells who owned it: no colour, no owner; low and pale, an owner that was removed and does not know it.",
 };
 
@@ -79,25 +80,38 @@ class RunSection {
     setTimeout(() => { button.textContent = "copy link"; }, 1500);
   }
 
+  // A line for each sort of thing: the same word for members and groups is one state, drawn alike.
   fillLegend() {
-    const run = this.run, { theme } = this, items = [], lanes = run.lanes;
-    const swatch = (fill, text, height = 14) => items.push(legendKey(text, (c) => paintBox(c, fill, 1, (16 - height) / 2, 20, height)));
+    const run = this.run, { theme } = this, lanes = run.lanes, lines = new Map();
+    const key = (line, text, paint) => {
+      if (!lines.has(line)) lines.set(line, []);
+      lines.get(line).push(legendKey(text, paint));
+    };
+    const swatch = (line, fill, text, height = 14) => key(line, text, (c) => paintBox(c, fill, 1, (16 - height) / 2, 20, height));
     const all = (pick) => new Set(lanes.flatMap((lane) => pick(lane)));
-    const states = all((lane) => lane.states.map((s) => s.state));
-    for (const state of all((lane) => lane.views.map((s) => s.state))) states.add(state);
-    const fills = Map.groupBy(states, (state) => theme.state(state));
-    for (const [fill, same] of fills) swatch(fill, [...new Set(same.map(plainState))].join(", "));
+    const named = (pick) => new Map([...all(pick)].map((state) => [plainState(state), state]));
+    for (const [text, state] of named((lane) => lane.states.map((s) => s.state))) swatch("states", theme.state(state), text);
+    for (const [text, state] of named((lane) => lane.views.map((s) => s.state))) swatch("the coordinator's view", theme.state(state), text, 5);
+    const owned = lanes.some((lane) => lane.kind === "partition");
     for (const sort of all((lane) => lane.downs.map((s) => s.sort))) {
-      swatch(theme.down(sort), sort === "active" ? "coordinates" : `host ${sort}`, sort === "active" ? 6 : 14);
+      swatch("hosts", theme.down(sort), sort === "active" ? "coordinates" : sort, sort === "active" ? 6 : 14);
     }
     for (const sort of all((lane) => lane.kind === "consumer" || lane.kind === "member" ? lane.callbacks.map((s) => s.sort) : [])) {
-      swatch({ colour: theme.callback(sort) }, `callback: ${sort}`, 4);
+      swatch("callbacks", { colour: theme.callback(sort) }, sort, 3);
     }
-    if (lanes.some((lane) => lane.shared?.length)) swatch(theme.fill("bad", "crossed"), "two owners");
+    if (owned) swatch("partitions", { colour: theme.colours.warn }, run.lanes.find((lane) => lane.kind === "ownerless").noun);
+    if (lanes.some((lane) => lane.shared?.length)) swatch("partitions", theme.fill("bad", "crossed"), "two owners");
+    const tick = (text, colour) => key("marks", text, (c) => { c.fillStyle = colour; c.fillRect(10, 4, 2, 8); });
+    if (lanes.some((lane) => lane.kind === "member" && lane.beats.length)) tick("heartbeat", theme.colours.beat);
+    if (lanes.some((lane) => lane.kind === "member" && lane.commits.length)) tick("commit", theme.colours.accent);
     for (const sort of Object.keys(GLYPHS).filter((each) => lanes.some((lane) => lane.marks.some((mark) => mark.sort === each)))) {
-      items.push(legendKey(GLYPHS[sort], (c) => paintGlyph(c, sort, 11, 8, theme.colours)));
+      key("marks", GLYPHS[sort], (c) => paintGlyph(c, sort, 11, 8, theme.colours));
     }
-    this.part("legend").replaceChildren(...items);
+    this.part("legend").replaceChildren(...[...lines].map(([line, items]) => {
+      const made = element("div", undefined, "keys");
+      made.append(element("span", line, "name"), ...items);
+      return made;
+    }));
   }
 
   fillTables() {
@@ -107,7 +121,7 @@ class RunSection {
     this.part("violations").replaceChildren(table(["time", "invariant", "what happened"],
       run.violations.map((i) => {
         const row = run.row(i);
-        return [jump(showTime(row.t, 3), () => { t.select(i, "zoom"); near(); }), row.error, row.detail];
+        return [jump(showTime(row.clock, 3), () => { t.select(i, "zoom"); near(); }), row.error, row.detail];
       }), ""));
     const several = run.groups.size > 1;
     this.part("rebalances-box").hidden = !run.groups.size;
@@ -115,7 +129,7 @@ class RunSection {
       run.rebalances.map((r) => {
         const until = r.end ?? run.end, length = Math.max(2e5, (until - r.begin) * 1.6);
         const show = () => { t.view((r.begin + until - length) / 2, length); t.select(r.i, "near"); near(); };
-        return [...(several ? [r.group] : []), jump(showTime(r.begin, 3), show), r.end === null ? "unfinished" : showDuration(r.end - r.begin),
+        return [...(several ? [r.group] : []), jump(showTime(run.clock(r.begin), 3), show), r.end === null ? "unfinished" : showDuration(run.clock(r.end) - run.clock(r.begin)),
           r.cause, r.epochs, r.heartbeats];
       }), "There was no rebalance."));
   }

@@ -52,8 +52,8 @@ class Theme {
   }
 
   state(state) {
-    const about = PALETTE.about[state] ?? PALETTE.about[state.replace(/(?<=[a-z])(?=[A-Z])/g, "_").toUpperCase()] ?? "idle";
-    return this.fill("state-" + about, PALETTE.patterns[about]);
+    const spelt = state.replace(/(?<=[a-z])(?=[A-Z])/g, "_").toUpperCase(), about = PALETTE.about[spelt] ?? "idle";
+    return this.fill("state-" + about, PALETTE.variants[spelt] ?? PALETTE.patterns[about]);
   }
 
   owner(number) {
@@ -91,7 +91,7 @@ function makePattern(name, ink) {
   const c = tile.getContext("2d");
   c.scale(ratio, ratio);
   c.strokeStyle = c.fillStyle = ink;
-  c.globalAlpha = 0.2;
+  c.globalAlpha = 0.26;
   c.lineWidth = 1.4;
   const line = (x, y, toX, toY) => { c.beginPath(); c.moveTo(x, y); c.lineTo(toX, toY); c.stroke(); };
   if (name === "rising" || name === "crossed") for (const x of [-8, 0, 8]) line(x, 8, x + 8, 0);

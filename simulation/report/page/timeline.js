@@ -1,6 +1,9 @@
 // What the timeline shows: lanes in their order, a range of time, one selected event. Painting is next door.
 
-const AXIS = 28, OVERVIEW = 46, GAP = 5, HEADING = 25, ROLL_MAX = 96, FOLDED_FROM = 49, SHORTEST_US = 20;
+const AXIS = 28, OVERVIEW = 46, GAP = 5, HEADING = 25, FOLDED = 42, ROLL_MAX = 96, FOLDED_FROM = { partition: 49, member: 25, thread: 49 }, SHORTEST_US = 20;
+
+// Lanes that stay at the top.
+const PINNED = new Set(["world", "group", "ownerless"]);
 
 class Timeline {
   constructor(canvas, overview, theme) {
@@ -17,8 +20,11 @@ class Timeline {
 
   show(run) {
     this.run = run;
-    const owners = run.lanes.filter((lane) => lane.kind === "partition" && !lane.first);
-    this.folded = new Set(owners.length >= FOLDED_FROM ? [owners[0].section] : []);
+    this.folded = new Set();
+    this.sums = new Map();
+    for (const [section, lanes] of Map.groupBy(run.lanes.filter((lane) => !lane.first), (lane) => lane.section)) {
+      if (lanes.length >= FOLDED_FROM[lanes[0].kind]) this.folded.add(section);
+    }
     this.hidden = new Set();
     this.mask = null;
     this.found = [];
@@ -36,19 +42,19 @@ class Timeline {
   layout() {
     const run = this.run, shown = run.lanes.filter((lane) => this.wants(lane));
     const has = (list) => run.lanes.some((lane) => lane.kind === "member" && lane[list].length);
-    this.has = { callbacks: has("callbacks"), views: has("views"), beats: has("beats"), owned: has("owned") };
+    this.has = { callbacks: has("callbacks"), views: has("views"), beats: has("beats"), owned: has("owned"), commits: has("commits") };
     this.roll = run.partitionNumbers.size <= ROLL_MAX;
-    this.pinned = shown.filter((lane) => lane.kind === "world" || lane.kind === "group");
+    this.pinned = shown.filter((lane) => PINNED.has(lane.kind));
     let y = AXIS;
     for (const lane of this.pinned) y = this.place(lane, y);
     this.top = y;
     y = 0;
     this.items = [];
-    for (const [section, lanes] of Map.groupBy(shown.filter((lane) => !this.pinned.includes(lane)), (lane) => lane.section)) {
-      const folded = this.folded.has(section);
-      const heading = { kind: "heading", section, folded, count: lanes.filter((lane) => !lane.first).length, lane: lanes[0].kind, y, height: HEADING - GAP, rows: [] };
+    for (const [section, lanes] of Map.groupBy(shown.filter((lane) => !PINNED.has(lane.kind)), (lane) => lane.section)) {
+      const folded = this.folded.has(section) && !this.wanted, named = lanes.filter((lane) => !lane.first);
+      const heading = { kind: "heading", section, folded, count: named.length, lanes: named, y, height: (folded ? FOLDED : HEADING) - GAP, rows: [] };
       this.items.push(heading);
-      y += HEADING;
+      y += heading.height + GAP;
       if (folded) continue;
       for (const lane of lanes.sort((a, b) => (b.first ?? 0) - (a.first ?? 0))) {
         this.items.push(lane);
@@ -63,7 +69,7 @@ class Timeline {
   get all() { return [...this.pinned, ...this.items]; }
 
   wants(lane) {
-    if (lane.kind === "world" || lane.kind === "group" || !this.wanted) return true;
+    if (PINNED.has(lane.kind) || !this.wanted) return true;
     const text = `${lane.name} ${lane.label} ${lane.section}`.toLowerCase();
     return this.wanted.split(/\s+/).some((word) => text.includes(word));
   }
@@ -72,7 +78,7 @@ class Timeline {
     const partitions = this.run.partitionNumbers.size;
     let at = 3;
     lane.y = y;
-    lane.band = { world: 17, group: 17, node: 15, thread: 15, client: 13, partition: 15 }[lane.kind] ?? 17;
+    lane.band = { world: 17, group: 17, node: 15, thread: 15, client: 13, partition: 15, ownerless: 22 }[lane.kind] ?? 17;
     lane.stateY = at;
     at += lane.band;
     lane.callbackY = lane.viewY = lane.rollY = lane.beatY = null;
@@ -82,7 +88,7 @@ class Timeline {
       lane.rollHeight = this.roll ? Math.min(28, Math.max(8, partitions * 1.5)) : 16;
       [lane.rollY, at] = [at + 2, at + 2 + lane.rollHeight];
     }
-    if (lane.kind === "group" || lane.kind === "member" && this.has.beats) [lane.beatY, at] = [at + 1, at + 15];
+    if (lane.kind === "group" || lane.kind === "member" && this.has.beats) [lane.beatY, at] = [at + 1, at + (lane.kind === "member" && this.has.commits ? 20 : 15)];
     lane.height = at + 2;
     return y + lane.height + GAP;
   }
@@ -112,6 +118,12 @@ class Timeline {
       this.painter.paint();
       document.documentElement.dataset.drawn ??= Math.round(performance.now());
     });
+  }
+
+  // What the lanes of a folded section do together, counted once.
+  sum(heading) {
+    if (!this.sums.has(heading.section)) this.sums.set(heading.section, together(heading.lanes));
+    return this.sums.get(heading.section);
   }
 
   get scale() { return (this.width - this.labels - 10) / (this.until - this.from); }

@@ -20,6 +20,13 @@ function showDuration(us) {
   return us ? `${us.toFixed(0)} µs` : "0 s";
 }
 
+// `45 s`, `2 min`, `1 h`, `3.5 days`: as short as can be.
+function shortDuration(us) {
+  const [unit, size] = us < 1e6 ? ["ms", 1e3] : us < 120e6 ? ["s", 1e6] : us < 3600e6 ? ["min", 60e6] : us < 86400e6 ? ["h", 3600e6] : ["days", 86400e6];
+  const count = Number((us / size).toFixed(1));
+  return `${count} ${count === 1 && unit === "days" ? "day" : unit}`;
+}
+
 // `STEPPING_DOWN` as `stepping down`: states are long, lanes are short.
 function plainState(state) {
   return state === state.toUpperCase() ? state.toLowerCase().replaceAll("_", " ") : state.replace(/(?<=[a-z])[A-Z]/g, (c) => " " + c).toLowerCase();
@@ -34,8 +41,10 @@ function element(tag, text, className) {
   return made;
 }
 
-// A table; headings of columns of numbers begin with #. Cells are texts or elements.
-function table(headings, rows, empty) {
+const ROWS_SHOWN = 25;
+
+// A table; headings of columns of numbers begin with #. Cells are texts or elements. Long ones say how many more rows there are.
+function table(headings, rows, empty, shown = ROWS_SHOWN) {
   if (!rows.length) return element("p", empty, "quiet");
   const made = element("table"), head = made.createTHead().insertRow(), body = made.createTBody();
   for (const heading of headings) {
@@ -43,18 +52,27 @@ function table(headings, rows, empty) {
     cell.scope = "col";
     head.append(cell);
   }
-  for (const cells of rows) {
+  const add = (cells) => {
     const line = body.insertRow();
     cells.forEach((value, column) => {
       const cell = line.insertCell();
       if (headings[column].startsWith("#")) cell.className = "number";
       cell.append(value instanceof Node ? value : String(value));
     });
-  }
+  };
+  rows.slice(0, shown).forEach(add);
   const scroll = element("div", undefined, "scroll");
   scroll.tabIndex = 0;
   scroll.append(made);
-  return scroll;
+  if (rows.length <= shown) return scroll;
+  const more = element("button", `${NUMBERS.format(rows.length - shown)} more`), both = element("div");
+  more.type = "button";
+  more.addEventListener("click", () => {
+    rows.slice(shown).forEach(add);
+    more.remove();
+  });
+  both.append(scroll, more);
+  return both;
 }
 
 function jump(text, action) {

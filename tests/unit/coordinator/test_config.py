@@ -119,7 +119,7 @@ def test_text_is_read_as_kafka_reads_it(name: str, text: object, value: object) 
         (
             "group.consumer.sesion.timeout.ms",
             "1",
-            "unknown configuration 'group.consumer.sesion.timeout.ms'; the nearest known name is"
+            "unknown configuration 'group.consumer.sesion.timeout.ms'; did you mean"
             " group.consumer.session.timeout.ms",
         ),
         ("nothing.like.it", "1", "known are group.consumer.session.timeout.ms, "),
@@ -215,8 +215,8 @@ def test_a_groups_own_settings_win() -> None:
         ({"consumer.heartbeat.interval.ms": "15001"}, "the broker allows 5000 to 15000"),
         ({"consumer.assignment.interval.ms": "15001"}, "the broker allows 0 to 15000"),
         ({"consumer.session.timeout.ms": "soon"}, "'soon' is not a whole number"),
-        ({"consumer.session.timeout": "1"}, "the nearest known name is consumer.session.timeout.ms"),
-        ({"group.consumer.session.timeout.ms": "1"}, "the nearest known name is consumer.session.timeout.ms"),
+        ({"consumer.session.timeout": "1"}, "did you mean consumer.session.timeout.ms"),
+        ({"group.consumer.session.timeout.ms": "1"}, "did you mean consumer.session.timeout.ms"),
     ],
 )
 def test_a_mistake_in_a_groups_settings_is_named(properties: dict[str, object], message: str) -> None:

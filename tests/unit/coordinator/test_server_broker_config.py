@@ -98,7 +98,7 @@ def test_the_smaller_unit_holds() -> None:
         ({"message.max.bytes": "many"}, "message.max.bytes: 'many': Not a number of type INT"),
         ({"compression.type": "rar"}, "compression.type: 'rar': String must be one of"),
         ({"log.retention.ms": 0}, "log.retention.ms: 0: must be unlimited (-1)"),
-        ({"message.max.byte": 1}, "unknown configuration 'message.max.byte'; the nearest known name is mes"),
+        ({"message.max.byte": 1}, "unknown configuration 'message.max.byte'; did you mean mes"),
         ({"log.preallocate": None}, "log.preallocate: None: expected text, a number, true or false"),
         (
             {"log.cleaner.min.compaction.lag.ms": 5, "log.cleaner.max.compaction.lag.ms": 1},

@@ -206,6 +206,20 @@ async def test_the_iteration_ends_when_it_is_closed(scene: Scene) -> None:
     assert [message async for message in consumer] == []
 
 
+async def test_it_closes_while_a_message_is_held_on_a_lost_connection(scene: Scene) -> None:
+    await scene.consumer.start()
+    scene.node.last.listener.consumer_update(1, True)
+    await settled()
+    scene.deliver(0, b"a")
+    await scene.consumer.getone()
+    scene.node.last.listener.disconnected("the connection was lost")
+    await settled()
+    assert scene.consumer.state is SacMemberState.LOST
+    async with asyncio.timeout(1):
+        await scene.consumer.close()
+    assert scene.listener.told == ["activated", "lost"]
+
+
 @pytest.mark.parametrize(
     ("offset", "kind", "why"),
     [

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
-from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import (
     OffsetAndMetadata,
@@ -129,6 +129,54 @@ def test_the_epoch_of_the_endpoints_that_it_knows_goes_back() -> None:
     heartbeats.response(StreamsGroupHeartbeatResponse(endpoint_information_epoch=4))
     heartbeats.response(StreamsGroupHeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR))
     assert heartbeats.request(heartbeat(3)).endpoint_information_epoch == 4
+
+
+def answered(heartbeats: StreamsHeartbeats, epoch: int, tasks: Tasks | None = None) -> ErrorCode:
+    """What the member makes of a response with that epoch."""
+    return heartbeats.response(StreamsGroupHeartbeatResponse(member_epoch=epoch, tasks=tasks)).error_code
+
+
+@pytest.mark.parametrize(
+    ("error", "epoch", "joins_again"),
+    [
+        (Disconnected("cut"), 3, True),
+        (Disconnected("cut"), 4, True),
+        (ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "not written in time"), 3, False),
+        (ProtocolError(ErrorCode.COORDINATOR_NOT_AVAILABLE, "not written in time"), 4, True),
+    ],
+)
+def test_a_member_that_may_have_missed_tasks_joins_again(
+    error: Exception, epoch: int, joins_again: bool
+) -> None:
+    heartbeats = StreamsHeartbeats(["a"], "process")
+    heartbeats.request(heartbeat(3))
+    heartbeats.failed(error)
+    heartbeats.request(heartbeat(3))
+    expected = ErrorCode.FENCED_MEMBER_EPOCH if joins_again else ErrorCode.NONE
+    assert answered(heartbeats, epoch) is expected
+    heartbeats.request(heartbeat(0, {}))
+    assert answered(heartbeats, 5, Tasks({"0": (1,)})) is ErrorCode.NONE
+    heartbeats.request(heartbeat(5))
+    assert answered(heartbeats, 6) is ErrorCode.NONE
+
+
+@pytest.mark.parametrize("epoch", [0, -1])
+def test_a_lost_join_or_leave_asks_for_no_other_one(epoch: int) -> None:
+    heartbeats = StreamsHeartbeats(["a"], "process")
+    for _ in range(2):
+        heartbeats.request(heartbeat(epoch, {}))
+        heartbeats.failed(Disconnected("cut"))
+    assert answered(heartbeats, epoch or 1) is ErrorCode.NONE
+
+
+def test_tasks_that_come_after_all_are_taken() -> None:
+    heartbeats = StreamsHeartbeats(["a"], "process")
+    heartbeats.request(heartbeat(3))
+    heartbeats.failed(Disconnected("cut"))
+    heartbeats.request(heartbeat(3))
+    assert answered(heartbeats, 4, Tasks({"0": (1,)})) is ErrorCode.NONE
+    heartbeats.request(heartbeat(4))
+    assert answered(heartbeats, 4) is ErrorCode.NONE
 
 
 class Scripted:

@@ -37,6 +37,15 @@ ORDERS = [TopicPartition("orders", number) for number in range(3)]
 
 
 class TestTempo:
+    def test_a_classic_session_is_as_long_as_the_broker_demands(self) -> None:
+        strict = msgspec.structs.replace(FAST, group_min_session_timeout_ms=30_000)
+        played = tempo(load("classic-rolling-deploy"), 7, strict, 80 * SECOND)
+        assert played.scenario.group.session_timeout.us == 30 * SECOND
+        assert played.quiet_us > 40 * SECOND
+        assert played.plan.end_us == pytest.approx(80 * SECOND, abs=10)
+        shorter = tempo(load("classic-rolling-deploy"), 7, FAST, 80 * SECOND)
+        assert shorter.scenario.group.session_timeout.us == pytest.approx(45 * SECOND * shorter.factor)
+
     @pytest.mark.parametrize("name", [entry.name for entry in library() if entry.protocol == "consumer"])
     def test_the_plan_is_that_of_simulation_played_faster(self, name: str) -> None:
         scenario = load(name)

@@ -18,7 +18,7 @@ NOBODY = "127.0.0.1:9"
 @pytest.mark.parametrize(
     ("scenario", "client", "told"),
     [
-        ("rolling-migration", "fencepost", "members of the classic protocol"),
+        ("rolling-migration", "confluent", "members of the classic protocol, which rolling-migration has"),
         ("sac-churn", "fencepost", "single active consumers"),
         ("streams-classic", "confluent", "clients of a Streams application"),
         ("steady", "kafka", "client 'kafka': expected one of fencepost, confluent"),
@@ -50,3 +50,22 @@ def test_librdkafka_is_asked_whether_it_takes_a_pattern(group: str, later: str):
         playable(wrong, "confluent")
     taken = patterned("or.*", "[a-z]+")
     assert playable(taken, "confluent") is taken
+
+
+def test_classic_members_take_no_pattern_on_real_brokers():
+    wrong = loads(
+        """
+        duration = "1m"
+        group = { pattern = "or.*", protocol = "classic" }
+        topics = [{ name = "orders", partitions = 3 }]
+        """,
+        name="patterned",
+    )
+    with pytest.raises(FencepostError, match="classic protocol that subscribe to a pattern"):
+        playable(wrong)
+
+
+@pytest.mark.parametrize("scenario", ["classic-rolling-deploy", "rolling-migration", "churn"])
+def test_scenarios_with_classic_members_are_played(scenario: str):
+    loaded: Any = load_any(scenario, overrides=["group.protocol=classic"])
+    assert playable(loaded) is loaded

@@ -6,7 +6,9 @@ from collections import Counter
 
 import pytest
 
+from fencepost.coordinator.protocol.classic import JoinGroupResponse
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.kernel.observers import Observer
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import load, loads
 from fencepost.simulation.trace.schema import Row
@@ -66,6 +68,26 @@ def test_any_scenario_runs_with_the_classic_protocol(name, strategy):
     assert result.converged
     assert result.heartbeats > 200
     assert result.rebalances > 0
+
+
+def test_deploys_take_a_group_from_one_assignor_to_another():
+    """While members offer different ones the group goes by one that they share."""
+    steps = "".join(
+        f'[[steps]]\nkind = "rolling-restart"\nat = "{at}%"\nover = "15%"\n'
+        f"partition_assignment_strategy = {names}\n"
+        for at, names in ((25, ["range", "roundrobin"]), (55, ["roundrobin"]))
+    )
+    used = []
+
+    class Watch(Observer):
+        def on_member_response(self, host, request, response, now_us):
+            if isinstance(response, JoinGroupResponse) and not response.error_code:
+                used.append(response.protocol_name)
+
+    result = run(loads(CALM + steps), 4, checkers=[Watch()])
+    assert result.converged
+    assert list(dict.fromkeys(used)) == ["range", "roundrobin"]
+    assert used[-1] == "roundrobin"
 
 
 def test_a_topic_that_grows_is_shared_out_once_members_look():

@@ -124,7 +124,10 @@ def test_failed_runs_and_violations_give_exit_1(
         (["--time-limit", "long"], "--time-limit long: expected a duration such as"),
         (["--grid", "members=x"], "--grid members=x: expected a number from 1"),
         (["--master", "nope"], "--master nope: expected local[N], local[*], spark://HOST:PORT"),
-        (["whole.toml"], "whole.toml: is a whole campaign: expected no other scenarios, and no --grid"),
+        (
+            ["whole.toml"],
+            "whole.toml: is a whole campaign: expected no other scenarios, no --grid and no --set",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused_before_anything_runs(
@@ -161,7 +164,7 @@ def test_analyze_prints_tables_or_one_document(
     page = tmp_path / "page.html"
     assert main(["analyze", "traces", "--report", str(page), "--json"]) == 0
     document = json.loads(capsys.readouterr().out)
-    assert document == {"tables": TABLES, "report": str(page)}
+    assert document == {"tables": TABLES, "report": str(page), "source": "a trace"}
     assert kept[0][0] == Path("traces")
     assert kept[0][1]["report"] == page
     assert main(["analyze", "traces"]) == 0

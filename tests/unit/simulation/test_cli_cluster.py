@@ -42,6 +42,7 @@ def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setenv("JAVA_HOME", str(tmp_path / "jdk"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("FAKE_KAFKA", raising=False)
+    monkeypatch.setenv("FENCEPOST_PROGRESS", "none")
     yield
     if (folder := state.find(state.UP)) is not None:
         RealCluster.attached(folder).stop()
@@ -87,6 +88,33 @@ def test_what_ends_before_the_one_who_started_it_is_collected() -> None:
         timeout=25,
     )
     assert result.stderr == ""
+
+
+def test_it_tells_what_it_does_while_it_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("FENCEPOST_PROGRESS")
+    assert main(["cluster", "up"]) == 0
+    said = capsys.readouterr().err.splitlines()
+    assert said[:2] == [f"preparing Kafka {KAFKA_VERSION}…", "starting 1 node…"]
+    assert said[-1].startswith("node 1 serves at 127.0.0.1:")
+
+
+def test_clusters_of_several_names_are_up_at_a_time(capsys: pytest.CaptureFixture[str]) -> None:
+    first, second = told("up"), told("up", "--name", "second")
+    try:
+        assert first["bootstrap"] != second["bootstrap"]
+        assert told("status", "--name", "second") == second
+        assert told("down")["cluster_id"] == first["cluster_id"]
+        assert told("status")["bootstrap"] is None
+        assert told("status", "--name", "second") == second
+    finally:
+        assert told("down", "--name", "second")["cluster_id"] == second["cluster_id"]
+    assert main(["cluster", "status", "--name", "second"]) == 0
+    assert capsys.readouterr().out == "no cluster second is up\n"
+    for wrong in ("run-1", "../up", "a b", "-x", "x" * 41):
+        assert main(["cluster", "status", f"--name={wrong}"]) == 2
+        assert "expected up to 40 letters" in capsys.readouterr().err
 
 
 def test_people_read_where_it_is(capsys: pytest.CaptureFixture[str]) -> None:

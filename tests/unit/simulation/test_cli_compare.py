@@ -20,6 +20,7 @@ from fencepost.simulation.lab.fidelity.compare import (
     Ratio,
     Violated,
 )
+from fencepost.simulation.lab.fidelity.verdicts import FidelityVerdict, Judged
 from fencepost.simulation.scenarios.load import load
 
 
@@ -31,6 +32,8 @@ from fencepost.simulation.scenarios.load import load
         (["steady", "--duration", "10ms"], "at least a second"),
         (["steady", "--set", "group.colour=red"], "colour"),
         (["steady", "--seeds", "0"], "seeds"),
+        (["steady", "--tolerance", "0"], "--tolerance 0: expected a number above 0, such as 0.1 for 10 %"),
+        (["steady", "--tail-tolerance", "-1"], "--tail-tolerance -1: expected a number above 0"),
         (["steady", "--master", "nowhere"], "--master nowhere: expected local[N]"),
     ],
 )
@@ -113,11 +116,25 @@ def test_people_see_both_worlds(capsys: pytest.CaptureFixture[str]) -> None:
         ratio=Ratio(
             rebalance_median=1.0, rebalance_p90=1, downtime_median=None, downtime_p90=None, heartbeat_median=1
         ),
+        judged=[
+            Judged(
+                figure="rebalances",
+                quantile="median",
+                simulated=2.0,
+                real=1.0,
+                ratio=2.0,
+                ratio_low=1.8,
+                ratio_high=2.25,
+                tolerance=0.1,
+                verdict=FidelityVerdict.DIFFERS,
+            )
+        ],
         records_lost=3,
         skipped=[],
         out="out/compare",
     )
     _print(comparison, None)
+    assert comparison.differs
     lines = capsys.readouterr().out.splitlines()
     rows = [line.split() for line in lines]
     assert [
@@ -135,6 +152,7 @@ def test_people_see_both_worlds(capsys: pytest.CaptureFixture[str]) -> None:
         "30",
         "s",
     ] in rows
+    assert ["rebalances", "median", "2.00", "1.80", "to", "2.25", "10%", "differs"] in rows
     assert "3 violations in the real runs: 2 of one-owner, 1 of epochs-monotone" in lines
     assert not any("simulated runs:" in line for line in lines)
     assert "3 acknowledged records were lost" in lines

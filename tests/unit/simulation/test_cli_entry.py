@@ -89,7 +89,7 @@ def test_the_version_is_told(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["simulat"], "did you mean 'simulate'?"),
+        (["simulat"], "did you mean simulate?"),
         (["--nope"], "unknown option --nope"),
         (["simulate", "--seed", "x"], "--seed"),
         (["simulate", "--seed", "-1"], "--seed"),

@@ -146,5 +146,5 @@ def test_what_is_no_failure_gives_exit_2(
 
 
 def test_an_unknown_mutant_gives_exit_2(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["simulate", "steady", "--mutant", "nobody"]) == 2
-    assert "there is no mutant nobody; `fencepost mutants --list`" in capsys.readouterr().err
+    assert main(["simulate", "steady", "--mutant", "zzz"]) == 2
+    assert "there is no mutant zzz; `fencepost mutants --list`" in capsys.readouterr().err

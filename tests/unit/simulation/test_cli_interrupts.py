@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import signal
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from fencepost.simulation.cli import main
 from fencepost.simulation.interrupts import told_at_once
 
 
@@ -67,3 +69,50 @@ def test_an_ignored_interrupt_stays_ignored(capfd: pytest.CaptureFixture[str]) -
     finally:
         signal.signal(signal.SIGINT, before)
     assert capfd.readouterr().err == ""
+
+
+def test_an_interrupted_walk_tells_what_it_had_found(
+    number: signal.Signals, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fencepost.simulation.lab.explorer.reduced import ReducedWorld
+
+    has_settled, seen = ReducedWorld.has_settled, 0
+
+    def interrupting(self: Any, state: Any) -> bool:
+        nonlocal seen
+        seen += 1
+        if seen == 200:
+            signal.raise_signal(number)
+        return has_settled(self, state)
+
+    monkeypatch.setattr(ReducedWorld, "has_settled", interrupting)
+    assert main(["explore", "--json"]) == 130
+    found = json.loads(capsys.readouterr().out)
+    assert found["interrupted"]
+    assert not found["complete"]
+    assert found["states"] == 200
+    seen = 0
+    assert main(["explore"]) == 130
+    assert "interrupted: there are more states" in capsys.readouterr().out
+
+
+def test_an_interrupted_hunt_tells_which_mutants_it_had_hunted(
+    number: signal.Signals, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from fencepost.simulation.lab import hunt
+    from fencepost.simulation.mutants.registry import MUTANTS
+
+    first, second = list(MUTANTS)[:2]
+
+    def hunted(mutant: Any, seeds: Any, **more: Any) -> hunt.MutantResult:
+        if mutant.name == second:
+            signal.raise_signal(number)
+        return hunt.MutantResult(
+            mutant=mutant.name, caught=True, seeds=1, hits=1, share=1.0, share_low=0.2, share_high=1.0
+        )
+
+    monkeypatch.setattr(hunt, "hunt", hunted)
+    assert main(["mutants", first, second, "--json"]) == 130
+    told = capsys.readouterr()
+    assert list(json.loads(told.out)) == [first]
+    assert told.err == "interrupted: 1 of 2 mutants were hunted\n"

@@ -7,7 +7,7 @@ import io
 import pytest
 
 from fencepost.coordinator.protocol.errors import FencepostError
-from fencepost.simulation.pipeline.progress import Bars, ProgressLines, Silent, progress_for
+from fencepost.simulation.pipeline.progress import Bars, ProgressLines, Silent, progress_for, rough_time
 
 
 class Terminal(io.StringIO):
@@ -46,3 +46,49 @@ def test_lines_of_an_empty_step_are_none() -> None:
     with ProgressLines(stream).step("running", 0) as advance:
         advance(0)
     assert stream.getvalue() == ""
+
+
+def test_lines_come_each_half_a_minute_where_a_tenth_takes_longer() -> None:
+    stream, now = io.StringIO(), 0.0
+    with ProgressLines(stream, lambda: now).step("running", 8) as advance:
+        for _ in range(80):
+            now += 1
+            advance(0)
+        advance(2)
+        now += 29
+        advance(0)
+        now += 1
+        advance(0)
+    assert stream.getvalue().splitlines() == [
+        "running 0/8, 30 s so far",
+        "running 0/8, 1 min so far",
+        "running 2/8, about 4 min left",
+        "running 2/8, about 6 min left",
+    ]
+
+
+@pytest.mark.parametrize("kind", [ProgressLines, Bars])
+def test_what_is_said_comes_at_once(kind: type[ProgressLines] | type[Bars]) -> None:
+    stream = io.StringIO()
+    kind(stream).say("starting Spark [local]…")
+    assert stream.getvalue() == "starting Spark [local]…\n"
+
+
+def test_a_bar_of_at_most_so_many_parts_ends_at_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TERM", "xterm")
+    stream = Terminal()
+    with Bars(stream).step("states", 2_000_000) as advance:
+        advance(1_234)
+    assert "1234/1234" in stream.getvalue()
+
+
+def test_estimates_are_rough() -> None:
+    assert [rough_time(each) for each in (2, 44, 58, 150, 3_550, 4_000, 7_190)] == [
+        "10 s",
+        "40 s",
+        "1 min",
+        "2 min",
+        "59 min",
+        "1 h 10 min",
+        "2 h",
+    ]

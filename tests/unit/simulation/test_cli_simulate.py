@@ -91,7 +91,7 @@ def test_a_group_that_its_applications_keep_moving_is_no_violation_and_is_explai
     )
     assert main(["simulate", str(overloaded)]) == 0
     shown = " ".join(capsys.readouterr().out.split())
-    assert "converged no violations 0" in shown
+    assert "settled no violations 0" in shown
     assert "batches that outlast max.poll.interval.ms" in shown
 
 

@@ -109,14 +109,21 @@ def test_a_plan_on_a_narrow_terminal_is_told_in_two_tables(
         parameters={},
         runs=3,
         failed=0,
+        event_s=29_150.0,
+        capacity_lost=0.0263,
+        most_down=124.0,
+        lag_peak=12_525.0,
+        lag_gone_s=116.5,
         rebalance_s=spread,
         downtime_s=spread,
         command="",
     )
-    plan._print_table(PlanAnswer(options=[option], samples={}, wall_seconds=1.0))
-    rebalances, downtime = capsys.readouterr().out.rstrip().split("\n\n")
-    assert "rebalances a run" in rebalances
-    assert "partitions down a run" in downtime
-    for table in (rebalances, downtime):
-        assert "classic/cooperative-sticky " in table
+    plan._print_table(PlanAnswer(options=[option], samples={}, wall_seconds=1.0), "deploy", option.name)
+    cost, lag = capsys.readouterr().out.rstrip().split("\n\n")
+    assert "capacity" in cost
+    assert "8 h 5 min" in cost
+    assert "lag," in lag
+    assert "12,525" in lag
+    for table in (cost, lag):
+        assert "\N{RIGHTWARDS ARROW}  classic/cooperative-sticky" in table
         assert max(map(len, table.splitlines())) <= 80

@@ -80,7 +80,8 @@ def test_a_delay_of_nobody_in_particular_ends_for_all(kafka: EmbeddedKafka, memb
     kafka.delay("ConsumerGroupHeartbeat", 60.0)
     kafka.delay("ConsumerGroupHeartbeat", 0)
     assert member.heartbeat().error_code is ErrorCode.NONE
-    assert not [row for row in kinds(kafka, RowKind.FAULT) if row.actor == "delay"]
+    delays = [row.state_to for row in kinds(kafka, RowKind.FAULT) if row.actor == "delay"]
+    assert delays == ["begin", "begin", "end", "end"]
 
 
 def test_what_met_no_request_is_told(kafka: EmbeddedKafka, member: WireMember) -> None:
@@ -98,6 +99,12 @@ def test_what_met_no_request_is_told(kafka: EmbeddedKafka, member: WireMember) -
     ]
     member.heartbeat()
     assert not [each for each in kafka.unmet() if "Heartbeat" in each]
+
+
+def test_a_fence_leaves_nothing_unmet(kafka: EmbeddedKafka, member: WireMember) -> None:
+    kafka.group("g").fence("m")
+    assert kafka.unmet() == []
+    assert member.heartbeat().error_code is ErrorCode.FENCED_MEMBER_EPOCH
 
 
 def test_who_is_disconnected_may_come_back(kafka: EmbeddedKafka, member: WireMember) -> None:

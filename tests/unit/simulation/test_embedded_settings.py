@@ -161,11 +161,11 @@ def test_settings_that_the_cluster_refuses(settings: dict[str, Any], told: str) 
         (lambda k: k.group("g").wait_stable(timeout=-1), "timeout=-1: expected seconds, 0 or more"),
         (
             lambda k: k.lose_next_response("Heartbeats"),
-            "API 'Heartbeats' is unknown; the nearest is Heartbeat",
+            "API 'Heartbeats' is unknown; did you mean Heartbeat?",
         ),
         (
             lambda k: k.fail_next("Nope", "NOT_COORDINATOR"),
-            "API 'Nope' is unknown; the nearest is SyncGroup",
+            "API 'Nope' is unknown; known are ",
         ),
         (lambda k: k.lose_next_response(999), "API 999 is not spoken here"),
         (lambda k: k.lose_next_response(True), "API True is not spoken here"),
@@ -173,6 +173,10 @@ def test_settings_that_the_cluster_refuses(settings: dict[str, Any], told: str) 
         (lambda k: k.fail_next("Fetch", False), "error False is none of Kafka's"),
         (lambda k: k.lose_next_response("Fetch", times=0), "times=0: expected a whole number, 1 or more"),
         (lambda k: k.fail_next("Fetch", "NO_SUCH_ERROR"), "error 'NO_SUCH_ERROR' is unknown; "),
+        (
+            lambda k: k.fail_next("ConsumerGroupHeartbeat", "FENCED"),
+            "error 'FENCED' is unknown; did you mean FENCED_MEMBER_EPOCH, PRODUCER_FENCED or ",
+        ),
         (
             lambda k: k.fail_next("Fetch", "###"),
             "error '###' is unknown; expected a name that Kafka has, such",

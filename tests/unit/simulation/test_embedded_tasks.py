@@ -90,7 +90,7 @@ def test_a_group_is_stable_once_its_tasks_are_confirmed(kafka: EmbeddedKafka, th
     (member,) = group.members()
     assert (set(member.assignment), member.owned) == (PARTITIONS, ())
     assert member.active_tasks == ("0_0", "0_1", "1_0")
-    with pytest.raises(TimeoutError, match="one one has not confirmed 3 of 3 partitions: is it polled"):
+    with pytest.raises(TimeoutError, match="one has not confirmed 3 of 3 partitions: is it polled"):
         group.wait_stable(1, timeout=0)
     one.confirm()
     (member,) = group.wait_stable(1, timeout=0)

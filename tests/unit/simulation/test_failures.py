@@ -145,7 +145,7 @@ def test_the_test_of_a_failure_fails_as_long_as_the_bug_is_there(told_early: Shr
 
 def test_an_unknown_invariant_is_told() -> None:
     document = json.loads(failure_of("steady", 1, "progress").to_json())
-    for name, hint in (("progres", r"did you mean progress\?"), ("zzz", "docs/invariants.md lists them")):
+    for name, hint in (("progres", r"did you mean progress\?"), ("zzz", "the names are those of the column")):
         with pytest.raises(FencepostError, match=f"<text>: there is no invariant {name}; {hint}"):
             replay(json.dumps(document | {"invariant": name}))
 

@@ -10,6 +10,12 @@ import msgspec
 import pytest
 
 from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.protocol.classic import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -17,15 +23,27 @@ from fencepost.coordinator.protocol.consumer import (
 from fencepost.coordinator.protocol.errors import ErrorCode, FencepostError
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.coordinator.protocol.outcome import Request, Response
+from fencepost.coordinator.protocol.streams import (
+    StreamsGroupHeartbeatRequest,
+    StreamsGroupHeartbeatResponse,
+)
 from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.lab.chaos.result import ChaosResult
 from fencepost.simulation.lab.chaos.time_scale import tempo
 from fencepost.simulation.lab.fidelity import compare as fidelity
 from fencepost.simulation.lab.fidelity.compare import Played, compare
 from fencepost.simulation.lab.fidelity.fit import LEAST_ROUND_TRIPS, Fit, Latencies, _times, fit
+from fencepost.simulation.lab.fidelity.verdicts import (
+    FidelityVerdict,
+    TimedValue,
+    Tolerances,
+    judge,
+    occasions,
+    verdict_of,
+)
 from fencepost.simulation.pipeline.traces import TRACES
 from fencepost.simulation.run import RunResult, run
-from fencepost.simulation.scenarios.load import load
+from fencepost.simulation.scenarios.load import load, load_any
 from fencepost.simulation.scenarios.values import Span
 from fencepost.simulation.trace.parquet import ParquetTrace
 from fencepost.simulation.trace.schema import Row
@@ -49,6 +67,28 @@ def test_a_fitted_model_takes_as_long_as_what_it_was_fitted_to(median: str, p99:
     for share, tolerance in ((0.5, 0.1), (0.9, 0.25)):
         for one, other in ((before.steady, after.steady), (before.written, after.written)):
             assert at(other, share) == pytest.approx(at(one, share), rel=tolerance)
+
+
+def test_how_late_timers_are_is_found() -> None:
+    late = measured("application.timer_delay=7ms")
+    assert fit(late, simulated).timer_delay.low == pytest.approx(7_000, abs=300)
+    assert fit(measured(), simulated).timer_delay.low <= 100
+
+
+@pytest.mark.parametrize("protocol", ["streams", "classic"])
+def test_round_trips_of_applications_and_of_the_classic_protocol_are_measured(protocol: str) -> None:
+    found, scenario = (
+        Latencies(),
+        load_any(
+            "streams-single-threads",
+            overrides=[f"group.protocol={protocol}", "network.latency=3ms", "cluster.replication=20ms"],
+        ),
+    )
+    run(scenario, 3, checkers=[found])
+    assert len(found.steady) > LEAST_ROUND_TRIPS
+    assert at(found.steady, 0.5) == 6_000
+    assert at(found.written, 0.5) == 26_000
+    assert at(found.intervals, 0.5) >= 1_000_000
 
 
 def test_the_best_of_the_models_that_were_tried_is_taken() -> None:
@@ -76,6 +116,10 @@ FULL = msgspec.structs.replace(KEEPALIVE, topic_partitions={})
 AT_4 = ConsumerGroupHeartbeatResponse(member_id="m", member_epoch=4)
 AT_5 = ConsumerGroupHeartbeatResponse(member_id="m", member_epoch=5)
 FENCED = ConsumerGroupHeartbeatResponse(error_code=ErrorCode.FENCED_MEMBER_EPOCH)
+STREAMS = StreamsGroupHeartbeatRequest(group_id="g", member_id="m", member_epoch=4)
+BEAT = HeartbeatRequest(group_id="g", generation=4, member_id="m")
+FOLLOWER = SyncGroupRequest(group_id="g", generation=4, member_id="m", assignments={})
+LEADER = msgspec.structs.replace(FOLLOWER, assignments={"m": b"x"})
 COMMIT = OffsetCommitRequest(group_id="g", member_id="m", member_epoch=4, offsets={})
 
 
@@ -89,6 +133,12 @@ COMMIT = OffsetCommitRequest(group_id="g", member_id="m", member_epoch=4, offset
         (KEEPALIVE, FENCED, [], []),
         (KEEPALIVE, TimeoutError(), [], []),
         (COMMIT, OffsetCommitResponse(errors={}), [], []),
+        (STREAMS, StreamsGroupHeartbeatResponse(member_id="m", member_epoch=4), [70], []),
+        (STREAMS, StreamsGroupHeartbeatResponse(member_id="m", member_epoch=5), [], [70]),
+        (BEAT, HeartbeatResponse(), [70], []),
+        (BEAT, HeartbeatResponse(error_code=ErrorCode.REBALANCE_IN_PROGRESS), [], []),
+        (LEADER, SyncGroupResponse(assignment=b"x"), [], [70]),
+        (FOLLOWER, SyncGroupResponse(assignment=b"x"), [], []),  # it waits for the leader
     ],
 )
 def test_only_answered_heartbeats_count(
@@ -160,43 +210,106 @@ class ToldAsReal:
         self._onward.write([Row(*row)._replace(world="real") for row in rows])
 
 
-@pytest.mark.long
+SLOW = (
+    'network.latency={median = "20ms", p99 = "40ms"}',
+    'cluster.replication={median = "40ms", p99 = "60ms"}',
+)
+SLOWER = (
+    'network.latency={median = "40ms", p99 = "80ms"}',
+    'cluster.replication={median = "80ms", p99 = "120ms"}',
+)
+QUICK = {
+    "group.consumer.min.heartbeat.interval.ms": 50,
+    "group.consumer.heartbeat.interval.ms": 100,
+    "group.consumer.min.session.timeout.ms": 100,
+    "group.consumer.session.timeout.ms": 2_000,
+    "group.consumer.assignment.interval.ms": 0,
+}
+
+
 @pytest.mark.real
 @pytest.mark.timeout(240)
 @pytest.mark.usefixtures("spark")
 @pytest.mark.filterwarnings("default")  # of Spark's libraries, about each other
-def test_equal_worlds_compare_as_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fidelity, "SIMULATIONS", 1)
-    scenario, config = load("scale-up-and-down"), GroupCoordinatorConfig()
-    plays = {seed: tempo(scenario, seed, config, 500_000_000) for seed in range(8)}
-    latencies = Latencies()
-    (tmp_path / TRACES).mkdir()
-    results = []
-    for seed, played in plays.items():
-        with ParquetTrace(tmp_path / TRACES / f"real-{seed}.parquet", f"real-{seed}") as trace:
-            result = run(
-                played.scenario, seed, plan=played.plan, checkers=[latencies], trace=ToldAsReal(trace)
-            )
-        results.append(told_as_real(result.members))
-    done = Played(
-        scenario=scenario, config=config, plays=plays, results=results, latencies=latencies, out=tmp_path
-    )
-
-    compared = compare(done)
-
-    assert (compared.real.runs, compared.simulated.runs) == (8, 8)
-    assert compared.simulated.violations == 0
-    assert compared.real.rebalances.count > 40
-    assert compared.simulated.rebalances.count == pytest.approx(compared.real.rebalances.count, rel=0.2)
-    assert compared.ratio.rebalance_median == pytest.approx(1, abs=0.25)
-    assert compared.ratio.heartbeat_median == pytest.approx(1, abs=0.1)
-
-
-@pytest.mark.parametrize(("page", "only"), [("report.html", None), (None, ("rebalances", "downtime"))])
-def test_violations_are_told_with_the_trace_of_their_run(
-    page: str | None, only: tuple[str, ...] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_latencies_that_are_wrong_by_a_factor_of_two_are_noticed_and_equal_ones_are_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without a report no table is asked for that nobody sees."""
+    """Both worlds are simulated; one of them is told as the real one."""
+    monkeypatch.setattr(fidelity, "SIMULATIONS", 2)
+    config = GroupCoordinatorConfig.from_properties(QUICK)
+    verdicts = {}
+    for name, model in (("same", SLOW), ("doubled", SLOWER)):
+        out = tmp_path / name
+        result = compare(played_in_simulation(out, config, really=SLOW, supposed=model))
+        assert (result.real.runs, result.simulated.violations) == (4, 0)
+        assert result.real.rebalances.count > 70
+        verdicts[name] = {(each.figure, each.quantile): each for each in result.judged}
+        assert result.differs is (name == "doubled")
+    assert verdicts["same"]["heartbeats", "median"].verdict is FidelityVerdict.WITHIN
+    doubled = verdicts["doubled"]["heartbeats", "median"]
+    assert doubled.verdict is FidelityVerdict.DIFFERS
+    assert doubled.ratio == pytest.approx(2, rel=0.1)
+    assert doubled.ratio_low is not None
+    assert doubled.ratio_low > 1.5
+    assert FidelityVerdict.DIFFERS not in {each.verdict for each in verdicts["same"].values()}
+
+
+def played_in_simulation(
+    out: Path, config: GroupCoordinatorConfig, *, really: Sequence[str], supposed: Sequence[str]
+) -> Played:
+    """Runs as if on brokers with the latencies `really`, to be simulated with those `supposed`."""
+    properties = [f"config.{key}={value}" for key, value in QUICK.items()]
+    real = load("churn", overrides=[*really, *properties])
+    model = load("churn", overrides=[*supposed, *properties])
+    latencies, plays, results = Latencies(), {}, []
+    (out / TRACES).mkdir(parents=True)
+    for seed in range(4):
+        done = tempo(real, seed, config, 300_000_000)
+        with ParquetTrace(out / TRACES / f"real-{seed}.parquet", f"real-{seed}") as trace:
+            run(done.scenario, seed, plan=done.plan, checkers=[latencies], trace=ToldAsReal(trace))
+        results.append(told_as_real(6))
+        plays[seed] = tempo(model, seed, config, 300_000_000)
+    return Played(scenario=model, config=config, plays=plays, results=results, latencies=latencies, out=out)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "verdict"),
+    [
+        (0.95, 1.05, FidelityVerdict.WITHIN),
+        (0.91, 1.1, FidelityVerdict.WITHIN),
+        (0.9, 1.05, FidelityVerdict.TOO_FEW),
+        (1.05, 1.2, FidelityVerdict.TOO_FEW),
+        (0.5, 2.0, FidelityVerdict.TOO_FEW),
+        (1.11, 1.2, FidelityVerdict.DIFFERS),
+        (0.5, 0.9, FidelityVerdict.DIFFERS),
+        (None, None, FidelityVerdict.TOO_FEW),
+    ],
+)
+def test_a_verdict_needs_the_whole_interval(
+    low: float | None, high: float | None, verdict: FidelityVerdict
+) -> None:
+    assert verdict_of(low, high, 0.1) is verdict
+
+
+def test_values_of_one_disturbance_are_resampled_together() -> None:
+    down = [TimedValue("a", 0, 1.0), TimedValue("a", 900_000, 0.5), TimedValue("a", 1_400_001, 0.1)]
+    assert [len(each) for each in occasions(down)] == [2, 1]
+    beats = [TimedValue("a", at, 0.001) for at in (0, 999_999, 1_000_000, 5_000_000)]
+    assert [len(each) for each in occasions(beats, by_second=True)] == [2, 1, 1]
+
+
+def test_a_few_values_are_too_few_however_far_apart_they_are() -> None:
+    real = {"rebalances": [TimedValue("real-1", 10_000_000 * n, 1.0) for n in range(5)]}
+    ours = {"rebalances": [TimedValue("simulated-1", 10_000_000 * n, 9.0) for n in range(500)]}
+    (first, *_) = judge(ours, real, Tolerances())
+    assert (first.ratio, first.ratio_low, first.verdict) == (9.0, None, FidelityVerdict.TOO_FEW)
+
+
+@pytest.mark.parametrize("page", ["report.html", None])
+def test_violations_are_told_with_the_trace_of_their_run(
+    page: str | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a report nothing is analysed that nobody sees."""
     report = None if page is None else tmp_path / page
 
     def broken_run(*args: Any, **kwargs: Any) -> RunResult:
@@ -208,9 +321,10 @@ def test_violations_are_told_with_the_trace_of_their_run(
 
     def analyze(path: Path, **options: Any) -> Any:
         asked.update(options, path=path)
-        return {"rebalances": [], "downtime": []}
+        return {}
 
     monkeypatch.setattr(fidelity, "analyze", analyze)
+    monkeypatch.setattr(fidelity, "read_samples", lambda out, master: {"rebalances": [], "downtime": []})
     scenario, config = load("steady", members=2, partitions=4), GroupCoordinatorConfig()
     (tmp_path / TRACES).mkdir()
     real = msgspec.structs.replace(told_as_real(2), violations=[seen("one-owner"), seen("one-owner")])
@@ -225,7 +339,8 @@ def test_violations_are_told_with_the_trace_of_their_run(
         ),
         report=report,
     )
-    assert (asked["path"], asked["report"], asked["only"]) == (tmp_path, report, only)
+    assert (asked.get("path"), asked.get("report")) == (None if page is None else tmp_path, report)
+    assert {each.verdict for each in result.judged} == {FidelityVerdict.TOO_FEW}
     told = [
         (side.violations, [(each.run, each.invariant, each.message) for each in side.violated])
         for side in (result.simulated, result.real)

@@ -259,6 +259,8 @@ def test_the_report_counts_what_changes_behaviour_and_names_survivors(
     assert "breaks an invariant in them: steady, seed 7." in page
     assert "`steady`, seed 3" in page
     assert "fencepost mutants --automatic --sample 6 --seeds 50 --page" in page
+    other = mutation_page(mutation_report(judged, 50, salt="another"))
+    assert "fencepost mutants --automatic --sample 6 --salt another --seeds 50 --page" in other
 
 
 def test_each_allowed_change_is_one_place_of_the_code() -> None:

@@ -103,9 +103,21 @@ def small_run() -> list[Row]:
     ]
 
 
+def jumped_clock() -> list[Row]:
+    """A test that lets an hour pass after two seconds, and fails two seconds later."""
+    rows = [
+        a_row(1, 0, "m", "member.state", state_to="JOINING"),
+        a_row(2, 1000, "m", "member.state", state_from="JOINING", state_to="STABLE", member_epoch=2),
+        a_row(3, 2000, "clock.advance", "fault", state_to="begin", detail="3600 s"),
+        a_row(4, 3_602_000, "m", "heartbeat", member_epoch=2),
+        a_row(5, 3_604_000, "", "test", state_to="failed", error="AssertionError", detail="no"),
+    ]
+    return [row._replace(world="embedded") for row in rows]
+
+
 WORLDS = {
     "streams-failures": ("running", "rebalancing", "exception in a thread"),
-    "sac-node-failures": ("active", "waiting", "stepping down", "host down"),
+    "sac-node-failures": ("active", "waiting", "stepping down", "hosts", "down"),
     "rolling-deploy": ("stable", "reconciling", "fault begins", "message lost"),
 }
 """Scenarios, and some of what their legends say."""
@@ -120,6 +132,14 @@ def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("pages")
     traced = TracedRun(run_id="small-1", title="small, seed 1", rows=small_run(), command="fencepost …")
     render_timelines([traced], folder / "small.html", title=traced.title, verdict="1 violation", fine=False)
+    render_timelines(
+        [TracedRun(run_id="clock", title="clock", rows=jumped_clock())],
+        folder / "clock.html",
+        title="clock",
+        verdict="The test failed",
+        fine=False,
+        whole="E  first line\nE  second line",
+    )
     for scenario in WORLDS:
         rows = Rows()
         result = run(load_any(scenario), 3, trace=rows)
@@ -193,7 +213,7 @@ def test_keys_walk_through_lanes_and_events(opened: Any, small: Path) -> None:
     page = opened(small)
     canvas, detail = page.locator("canvas.lanes"), page.locator("[data-part=detail]")
     canvas.focus()
-    for _ in range(3):
+    for _ in range(4):
         canvas.press("ArrowDown")
     for _ in range(2):
         canvas.press("n")
@@ -217,8 +237,29 @@ def test_the_page_is_dark_where_asked_and_fits_a_narrow_window(opened: Any, smal
     switch.click()
     PLAYWRIGHT.expect(switch).to_contain_text("dark", timeout=PATIENCE_MS)
     assert page.evaluate(ground) == light
-    page.set_viewport_size({"width": 400, "height": 800})
-    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("name", ["small", "clock", "campaign", "sac-node-failures", "streams-failures"])
+def test_pages_fit_windows_of_every_width(name: str, scheme: str, opened: Any, pages: Path) -> None:
+    page = opened(pages / f"{name}.html")
+    page.emulate_media(color_scheme=scheme)
+    for width in (400, 1280, 1920):
+        page.set_viewport_size({"width": width, "height": 900})
+        # Charts follow the window with one of the next frames.
+        page.wait_for_function("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_a_clock_s_jump_is_cut_out_and_times_go_on_behind_it(opened: Any, pages: Path) -> None:
+    page = opened(pages / "clock.html")
+    legend = page.locator("[data-part=legend]")
+    for words in ("call of the test", "the test failed"):
+        expect_text(legend, words)
+    events = page.locator("[data-part=events]")
+    expect_text(events, "1:00:04.000")
+    expect_text(events, "clock.advance")
+    page.locator("summary", has_text="The whole exception").click()
+    assert page.locator("pre.whole").inner_text() == "E  first line\nE  second line"
 
 
 @pytest.mark.parametrize("scenario", WORLDS)
@@ -308,9 +349,13 @@ def campaign() -> ReportInput:
 def test_a_campaign_has_its_heat_map_charts_and_runs(opened: Any, pages: Path) -> None:
     page = opened(pages / "campaign.html")
     heat = page.locator("table.heat")
-    assert heat.locator("caption").inner_text() == "rebalance, median, by members and zone"
+    assert heat.locator("caption").inner_text() == "all partitions down, per run, by members and zone"
+    page.locator("#heatmap").get_by_label("show").select_option("rebalance_median")
     lines = [" ".join(line.split()) for line in heat.locator("tbody tr").all_inner_texts()]
-    assert lines == ["1 1.00 s 2.00 s", "12 3.00 s 40.00 s ▲"]
+    assert lines == [
+        "1 1.00 s of 5 rebalances 2.00 s of 5 rebalances",
+        "12 3.00 s of 5 rebalances 40.00 s of 5 rebalances ▲",
+    ]
     page.locator("#heatmap").get_by_label("show").select_option("downtime_run")
     expect_text(heat.locator("caption"), "all partitions down, per run")
     expect_text(heat, "6 min 40 s")

@@ -61,7 +61,8 @@ def test_axes_are_parameters_with_several_values() -> None:
     assert (first.values["rebalance_p99"], first.values["downtime_median"]) == (3.0, 7.0)
     assert first.values["heartbeats"] is None
     assert [cell.values["violations"] for cell in grid.cells] == [0, 1, 2, 3, 4, 5]
-    assert set(as_json(grid)["cells"][0]) == {"label", "at", "values"}
+    assert set(as_json(grid)["cells"][0]) == {"label", "at", "values", "counts"}
+    assert (first.counts["runs"], first.counts["heartbeats"]) == (3, None)
 
 
 def test_scenarios_are_an_axis_too() -> None:
@@ -78,13 +79,20 @@ def test_numbers_in_texts_sort_as_numbers() -> None:
     ]
 
 
-def test_one_parameter_gives_a_line_for_each_quantile() -> None:
+def test_values_of_one_parameter_are_dots_on_ranges_that_nothing_joins() -> None:
     drawn = charts(tables_of([{"members": "30"}, {"members": "4"}]))
-    lines = drawn["Rebalances by members"]["data"]
-    assert [(line["name"], line["x"]) for line in lines] == [
-        (name, ["4", "30"]) for name in ("median", "90 %", "99 %", "longest")
+    ranges, *dots = drawn["How long rebalances took, by members"]["data"]
+    first, last = ranges["y"][0], ranges["y"][3]
+    assert (first.split()[0], last.split()[0]) == ("members=4", "members=30")
+    assert ranges["y"] == [first, first, None, last, last, None]
+    assert [(each["name"], each["mode"]) for each in dots] == [
+        (name, "markers") for name in ("median", "90 %", "99 %", "longest")
     ]
-    assert drawn["Time without an owner, of a partition, by members"]["data"][0]["y"] == [7.0, 7.0]
+    layout = drawn["How long partitions were down, by members"]["layout"]
+    assert layout["yaxis"]["tickangle"] == 0
+    assert [each.split()[0] for each in layout["yaxis"]["ticktext"]] == ["members=4", "members=30"]
+    assert all(text.split()[1] in {"ms", "s", "min", "h"} for text in layout["xaxis"]["ticktext"])
+    assert len(layout["xaxis"]["ticktext"]) == len(layout["xaxis"]["tickvals"]) > 1
 
 
 @pytest.mark.parametrize(("count", "mode"), [(6, "lines"), (7, "markers")])
@@ -103,7 +111,8 @@ def test_shutdowns_and_gaps_are_drawn_where_there_are_any() -> None:
     tables["escalations"].append(tables["escalations"][0] | {"answer": "SHUTDOWN_APPLICATION"})
     drawn = charts(tables)
     names = ["streams, SHUTDOWN_APPLICATION", "streams, SHUTDOWN_CLIENT"]
-    assert drawn["How long an application took to shut down"]["data"][1]["y"] == names
+    shown = drawn["How long an application took to shut down"]["data"][1]["y"]
+    assert [name.partition(" (")[0] for name in shown] == names
     assert drawn["How long an application took to shut down"]["data"][1]["x"] == [1.0, 1.0]
     assert drawn["How long a stream had no active consumer"]["data"][4]["x"] == [4.0]
 

@@ -26,7 +26,7 @@ from fencepost.simulation.report.render import (
     render_run_report,
     run_facts,
 )
-from fencepost.simulation.report.timeline import encode_run, partitions_text, thin
+from fencepost.simulation.report.timeline import clock_cuts, encode_run, partitions_text, thin
 from fencepost.simulation.run import RunResult, run
 from fencepost.simulation.scenarios.load import load
 from fencepost.simulation.trace.schema import Row
@@ -284,3 +284,12 @@ def test_a_report_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(FencepostError, match="does not exist"):
         check_writable(tmp_path / "file" / "x.html")
+
+
+def test_the_jumps_of_a_clock_are_cut_and_other_quiet_times_are_not() -> None:
+    def at(seconds: float, actor: str = "", kind: str = "heartbeat", detail: str = "") -> Row:
+        return Row(1, round(seconds * 1e6), "embedded", "g", actor, kind, "", "", -1, -1, (), "", detail)
+
+    rows = [at(0), at(5), at(6, "clock.advance", "fault", "60 s"), at(6.5), at(51), at(66), at(90)]
+    assert clock_cuts(rows) == [(6_500_000, 51_000_000), (51_000_000, 66_000_000)]
+    assert clock_cuts([at(0), at(90)]) == []

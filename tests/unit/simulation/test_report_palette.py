@@ -27,6 +27,7 @@ from fencepost.simulation.report.palette import (
     STATES,
     Colour,
     about,
+    pattern,
     script,
     style,
 )
@@ -151,6 +152,24 @@ def test_every_state_has_a_fill_of_its_own_kind(machine: type[StrEnum]) -> None:
             )
             assert about(state.value) == ABOUT[spelt.strip("_").upper()]
             assert about(state.value) in STATES
+
+
+ON_ONE_PAGE: tuple[tuple[type[StrEnum], ...], ...] = (
+    (ConsumerMemberState, ClassicMemberState, GroupState, ClassicGroupState),
+    (ConsumerMemberState, StreamsGroupState),
+    (StreamClientState, StreamThreadState),
+    (SacMemberState,),
+    (ConsumerStatus,),
+)
+
+
+@pytest.mark.parametrize("machines", ON_ONE_PAGE, ids=lambda machines: machines[0].__qualname__)
+def test_states_of_one_page_differ_in_colour_or_pattern(machines: tuple[type[StrEnum], ...]) -> None:
+    drawn: dict[tuple[str, str], set[str]] = {}
+    for state in (state for machine in machines for state in machine if state.value != "UNREGISTERED"):
+        looks = (about(state.value), pattern(state.value))
+        drawn.setdefault(looks, set()).add(state.value.replace("_", "").lower())
+    assert [states for states in drawn.values() if len(states) > 1] == []
 
 
 def test_patterns_are_known_and_colours_reach_the_page() -> None:

@@ -92,7 +92,11 @@ def test_the_trace_tells_all_kinds_of_events():
         run(load(name), seed, trace=kept)
     run(load_any("sac-node-failures"), 0, trace=kept)
     of_streams = {"client.state", "thread.state", "thread.failed"}
-    assert {kind.value for kind in RowKind} - kept.kinds() <= {RowKind.VIOLATION.value, *of_streams}
+    assert {kind.value for kind in RowKind} - kept.kinds() <= {
+        RowKind.VIOLATION.value,
+        RowKind.TEST.value,
+        *of_streams,
+    }
 
 
 def test_the_trace_has_what_analyses_need():

@@ -175,6 +175,12 @@ OTHER_MISTAKES = {
     + "[[steps]]\nkind = 'create-topic'\nat = '1m'\nname = 'a'\n": "x.toml:6: steps.0..kind: expected one of",
     SAC
     + "[[steps]]\nkind = 'rolling-restart'\nat = '1m'\nprotocol = 'classic'\n": "x.toml:8: .*protocol: has",
+    BASE
+    + "[[steps]]\nkind = 'rolling-restart'\nat = '1s'\nover = '1s'\n"
+    + "partition_assignment_strategy = ['range']\n": "partition_assignment_strategy: has no effect",
+    BASE
+    + "[group]\nprotocol = 'classic'\n[[steps]]\nkind = 'rolling-restart'\nat = '1s'\nover = '1s'\n"
+    + "partition_assignment_strategy = ['range', 'cooperative-sticky']\n": "all eager or all cooperative",
 } | {
     STREAMS
     + f"[[faults]]\nkind = '{kind}'\nat = '1m'\n{key} = {value}\n": f"x.toml:8: faults.0..{key}: has no eff"

@@ -13,6 +13,13 @@ import pytest
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.simulation.analyses.comparison import Sample
 from fencepost.simulation.cli import main
+from fencepost.simulation.pipeline.advice import (
+    best,
+    difference_in_words,
+    differences,
+    recommend,
+)
+from fencepost.simulation.pipeline.analyze import analyze
 from fencepost.simulation.pipeline.answer import (
     DOWNTIME,
     DOWNTIME_OF_RUN,
@@ -20,13 +27,9 @@ from fencepost.simulation.pipeline.answer import (
     OptionAnswer,
     PlanAnswer,
     Spread,
-    best,
-    difference_in_words,
-    differences,
-    recommend,
-    seconds_in_words,
 )
 from fencepost.simulation.pipeline.question import ask, choices, options, scenario_text
+from fencepost.simulation.report.model import duration
 from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import loads
 from fencepost.simulation.scenarios.scenario import MemberCrash, RollingRestart, Scale
@@ -167,6 +170,11 @@ def option(name, total, *, count=4, runs=4, session="45s"):
         },
         runs=runs,
         failed=0,
+        event_s=100.0,
+        capacity_lost=total / 2_000,
+        most_down=3.0,
+        lag_peak=1_234.0,
+        lag_gone_s=20.0,
         rebalance_s=spread(count, total),
         downtime_s=spread(count, total),
         command="",
@@ -198,11 +206,15 @@ def test_the_option_with_the_least_downtime_is_recommended_and_why():
     advice = recommend(question(), answers)
     assert advice.option == "consumer/uniform"
     assert advice.text.startswith(
-        "Take consumer/uniform: in a deploy partitions stand still for 10.0 s in all"
+        "Take consumer/uniform: in a deploy partitions stand still for 10.0 s in all, 0.5 % of the capacity, "
+        "and lag is gone 20.0 s after its peak of 1,234 records. That is the least of 3 options."
     )
     assert "can't tell" not in advice.text
     said = " ".join(advice.why)
-    assert "classic/range costs 1 min 0 s, 6.0 times as much." in said
+    assert "classic/range: partitions stand still for 60.0 s in all, 3 % of the capacity" in said
+    assert "6.0 times as much." in said
+    assert any("instance ids" in line for line in advice.basis), "static members were not compared"
+    assert "docs/fidelity.md" in advice.basis[0]
     assert "eager" in said
     assert "keeps its partitions" in said
 
@@ -240,10 +252,11 @@ def test_an_option_that_is_better_in_most_runs_is_not_told_to_be_worse():
     assert "These runs can't tell it from classic/range." in advice.text
 
 
-def test_few_runs_do_not_say_how_sure_the_advice_is():
-    advice = recommend(question(), found(runs="123", eager=60.0, consumer=10.0))
-    assert advice.text.endswith("How sure that is, fewer than 6 runs can't tell.")
-    assert "sure" not in recommend(question(), found(runs="1", consumer=10.0)).text
+def test_one_run_does_not_tell_options_apart():
+    advice = recommend(question(), found(runs="1", eager=60.0, consumer=10.0))
+    assert advice.text.endswith("These runs can't tell it from classic/range.")
+    assert "can't tell" not in recommend(question(), found(runs="123", eager=60.0, consumer=10.0)).text
+    assert "can't tell" not in recommend(question(), found(runs="1", consumer=10.0)).text
 
 
 def test_a_start_up_that_outlasts_the_session_is_told():
@@ -262,7 +275,8 @@ def test_after_a_crash_static_members_of_each_protocol_fare_differently():
     answers = msgspec.structs.replace(answers, options=[*answers.options, late], samples=samples)
 
     def why(**asked):
-        return [line for line in recommend(question(**asked), answers).why if " static: " in line]
+        lines = recommend(question(**asked), answers).why
+        return [line for line in lines if " static: " in line and "stand still" not in line]
 
     classic, consumer = why(event="crash", start_up="20s")
     assert classic.startswith("classic static: a process that is back within its session timeout takes its")
@@ -297,13 +311,16 @@ def test_differences_are_told_with_their_intervals():
     assert same[0] == "rebalance, median: no difference that 6 runs can tell."
 
 
-def test_seconds_are_told_as_people_read_them():
-    assert [seconds_in_words(each) for each in (None, 0.0, 0.0123, 3.21, 250.0)] == [
-        "no time",
-        "no time",
+def test_many_seconds_are_hours():
+    assert [duration(each) for each in (None, 0.0123, 3.21, 250.0, 7_199, 7_200, 29_150, 4_000_000)] == [
+        "\N{EN DASH}",
         "12 ms",
-        "3.2 s",
+        "3.21 s",
         "4 min 10 s",
+        "119 min 59 s",
+        "2 h 0 min",
+        "8 h 5 min",
+        "1,111 h 6 min",
     ]
 
 
@@ -350,6 +367,21 @@ def test_a_plan_without_spark_leaves_no_folder(capsys, tmp_path: Path):
     assert not out.exists()
 
 
+def _is_of(row, name: str) -> bool:
+    return json.loads(row["parameters"])["option"] == name and row.get("cause", "all") == "all"
+
+
+def counts_as_the_table(document, tables) -> None:
+    """The report's tables count what the plan's table counts: since the event, and all of it."""
+    for each in document["options"]:
+        for table, measure in (("rebalances", "rebalance_s"), ("downtime", "downtime_s")):
+            (row,) = (row for row in tables[table] if _is_of(row, each["name"]))
+            mine = each[measure]
+            assert (row["count"], row["median"], row["p99"]) == (mine["count"], mine["p50"], mine["p99"])
+            if table == "downtime":
+                assert row["run_seconds_mean"] == pytest.approx(mine["total_per_run"])
+
+
 @pytest.mark.long
 @pytest.mark.real
 @pytest.mark.timeout(300)
@@ -367,14 +399,24 @@ def test_a_plan_from_end_to_end(spark: SparkSession, tmp_path: Path, capsys):
         "--no-static",
         "--json",
     ]
-    out = tmp_path / "out"
-    assert main(["plan", *words, "--assignor", "range,uniform", "--out", str(out)]) == 0
+    out, page = tmp_path / "out", tmp_path / "plan.html"
+    assert (
+        main(["plan", *words, "--assignor", "range,uniform", "--out", str(out), "--report", str(page)]) == 0
+    )
     document = json.loads(capsys.readouterr().out)
-    assert [each["name"] for each in document["options"]] == [
+    assert sorted(each["name"] for each in document["options"]) == [
+        "classic/range",
         "consumer/range",
         "consumer/uniform",
-        "classic/range",
     ]
+    costs = [each["downtime_s"]["total_per_run"] for each in document["options"]]
+    assert costs == sorted(costs)
+    counts_as_the_table(document, analyze(out))
+    text = page.read_text()
+    assert "What each option costs" in text
+    assert document["recommendation"]["text"].split(":")[0] in text
+    assert main(["analyze", str(out)]) == 0
+    assert capsys.readouterr().out.startswith(f"{out}: a plan; what came before its event, in the first 90 s")
     for each in document["options"]:
         assert each["runs"] == 2
         assert each["failed"] == 0

@@ -15,7 +15,12 @@ from aiokafka.errors import KafkaError
 from aiokafka.structs import ConsumerRecord
 
 from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
+from fencepost.coordinator.protocol.outcome import Request, Response
+from fencepost.member.base.actions import CallbackKind
+from fencepost.member.base.listener import AnyEvent, AnyState, Phase
 from fencepost.member.kafka.streams import StreamsApp
+from fencepost.member.kafka.streams_member import KafkaConsumerGroupMember
 from fencepost.member.streams.actions import MoveRefused, StreamsMoved
 from fencepost.member.streams.application.driver import StreamsDriver
 from fencepost.member.streams.application.port import PartitionRecords, StreamThreadMember, ThreadEvents
@@ -25,6 +30,7 @@ from fencepost.member.streams.handler import StreamThreadExceptionResponse
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.application import Behaviour
 from fencepost.simulation.lab.chaos.event_channel import EventChannel, Orders
+from fencepost.simulation.lab.chaos.round_trips import RoundTrips
 from fencepost.simulation.streams.checks import ClientChecker
 from fencepost.simulation.streams.failures import GLOBAL_FAILURES, Injected, answer, said
 
@@ -45,6 +51,8 @@ class DisturbedApp(StreamsApp):
     def _make_member(self, thread: str, events: ThreadEvents) -> StreamThreadMember:
         process = self._process_of_mine
         inner = super()._make_member(thread, DisturbedEvents(events, process))
+        if isinstance(inner, KafkaConsumerGroupMember):
+            inner.observe_requests(RoundTripObserver(thread, process.telling))
         member = process.members[thread] = FaultyThreadMember(thread, inner, process)
         return member
 
@@ -55,6 +63,7 @@ class StreamsProcess:
     def __init__(self, terms: m.ClientTerms, telling: EventChannel, channel: socket.socket) -> None:
         self.name = terms.name
         self.members: dict[str, FaultyThreadMember] = {}
+        self.telling = telling
         self.say = telling.say
         self._behaviour = Behaviour(terms)
         self._injected: list[Injected] = []
@@ -219,6 +228,34 @@ class StreamsProcess:
     async def read_globally(self, partition: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
         """What the global thread does with records."""
         self.raise_injected("global")
+
+
+class RoundTripObserver:
+    """Measures how long requests of one thread's member take."""
+
+    def __init__(self, thread: str, telling: EventChannel) -> None:
+        self._thread = thread
+        self._telling = telling
+        self._trips = RoundTrips()
+
+    def on_request(self, request: Request) -> None:
+        """A request goes out."""
+        self._trips.sent(self._thread, request, self._telling.now_us())
+
+    def on_response(self, request: Request, response: Response | Exception) -> None:
+        """A request was answered, or failed."""
+        now_us = self._telling.now_us()
+        if (measured := self._trips.answered(self._thread, request, response, now_us)) is not None:
+            self._telling.say(m.RoundTrip, self._thread, *measured)
+
+    def on_state(self, event: AnyEvent, source: AnyState, target: AnyState) -> None:
+        """Moves are told by the thread."""
+
+    def on_callback(self, kind: CallbackKind, phase: Phase, partitions: tuple[TopicPartition, ...]) -> None:
+        """Callbacks are told by the thread."""
+
+    def on_commit(self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception) -> None:
+        """Commits are told by the thread."""
 
 
 class DisturbedEvents:

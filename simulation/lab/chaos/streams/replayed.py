@@ -5,13 +5,13 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Collection, Iterable
 from itertools import count
-from typing import Any
+from typing import Any, cast
 
 from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.member.streams.actions import Level, MoveRefused, StreamsMoved
 from fencepost.member.streams.client_states import RUNNING, StreamClientState
 from fencepost.member.streams.thread_states import StreamThreadState
-from fencepost.simulation.kernel.observers import Violation
+from fencepost.simulation.kernel.observers import Observer, Violation
 from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.events import (
     Happening,
@@ -91,7 +91,11 @@ class ReplayedApplication:
         bound_us: int,
         *,
         request_timeout_us: int | None = None,
+        observers: Iterable[Observer] = (),
     ) -> None:
+        self._observers = tuple(observers)
+        for observer in self._observers:
+            observer.attach(cast("Any", self), self.report)
         self._time = ReplayedTime()
         self.clients = {name: ReplayedClient(name) for name in names}
         self.application = ApplicationOutcomes(
@@ -171,6 +175,9 @@ class ReplayedApplication:
                 application.committed({TopicPartition(*place): offset for place, offset in offsets})
             case m.CheckFound(_, invariant, message):
                 application.report(invariant, message)
+            case m.RoundTrip(_, thread, took_us, written):
+                for observer in self._observers:
+                    observer.on_round_trip(thread, took_us, written, self._time.now_us)
 
     def _stepped(self, client: ReplayedClient, step: StreamsMoved | MoveRefused) -> None:
         if isinstance(step, StreamsMoved):

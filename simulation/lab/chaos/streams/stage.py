@@ -8,6 +8,9 @@ from contextlib import AsyncExitStack
 from pathlib import Path
 from typing import Any, Final
 
+import msgspec
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
 from fencepost.coordinator.protocol.classic import HeartbeatResponse, JoinGroupResponse
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatResponse
@@ -19,10 +22,11 @@ from fencepost.simulation.lab.chaos.foreign_members import ForeignMembers
 from fencepost.simulation.lab.chaos.processes import RunContext
 from fencepost.simulation.lab.chaos.staging import LossWatch, Staging
 from fencepost.simulation.lab.chaos.streams.replayed import ReplayedApplication
-from fencepost.simulation.lab.chaos.streams.world import RealApplication
+from fencepost.simulation.lab.chaos.streams.world import LEAST_HEARTBEAT_MS, RealApplication
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.scenarios.timing import SLACK_US
+from fencepost.simulation.scenarios.values import Duration
 from fencepost.simulation.streams.nemesis import StreamsNemesis
 from fencepost.simulation.trace.rows import TraceRows
 
@@ -46,9 +50,7 @@ class RealApplicationStage(Staging[RealApplication, ReplayedApplication]):
         interval_ms = self._config.group_streams_heartbeat_interval_ms
         self._is_classic = self._scenario.group.protocol == "classic"
         if self._is_classic:
-            least = self._config.group_min_session_timeout_ms
-            self._session_ms = max(self._session_ms, least)
-            interval_ms = self._session_ms // 6
+            self._session_ms, interval_ms = _classic_timeouts_ms(self._config)
         rebalance_us = self._scenario.group.rebalance_timeout.us
         self.bound_us = 1_000 * (self._session_ms + 3 * interval_ms) + rebalance_us + SLACK_US
         """How long a request to shut the application down may take to reach every client."""
@@ -116,15 +118,36 @@ class RealApplicationStage(Staging[RealApplication, ReplayedApplication]):
     # -- afterwards ---------------------------------------------------------------------------------------
 
     def _replay(self, observers: Iterable[Observer], recorder: TraceRows) -> ReplayedApplication:
-        """Return the application as it will be told; `observers` are not told of applications."""
+        """Return the application as it will be told; `observers` are told of round trips only."""
         request_timeout_us = self._scenario.network.request_timeout.us if self._is_classic else None
         return ReplayedApplication(
-            self._names(), recorder, self.bound_us, request_timeout_us=request_timeout_us
+            self._names(),
+            recorder,
+            self.bound_us,
+            request_timeout_us=request_timeout_us,
+            observers=observers,
         )
 
     def counts(self, replayed: ReplayedApplication) -> RunCounts:
         """What was measured."""
         return RunCounts(replayed.heartbeats, replayed.rebalances, replayed.application.figures)
+
+
+def _classic_timeouts_ms(config: GroupCoordinatorConfig) -> tuple[int, int]:
+    """Return the session timeout and the heartbeat interval of members of the classic protocol."""
+    session_ms = max(config.group_streams_session_timeout_ms, config.group_min_session_timeout_ms)
+    return session_ms, max(session_ms // 6, LEAST_HEARTBEAT_MS)
+
+
+def as_played(scenario: StreamsScenario, config: GroupCoordinatorConfig) -> StreamsScenario:
+    """Return a scenario of the classic protocol with the timeouts that its members have on such brokers."""
+    session_ms, interval_ms = _classic_timeouts_ms(config)
+    group = msgspec.structs.replace(
+        scenario.group,
+        session_timeout=Duration(session_ms * 1_000),
+        heartbeat_interval=Duration(interval_ms * 1_000),
+    )
+    return msgspec.structs.replace(scenario, group=group)
 
 
 def _changelogs(scenario: StreamsScenario) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from fencepost.simulation.kafka.member import ALIVE, MemberStatus
 from fencepost.simulation.kernel.world import host_names
@@ -14,6 +14,8 @@ from fencepost.simulation.streams.failures import SHUTS_APPLICATION_DOWN
 
 if TYPE_CHECKING:
     from fencepost.simulation.streams.failures import Injected
+
+LEAST_HEARTBEAT_MS: Final = 50
 
 
 class RealClient(ProcessHost):
@@ -124,7 +126,7 @@ class RealApplication(ProcessWorld[RealClient, StreamsScenario]):
             threads=group.threads,
             group_protocol=group.protocol,
             session_timeout_ms=self._session_ms,
-            heartbeat_interval_ms=max(self._session_ms // 6, 50),
+            heartbeat_interval_ms=max(self._session_ms // 6, LEAST_HEARTBEAT_MS),
             commit_interval_ms=application.commit_interval.ms,
             state_dir=str(self._state_dir / host.name),
             global_topic=None if self.scenario.global_topic is None else self.scenario.global_topic.name,

@@ -127,6 +127,7 @@ async def test_topics_that_do_not_exist_have_no_size(transport, broker) -> None:
         ),
     )
     assert await transport.partition_counts(("t", "u")) == {"t": 2}
+    assert broker.asked[-1][0] == COORDINATION  # not where a fetch may wait
 
 
 class Refusing:

@@ -1,0 +1,105 @@
+"""What one event of a classic group must lead to, and what is known of the group's members.
+
+`classic_account` works it out, `classic_rounds` compares it with what happened.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+from fencepost.coordinator.classic.states import ClassicGroupState
+from fencepost.coordinator.protocol.classic import JoinGroupResponse, SyncGroupResponse, Token
+from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import MemberId
+from fencepost.coordinator.protocol.records import GroupMetadataValue
+
+Answer: TypeAlias = JoinGroupResponse | SyncGroupResponse
+Offered: TypeAlias = tuple[tuple[str, bytes], ...]
+"""Protocols and what the member says of itself in each, in its order of preference."""
+
+
+# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
+EMPTY, JOINING, SYNCING, STABLE, _ = ClassicGroupState
+
+
+class Deadline(NamedTuple):
+    """Something that ends by time: the `session` of a member or id, or a group's `join` or `sync` phase."""
+
+    kind: str
+    member_id: MemberId = ""
+
+
+class ExpectedMember:
+    """One member, as its own requests have it."""
+
+    __slots__ = (
+        "assignment",
+        "instance_id",
+        "is_new",
+        "join",
+        "member_id",
+        "offers",
+        "rebalance_ms",
+        "session_ms",
+        "sync",
+    )
+
+    def __init__(
+        self,
+        member_id: MemberId,
+        instance_id: str | None,
+        *,
+        session_ms: int,
+        rebalance_ms: int,
+        offers: Offered,
+    ) -> None:
+        self.member_id = member_id
+        self.instance_id = instance_id
+        self.session_ms = session_ms
+        self.rebalance_ms = rebalance_ms
+        self.offers = offers
+        self.assignment = b""
+        self.join: Token | None = None
+        """Its JoinGroup that waits."""
+        self.sync: Token | None = None
+        """Its SyncGroup that waits."""
+        self.is_new = False
+        """Whether it waits in its first join."""
+
+    def metadata(self, protocol: str | None) -> bytes:
+        """What it says of itself in that protocol."""
+        return dict(reversed(self.offers)).get(protocol or "", b"")
+
+
+class Expected:
+    """What one event leads to."""
+
+    __slots__ = ("answers", "codes", "fenced", "later", "undo", "value")
+
+    def __init__(self) -> None:
+        self.answers: dict[Token, Answer] = {}
+        """Responses to JoinGroup and SyncGroup requests, of this event or of earlier ones."""
+        self.codes: tuple[ErrorCode, ...] = ()
+        """The error of a response of another kind: of Heartbeat, or of each member that LeaveGroup names."""
+        self.value: GroupMetadataValue | None = None
+        """What is written of the group."""
+        self.later: Callable[[], None] = nothing
+        """What becomes of the account once that is written."""
+        self.undo: Callable[[ErrorCode], None] = undone
+        """What becomes of it if that can't be written, with the error that the members get."""
+        self.fenced: set[MemberId] = set()
+        """Members that were removed by time."""
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nobody notices anything."""
+        return not self.answers and self.value is None and not self.fenced
+
+
+def nothing() -> None:
+    """Change nothing."""
+
+
+def undone(_code: ErrorCode) -> None:
+    """Change nothing."""

@@ -1,0 +1,231 @@
+"""What a plan recommends, and what that rests on, in sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Final
+
+import msgspec
+
+from fencepost.simulation.analyses.comparison import CONFIDENCE, MeasureComparison, compare
+from fencepost.simulation.analyses.measures import MEASURES
+from fencepost.simulation.pipeline.answer import DOWNTIME_OF_RUN, OptionAnswer, PlanAnswer
+from fencepost.simulation.pipeline.question import CRASHES, Question
+from fencepost.simulation.pipeline.rounds import interval
+from fencepost.simulation.report.model import duration
+from fencepost.simulation.scenarios.values import Duration
+
+
+def best(found: PlanAnswer) -> OptionAnswer | None:
+    """The option that lets partitions stand still for the shortest time, all of a run added up.
+
+    One with runs that failed is none: what they would have cost is not known. None if all are like that.
+    """
+    return min(
+        (each for each in found.options if each.runs and not each.failed),
+        key=lambda each: (each.downtime_s.total_per_run, each.rebalance_s.total_per_run),
+        default=None,
+    )
+
+
+def differences(found: PlanAnswer, first: str, second: str) -> list[MeasureComparison]:
+    """How the second option differs from the first, with intervals from resampling whole runs."""
+    return compare(found.samples[first], found.samples[second])
+
+
+def as_good(found: PlanAnswer, chosen: OptionAnswer) -> Sequence[str]:
+    """Options of which these runs cannot tell that they cost more than the chosen one: it may be chance."""
+    alike = []
+    for each in found.options:
+        if each.name != chosen.name and each.runs and not each.failed:
+            between = interval(_totals(found, chosen.name), _totals(found, each.name))
+            if between is None or between[0] <= 0:
+                alike.append(each.name)
+    return alike
+
+
+def _totals(found: PlanAnswer, name: str) -> dict[str, float]:
+    totals = found.samples[name].values.get(DOWNTIME_OF_RUN, {})
+    return {run: sum(values) for run, values in totals.items()}
+
+
+_EVENTS: Final = {
+    "deploy": "in a deploy",
+    "crash": f"in {CRASHES} crashes",
+    "scale": "when the group grows and shrinks again",
+}
+_SLOWER: Final = 1.1
+"""A start-up may take so much longer than its mean."""
+
+
+class Recommendation(msgspec.Struct, frozen=True):
+    """Which option to take."""
+
+    option: str | None
+    """Its name; None where no option can be told to be fit."""
+    text: str
+    why: list[str]
+    basis: list[str]
+    """What of it was compared with real brokers, and what was not."""
+
+
+def recommend(question: Question, found: PlanAnswer) -> Recommendation:
+    """The option with the least downtime in all, what the others cost, and what makes the difference."""
+    chosen = best(found)
+    if chosen is None:
+        text = "Take none of these as they are: of each, runs failed, broke an invariant, or never settled."
+        return Recommendation(None, text, [], _basis(found))
+    others = [each for each in found.options if each.name != chosen.name and each.runs and not each.failed]
+    text = f"Take {chosen.name}: {_EVENTS[question.event]} {_price(chosen)}"
+    text += f". That is the least of {len(others) + 1} options." if others else "."
+    if alike := as_good(found, chosen):
+        text += f" These runs can't tell it from {' and '.join(alike)}."
+    return Recommendation(chosen.name, text, [*_why(question, chosen, others)], _basis(found))
+
+
+def _price(option: OptionAnswer) -> str:
+    total = option.downtime_s.total_per_run
+    if not total:
+        return "no partition stands still"
+    return (
+        f"partitions stand still for {duration(total)} in all, {share(option.capacity_lost)} of the"
+        f" capacity, and lag is gone {duration(option.lag_gone_s)} after its peak of"
+        f" {option.lag_peak:,.0f} records"
+    )
+
+
+def share(part: float) -> str:
+    """`12 %`, `0.35 %`; of a part of all."""
+    return f"{part * 100:.2g} %"
+
+
+_COMPARED: Final = (
+    "compared with real brokers: consumer groups (KIP-848) of up to 12 members without instance ids that"
+    " restart all the time (docs/fidelity.md)"
+)
+
+
+def _basis(found: PlanAnswer) -> list[str]:
+    """What was compared with real brokers of all that the recommendation rests on, and what was not."""
+    lines = []
+    parameters = [each.parameters for each in found.options]
+    if any(each["protocol"] == "consumer" and not each["static"] for each in parameters):
+        lines.append(_COMPARED)
+    missing = []
+    if any(each["protocol"] == "classic" for each in parameters):
+        missing.append("classic groups")
+    if any(each["static"] for each in parameters):
+        missing.append("members with instance ids")
+    missing.append("larger groups")
+    lines.append(
+        f"not compared: how long rebalances of {', '.join(missing)} take; lag is computed from the times"
+        " without an owner"
+    )
+    return lines
+
+
+def _why(question: Question, chosen: OptionAnswer, others: Sequence[OptionAnswer]) -> Iterator[str]:
+    everyone = [chosen, *others]
+    if question.event == "crash":
+        yield (
+            "A process that dies is noticed when its session timeout is over, whatever the protocol: nobody"
+            " else has its partitions before. A shorter one helps most, as long as no pause outlasts it."
+        )
+    static = [each for each in everyone if each.parameters["static"]]
+    if static and question.event == "deploy":
+        yield from _of_static(question, static)
+    if static and question.event == "crash":
+        yield from _of_dead_static(question, static)
+    protocols = {each.parameters["protocol"] for each in everyone}
+    if "consumer" in protocols and len(everyone) > 1:
+        yield (
+            "consumer: members are told one by one, with their heartbeats, and all others go on; so a"
+            " rebalance takes a heartbeat interval or two, and few partitions stand still in it."
+        )
+    eager = [each for each in everyone if _is_eager(each)]
+    if eager and len(eager) < len(everyone):
+        most = max(eager, key=lambda each: each.downtime_s.count)
+        least = min(everyone, key=lambda each: each.downtime_s.count)
+        yield (
+            f"{most.name}: eager, so each rebalance takes all partitions from all members:"
+            f" {most.downtime_s.count / max(most.runs, 1):,.0f} interruptions a run, against"
+            f" {least.downtime_s.count / max(least.runs, 1):,.0f} with {least.name}. Each lasts until the"
+            " slowest member is done with its batch and its callbacks."
+        )
+    if any(each.parameters["assignor"] == "cooperative-sticky" for each in everyone) and eager:
+        yield "cooperative-sticky: only partitions that move are given up, and handed out in a second round."
+    for each in others:
+        if chosen.downtime_s.total_per_run > 0:
+            seconds = each.downtime_s.total_per_run
+            times = seconds / chosen.downtime_s.total_per_run
+            yield f"{each.name}: {_price(each)}, {times:.1f} times as much."
+
+
+def _of_static(question: Question, static: Sequence[OptionAnswer]) -> Iterator[str]:
+    slowest_us = question.start_up.us * _SLOWER
+    late = [each for each in static if Duration.parse(each.parameters["session_timeout"]).us <= slowest_us]
+    if late:
+        yield (
+            f"static: a start-up of {question.start_up} may outlast a session timeout of"
+            f" {late[0].parameters['session_timeout']}. Then the group rebalances twice for each restart; a"
+            " longer session timeout would spare that."
+        )
+    else:
+        yield (
+            "static: a member that is back within its session timeout keeps its partitions, and nothing"
+            f" rebalances. They wait for its start-up, {question.start_up}; others would have them sooner if"
+            " that is longer than a rebalance."
+        )
+
+
+def _of_dead_static(question: Question, static: Sequence[OptionAnswer]) -> Iterator[str]:
+    """Of those whose process may be back before its session is over."""
+    soonest_us = question.start_up.us / _SLOWER
+    back = [each for each in static if Duration.parse(each.parameters["session_timeout"]).us > soonest_us]
+    protocols = {each.parameters["protocol"] for each in back}
+    if "classic" in protocols:
+        yield (
+            "classic static: a process that is back within its session timeout takes its member's place by"
+            " its instance id, and nothing rebalances. Its partitions wait for its start-up,"
+            f" {question.start_up}, and not for the session."
+        )
+    if "consumer" in protocols:
+        yield (
+            "consumer static: who died has not left, and its instance id is taken until the session timeout"
+            " is over. A process that is back before is refused (UNRELEASED_INSTANCE_ID) and has to start"
+            " again; so its partitions wait as long as others', and the group rebalances twice: without the"
+            " member, and with it."
+        )
+
+
+def _is_eager(option: OptionAnswer) -> bool:
+    name, protocol = option.parameters["assignor"], option.parameters["protocol"]
+    return protocol == "classic" and name != "cooperative-sticky" and not option.parameters["static"]
+
+
+def difference_in_words(
+    first: str, second: str, comparisons: Sequence[MeasureComparison], runs: int
+) -> list[str]:
+    """What changes from the first plan to the second; what chance alone may do is called so."""
+    lines = []
+    for each in comparisons:
+        measure = MEASURES[each.measure]
+        what = f"{measure.title}, {each.quantile}"
+        if each.differs is None:
+            lines.append(f"{what}: too few runs to tell.")
+        elif not each.differs:
+            lines.append(f"{what}: no difference that {runs} runs can tell.")
+        else:
+            more = "longer" if each.difference > 0 else "shorter"
+            lines.append(
+                f"{what}: {more} in {second} than in {first}, by {duration(abs(each.difference))}"
+                f" ({CONFIDENCE:.0%} interval: {_signed(each.difference_low)} to"
+                f" {_signed(each.difference_high)})."
+            )
+    return lines
+
+
+def _signed(seconds: float | None) -> str:
+    if seconds is None:
+        return "?"
+    return f"{'-' if seconds < 0 else '+'}{duration(abs(seconds)) if seconds else '0 s'}"

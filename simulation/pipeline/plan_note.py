@@ -1,0 +1,46 @@
+"""What a folder of `fencepost plan --out` is a plan of: a note in it, for those who analyse it later."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+import msgspec
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.reading import UnreadableFile, read_file
+from fencepost.simulation.pipeline.output import write_whole
+from fencepost.simulation.pipeline.question import Question
+
+PLAN_NOTE: Final = "plan.json"
+
+
+class PlanNote(msgspec.Struct, frozen=True, kw_only=True):
+    """The questions of a plan by name, and when their event begins."""
+
+    begin_us: int
+    questions: dict[str, Question]
+
+
+def write_plan_note(folder: Path, note: PlanNote) -> None:
+    """Write the note of a plan into its folder."""
+    text = msgspec.json.format(msgspec.json.encode(note, enc_hook=str)).decode()
+    write_whole(folder / PLAN_NOTE, text + "\n")
+
+
+def begin_of_plan(folder: Path) -> int | None:
+    """Return when the event of a plan begins, in microseconds of its runs; None if this is no plan's folder.
+
+    :raises FencepostError: if its note is damaged.
+    """
+    path = folder / PLAN_NOTE
+    if not path.is_file():
+        return None
+    try:
+        return msgspec.json.decode(read_file(path), type=_Begin).begin_us
+    except (UnreadableFile, msgspec.DecodeError) as error:
+        raise FencepostError(f"{path}: not a note of `fencepost plan`: {error}") from None
+
+
+class _Begin(msgspec.Struct):
+    begin_us: int

@@ -1,0 +1,108 @@
+"""How many runs a plan takes, and what the times without an owner cost."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fencepost.simulation.analyses.outages import Traffic, outage_cost
+from fencepost.simulation.pipeline.question import ask, choices
+from fencepost.simulation.pipeline.rounds import estimate, interval, next_round, undecided
+
+
+def costs(*values):
+    return {str(seed): value for seed, value in enumerate(values)}
+
+
+def test_an_option_is_decided_when_its_interval_leaves_0_out():
+    found = {"a": costs(10, 11, 12), "b": costs(20, 21, 22.5), "c": costs(10.5, 13, 11)}
+    assert undecided(found, {}) == ["a", "c"]
+    assert undecided({"a": found["a"], "b": found["b"]}, {}) == []
+    between = interval(found["a"], found["b"])
+    assert between is not None
+    assert [round(each, 1) for each in between] == [8.5, 11.8]
+
+
+def test_options_that_may_as_well_be_the_same_are_decided():
+    same = costs(100, 101, 102)
+    assert undecided({"a": same, "b": costs(100.2, 100.9, 102.1)}, {}) == []
+    assert undecided({"a": costs(0, 0, 0), "b": costs(0, 0, 0)}, {}) == []
+
+
+def test_options_with_failed_runs_get_no_more():
+    found = {"a": costs(10, 11, 12), "b": costs(10.5, 13, 11)}
+    assert undecided(found, {"b": 1}) == []
+    assert undecided(found, {"a": 1, "b": 1}) == []
+    assert undecided({"a": costs(10), "b": costs(20)}, {}) == ["a", "b"]
+
+
+def test_rounds_grow_by_half():
+    done = [3]
+    while done[-1] < 24:
+        done.append(next_round(done[-1]))
+    assert done == [3, 4, 6, 9, 13, 19, 28]
+
+
+def test_an_estimate_is_told_before_anything_runs():
+    large = ask({"members": 200, "partitions": 5000, "start_up": "40s"}, {})
+    found = list(choices(large).values())
+    said = estimate([large] * len(found), found, 2, 3, 24)
+    assert said == "6 options, 3 to 24 runs of each: about 14 min to 1 h 50 min on 2 cores"
+    small = ask({"members": 2, "protocol": "consumer", "static": False}, {})
+    assert estimate([small], [*choices(small).values()], 1, 3, 3) == (
+        "1 option, 3 runs of each: about 20 s on 1 core"
+    )
+
+
+def backlog(stretches, headroom, step=0.001):
+    """The largest backlog and how long it lasted, counted in small steps."""
+    waits = dict.fromkeys((each[2] for each in stretches), 0.0)
+    most = at = gone = now = 0.0
+    while now < 40:
+        for each in waits:
+            is_down = any(begin <= now < end for begin, end, which in stretches if which == each)
+            waits[each] = waits[each] + step if is_down else max(0.0, waits[each] - (headroom - 1) * step)
+        now += step
+        if sum(waits.values()) > most + 1e-9:
+            most, at, gone = sum(waits.values()), now, 0.0
+        gone = gone or (now if sum(waits.values()) <= 0 else 0.0)
+    return most, gone - at
+
+
+@pytest.mark.parametrize("headroom", [1.5, 2.0, 4.0])
+@pytest.mark.parametrize(
+    "stretches",
+    [
+        [(1.0, 3.0, 0)],
+        [(1.0, 3.0, 0), (3.0, 7.0, 1), (8.0, 8.5, 0), (9.0, 12.0, 1)],
+        [(1.0, 2.0, 0), (1.0, 2.5, 1), (2.2, 4.0, 0), (9.0, 9.1, 1)],
+    ],
+)
+def test_lag_is_what_small_steps_count(stretches, headroom):
+    begins, ends, which = (np.array(each) for each in zip(*stretches, strict=True))
+    found = outage_cost(
+        (begins * 1e6).astype(np.int64),
+        (ends * 1e6).astype(np.int64),
+        which,
+        begin_us=0,
+        end_us=20_000_000,
+        partitions=2,
+        traffic=Traffic(20.0, headroom),
+    )
+    most, lasted = backlog(stretches, headroom)
+    assert found.lag_peak == pytest.approx(most * 10, abs=0.1)
+    assert found.lag_gone_s == pytest.approx(lasted, abs=0.02)
+    assert found.down_s == pytest.approx(sum(ends - begins))
+    assert found.event_s == 20
+    assert found.capacity_lost == pytest.approx(sum(ends - begins) / 40)
+
+
+def test_partitions_that_follow_each_other_are_not_down_at_once():
+    begins, ends = np.array([0, 10, 12, 30]), np.array([10, 20, 15, 31])
+    found = outage_cost(
+        begins, ends, np.array([0, 1, 2, 0]), begin_us=0, end_us=0, partitions=3, traffic=Traffic(1, 2)
+    )
+    assert found.most_down == 2
+    nothing = np.array([], np.int64)
+    free = outage_cost(nothing, nothing, nothing, begin_us=5, end_us=9, partitions=3, traffic=Traffic(1, 2))
+    assert (free.most_down, free.down_s, free.lag_peak, free.lag_gone_s) == (0, 0, 0, 0)
