@@ -1,4 +1,4 @@
-"""The name that was probably meant where one is unknown: every message that suggests a name asks here."""
+"""Suggestions for unknown names. Every message that suggests a name gets it here."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from difflib import SequenceMatcher
 from typing import Final
 
 _SLIP: Final = 0.85
-"""From this likeness on, 0 to 1, some letters were mixed up."""
+"""The likeness, 0 to 1, from which on a difference counts as a slip of the keyboard."""
 _LIKE: Final = 0.6
-"""Below this likeness a name was not meant."""
+"""The least likeness of a name that is suggested."""
 _FEWEST_LETTERS: Final = 3
-"""Fewer are a part of too many names."""
+"""The fewest letters that are looked for inside of names: fewer are part of too many."""
 _SHOWN: Final = 3
 
 _WORD: Final = re.compile(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+")
@@ -28,10 +28,11 @@ def suggestion(given: object, names: Iterable[str], otherwise: str, *, usual: Se
 
 
 def nearest(given: object, names: Iterable[str], *, usual: Sequence[str] = ()) -> list[str]:
-    """Return the names that were probably meant, the likeliest first, at most three.
+    """Return the likeliest names first, at most three.
 
-    A name with the same words in another spelling is the only one. Next come names of `usual` that contain
-    what was given, then one with a slip of the keyboard, names that contain it, and one that is like it.
+    If a name has the same words in another spelling, it is the only one. Otherwise names of `usual` that
+    contain the given one come first, then a name with a slip of the keyboard, then other names that contain
+    the given one, then the name that is most like it.
     """
     if not isinstance(given, str) or not (words := _words(given)):
         return []
@@ -50,7 +51,7 @@ def nearest(given: object, names: Iterable[str], *, usual: Sequence[str] = ()) -
 
 
 def _words(name: str) -> list[str]:
-    """`FENCED_MEMBER_EPOCH`, `fenced.member.epoch` and `FencedMemberEpoch` have the same ones."""
+    """Return the words of a name: the same for `FENCED_MEMBER_EPOCH` and `FencedMemberEpoch`."""
     return [word.lower() for word in _WORD.findall(name)]
 
 
@@ -69,7 +70,7 @@ def _has_words(words: Sequence[str], given: Sequence[str]) -> bool:
 
 
 def _has_part(words: Sequence[str], given: str) -> bool:
-    """True if words of the name, written as one, begin with this or are the same but for a slip."""
+    """True if some words of the name, joined, begin with this, or equal it except for a slip."""
     if len(given) < _FEWEST_LETTERS:
         return False
     for first in range(len(words)):

@@ -45,7 +45,7 @@ from fencepost.simulation.lab.conform.rules import NAMES
 from fencepost.simulation.lab.coverage import coverage_lines, library_coverage
 from fencepost.simulation.lab.hunt import hunt_all
 from fencepost.simulation.machines import markdown
-from fencepost.simulation.mutants.mutant import NOBODY
+from fencepost.simulation.mutants.mutant import UNREPORTED
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.scenarios import sac, scenario, streams
 from fencepost.simulation.trace import schema
@@ -282,7 +282,7 @@ def mutants() -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for name, result in hunt_all(range(20)).items():
         mutant = MUTANTS[name]
-        bug = f"*{mutant.bug}*" if mutant.bug == NOBODY else mutant.bug
+        bug = f"*{mutant.bug}*" if mutant.bug == UNREPORTED else mutant.bug
         by = ", ".join(f"`{invariant}`" for invariant in result.by if invariant in INVARIANTS)
         yield f"| `{name}` | {bug} | {mutant.summary} | {result.hits} of {result.seeds} | {by} |"
 

@@ -98,13 +98,12 @@ def public_names() -> dict[str, str]:
     raise PluginError("public/__init__.py has no table _MODULES")
 
 
-def on_config(config: MkDocsConfig) -> MkDocsConfig:
-    """Lay the package out for mkdocstrings, which reads sources and imports nothing."""
+def on_startup(*, command: str, dirty: bool) -> None:
+    """Lay the package out for mkdocstrings, which reads sources and looks for them before `on_config`."""
     shutil.rmtree(SOURCE.parent, ignore_errors=True)
     shutil.copytree(ROOT / "public", SOURCE)
     for folder in ("coordinator", "member", "simulation"):
         (SOURCE / folder).symlink_to(ROOT / folder)
-    return config
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:

@@ -212,7 +212,8 @@ TWO_OWNERS: Final = Analysis(
             Unit.TEXT,
             "What opened the window: forgotten, abandoned, demoted, early, returned, twice lost or removed; "
             "or closed, if the connection was and the client had not noticed. Null for what was in none: the "
-            "count must be 0.",
+            "count must be 0, except in classic groups with static members. Kafka keeps such a member in its "
+            "group when it misses a round, and may give its partitions to others before it hears of that.",
             "window",
         ),
         Column("count", Unit.COUNT, "How often."),

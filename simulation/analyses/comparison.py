@@ -82,6 +82,7 @@ def compare(
     before: Sample,
     after: Sample,
     *,
+    measures: Iterable[str] = MEASURES,
     confidence: float = CONFIDENCE,
     resamples: int = RESAMPLES,
     seed: int = 0,
@@ -92,28 +93,11 @@ def compare(
     """
     drawn = _draws(before.runs, after.runs, resamples, seed)
     comparisons: list[MeasureComparison] = []
-    for name in MEASURES:
+    for name in measures:
         sides = before.values.get(name, {}), after.values.get(name, {})
         if all(any(len(values) for values in side.values()) for side in sides):
             comparisons += _compare(name, before, after, drawn, confidence)
     return comparisons
-
-
-def compare_measure(
-    name: str,
-    before: Sample,
-    after: Sample,
-    *,
-    confidence: float = CONFIDENCE,
-    resamples: int = RESAMPLES,
-    seed: int = 0,
-) -> list[MeasureComparison]:
-    """Compare one measure, of whatever name; nothing if a set has no value of it."""
-    sides = before.values.get(name, {}), after.values.get(name, {})
-    if not all(any(values for values in side.values()) for side in sides):
-        return []
-    drawn = _draws(before.runs, after.runs, resamples, seed)
-    return list(_compare(name, before, after, drawn, confidence))
 
 
 def samples(measured: DataFrame) -> dict[tuple[str, str], Sample]:

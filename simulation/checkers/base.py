@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import Any, Final, TypeAlias, TypeVar
 
+from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import Partitions, TopicPartition
 from fencepost.simulation.checkers.catalogue import INVARIANTS
 from fencepost.simulation.kernel.observers import Observer, Report, WorldObserver, WorldView
@@ -17,6 +18,16 @@ Finding: TypeAlias = tuple[str, str]
 
 REPORTS_PER_INVARIANT: Final = 5
 """One defect is seen at every later event; the first few say all there is to say."""
+
+OF_LOG: Final = frozenset(
+    {
+        ErrorCode.COORDINATOR_NOT_AVAILABLE,
+        ErrorCode.NOT_COORDINATOR,
+        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    }
+)
+"""What clients are told when records can't be written, or a target can't be made."""
 
 _SHOWN: Final = 12
 """Partitions that a message names, of each topic."""

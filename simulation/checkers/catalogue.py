@@ -432,22 +432,22 @@ _ALL: Final = (
     ),
     Invariant(
         "classic-rounds",
-        "A round ends once all have joined, or its time is over: neither before nor later.",
+        "A round ends when all members have joined or its time is over, neither before nor later.",
         "Kafka's group membership protocol; KIP-134",
     ),
     Invariant(
         "classic-joined",
-        "All who joined get one generation, leader and protocol: one that all offer and most like best.",
+        "Members that joined get one generation, one leader, and a protocol that all offer and most prefer.",
         "Kafka's group membership protocol; KIP-814",
     ),
     Invariant(
         "classic-synced",
-        "Each member of a generation gets what its leader sent for it, once that is on record.",
+        "Each member of a generation gets the assignment that its leader sent, once the log has it.",
         "Kafka's group membership protocol",
     ),
     Invariant(
         "classic-members",
-        "A member goes when it leaves, or its session or its time to join or sync is over; no other does.",
+        "A member is removed only if it leaves, or if its session or its time to join or sync is over.",
         "KIP-62, KIP-345, KIP-394",
     ),
     Invariant(

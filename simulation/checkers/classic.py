@@ -13,7 +13,12 @@ import msgspec
 
 from fencepost.coordinator.classic.states import CLASSIC_GROUP_TABLE, ClassicGroupState
 from fencepost.coordinator.protocol import records as r
-from fencepost.coordinator.protocol.classic import HeartbeatRequest, SyncGroupRequest
+from fencepost.coordinator.protocol.classic import (
+    HeartbeatRequest,
+    HeartbeatResponse,
+    SyncGroupRequest,
+    SyncGroupResponse,
+)
 from fencepost.coordinator.protocol.consumer_protocol import (
     MalformedConsumerProtocol,
     read_assignment,
@@ -219,11 +224,11 @@ class ClassicGroupsChecker(Checker):
         named = getattr(event, "group_id", None)
         known = self._known.get(named or "")
         reply = outcome.reply
-        if known is not None and isinstance(event, HeartbeatRequest):
-            self.report_all(check_answer(event, reply.error_code, known))  # type: ignore[union-attr]
+        if known is not None and isinstance(event, HeartbeatRequest) and isinstance(reply, HeartbeatResponse):
+            self.report_all(check_answer(event, reply.error_code, known))
             return
-        if known is not None and isinstance(event, SyncGroupRequest) and reply is not None:
-            self.report_all(check_answer(event, reply.error_code, known))  # type: ignore[union-attr]
+        if known is not None and isinstance(event, SyncGroupRequest) and isinstance(reply, SyncGroupResponse):
+            self.report_all(check_answer(event, reply.error_code, known))
         elif known is not None and isinstance(event, OffsetCommitRequest):
             if isinstance(reply, OffsetCommitResponse) and not event.is_transactional:
                 gone = missing(event, reply, live.image)
@@ -281,8 +286,10 @@ class ClassicGroupsChecker(Checker):
     def on_end(self, now_us: int) -> None:
         """A group at rest is what its record says."""
         live = self.world.active
-        for group_id, group in () if live is None else live.classic.groups.items():
-            stored = live.classic.stored.get(group_id)  # type: ignore[union-attr]  # there is one
+        if live is None:
+            return
+        for group_id, group in live.classic.groups.items():
+            stored = live.classic.stored.get(group_id)
             if group.is_in(_S.STABLE, _S.EMPTY) and not _is_on_record(group, stored):
                 self.report(
                     "classic-record",

@@ -32,6 +32,7 @@ from fencepost.coordinator.protocol.offsets import OffsetCommitRequest
 from fencepost.coordinator.protocol.records import GroupMetadataMember, GroupMetadataValue
 from fencepost.simulation.checkers.classic_expected import (
     EMPTY,
+    ID_GIVEN_FIRST,
     JOINING,
     STABLE,
     SYNCING,
@@ -41,6 +42,7 @@ from fencepost.simulation.checkers.classic_expected import (
     ExpectedMember,
     Offered,
     nothing,
+    offers_of,
     undone,
 )
 
@@ -50,8 +52,6 @@ if TYPE_CHECKING:
 _E = ErrorCode
 _FIRST_JOIN_MS: Final = 300_000
 """How long a new member may wait in its first join: after that it may not know its id."""
-_ID_GIVEN_FIRST: Final = 4
-"""JoinGroup's version from which on a dynamic member gets an id before it joins (KIP-394)."""
 _MAY_SKIP: Final = 9
 """JoinGroup's version from which on a leader can be told to keep the assignment (KIP-814)."""
 _JOIN, _SYNC = Deadline("join"), Deadline("sync")
@@ -212,7 +212,7 @@ class ExpectedGroup:
 
     def _join(self, request: JoinGroupRequest) -> ErrorCode | None:
         member_id, instance_id = request.member_id, request.instance_id
-        offers = tuple((each.name, each.metadata) for each in request.protocols)
+        offers = offers_of(request)
         if not self._has_room(member_id):
             if member_id in self.members:
                 self._remove(member_id)
@@ -225,7 +225,7 @@ class ExpectedGroup:
             holder = self.holder_of(instance_id)
             if holder is not None:
                 self._replace(request, holder, offers)
-            elif instance_id is None and request.api_version >= _ID_GIVEN_FIRST:
+            elif instance_id is None and request.api_version >= ID_GIVEN_FIRST:
                 self._give_id(request)
             else:
                 self._add(request, self._new_id(request), offers)

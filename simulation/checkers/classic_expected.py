@@ -6,10 +6,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from fencepost.coordinator.classic.states import ClassicGroupState
-from fencepost.coordinator.protocol.classic import JoinGroupResponse, SyncGroupResponse, Token
+from fencepost.coordinator.protocol.classic import (
+    JoinGroupRequest,
+    JoinGroupResponse,
+    SyncGroupResponse,
+    Token,
+)
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.records import GroupMetadataValue
@@ -18,9 +23,21 @@ Answer: TypeAlias = JoinGroupResponse | SyncGroupResponse
 Offered: TypeAlias = tuple[tuple[str, bytes], ...]
 """Protocols and what the member says of itself in each, in its order of preference."""
 
+ID_GIVEN_FIRST: Final = 4
+"""JoinGroup's version from which on a dynamic member gets an id before it joins (KIP-394)."""
 
 # Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
 EMPTY, JOINING, SYNCING, STABLE, _ = ClassicGroupState
+
+
+def offers_of(request: JoinGroupRequest) -> Offered:
+    """Return what a member offers in its JoinGroup."""
+    return tuple((each.name, each.metadata) for each in request.protocols)
+
+
+def metadata_of(offers: Offered, protocol: str | None) -> bytes:
+    """Return what a member says of itself in a protocol; nothing if it does not offer that one."""
+    return dict(reversed(offers)).get(protocol or "", b"")
 
 
 class Deadline(NamedTuple):
@@ -69,7 +86,7 @@ class ExpectedMember:
 
     def metadata(self, protocol: str | None) -> bytes:
         """What it says of itself in that protocol."""
-        return dict(reversed(self.offers)).get(protocol or "", b"")
+        return metadata_of(self.offers, protocol)
 
 
 class Expected:
@@ -90,11 +107,6 @@ class Expected:
         """What becomes of it if that can't be written, with the error that the members get."""
         self.fenced: set[MemberId] = set()
         """Members that were removed by time."""
-
-    @property
-    def is_quiet(self) -> bool:
-        """Whether nobody notices anything."""
-        return not self.answers and self.value is None and not self.fenced
 
 
 def nothing() -> None:

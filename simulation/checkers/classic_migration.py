@@ -13,6 +13,7 @@ from fencepost.coordinator.config import ConsumerGroupMigrationPolicy, GroupCoor
 from fencepost.coordinator.consumer.states import ConsumerGroupMemberState
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.classic import (
+    CONSUMER_PROTOCOL_TYPE,
     HeartbeatRequest,
     JoinGroupRequest,
     JoinGroupResponse,
@@ -24,7 +25,6 @@ from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatResponse,
 )
 from fencepost.coordinator.protocol.consumer_protocol import (
-    ConsumerProtocolSubscription,
     MalformedConsumerProtocol,
     read_assignment,
     read_subscription,
@@ -40,9 +40,18 @@ from fencepost.coordinator.protocol.ids import (
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.topics import TopicsImage
 from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
-from fencepost.simulation.checkers.base import Finding
+from fencepost.simulation.checkers.base import OF_LOG, Finding
 from fencepost.simulation.checkers.classic_account import ExpectedGroup
-from fencepost.simulation.checkers.classic_expected import JOINING, STABLE, SYNCING, Offered
+from fencepost.simulation.checkers.classic_expected import (
+    ID_GIVEN_FIRST,
+    JOINING,
+    STABLE,
+    SYNCING,
+    ExpectedMember,
+    Offered,
+    metadata_of,
+    offers_of,
+)
 from fencepost.simulation.kernel.observers import StepEvent
 
 if TYPE_CHECKING:
@@ -55,8 +64,6 @@ _NONE = ErrorCode.NONE
 _Policy = ConsumerGroupMigrationPolicy
 _UPGRADES: Final = (_Policy.BIDIRECTIONAL, _Policy.UPGRADE)
 _DOWNGRADES: Final = (_Policy.BIDIRECTIONAL, _Policy.DOWNGRADE)
-_CONSUMERS: Final = "consumer"
-_ID_GIVEN_FIRST: Final = 4
 _OF_GROUPS: Final = frozenset(
     {
         r.ConsumerGroupMetadataKey,
@@ -64,14 +71,6 @@ _OF_GROUPS: Final = frozenset(
         r.ConsumerGroupTargetAssignmentMetadataKey,
         r.ConsumerGroupTargetAssignmentMemberKey,
         r.ConsumerGroupCurrentMemberAssignmentKey,
-    }
-)
-_BY_LOG: Final = frozenset(
-    {
-        _E.COORDINATOR_NOT_AVAILABLE,
-        _E.NOT_COORDINATOR,
-        _E.COORDINATOR_LOAD_IN_PROGRESS,
-        _E.UNKNOWN_SERVER_ERROR,
     }
 )
 
@@ -90,8 +89,10 @@ class KnownConsumers:
         self.epoch = group.group_epoch
         self.assignment_epoch = group.assignment_epoch
 
-    def holder_of(self, instance_id: str) -> ConsumerGroupMember | None:
+    def holder_of(self, instance_id: str | None) -> ConsumerGroupMember | None:
         """The member with that instance id."""
+        if instance_id is None:
+            return None
         return next((each for each in self.members.values() if each.instance_id == instance_id), None)
 
     def error_of(self, request: HeartbeatRequest | SyncGroupRequest) -> ErrorCode:
@@ -114,7 +115,7 @@ class KnownConsumers:
             return _E.INVALID_SESSION_TIMEOUT
         if config.group_consumer_migration_policy is _Policy.DISABLED:
             return _E.INCONSISTENT_GROUP_PROTOCOL
-        holder = None if request.instance_id is None else self.holder_of(request.instance_id)
+        holder = self.holder_of(request.instance_id)
         if (
             holder is None
             and request.member_id not in self.members
@@ -125,12 +126,12 @@ class KnownConsumers:
         for member in self.members.values():
             if member.classic is not None:
                 offered &= {name for name, _ in member.classic.supported_protocols}
-        if request.protocol_type != _CONSUMERS or not offered:
+        if request.protocol_type != CONSUMER_PROTOCOL_TYPE or not offered:
             return _E.INCONSISTENT_GROUP_PROTOCOL
         static = request.instance_id is not None
-        if not request.member_id and not static and request.api_version >= _ID_GIVEN_FIRST:
+        if not request.member_id and not static and request.api_version >= ID_GIVEN_FIRST:
             return _E.MEMBER_ID_REQUIRED
-        if _subscription(request) is None:
+        if _topics(request.protocols[0].metadata) is None:
             return _E.INCONSISTENT_GROUP_PROTOCOL
         if static and request.member_id:
             if holder is None:
@@ -161,11 +162,17 @@ def _pairs(partitions: Partitions) -> set[tuple[str, int]]:
     return {(topic_id, number) for topic_id, numbers in partitions.items() for number in numbers}
 
 
-def _subscription(request: JoinGroupRequest) -> ConsumerProtocolSubscription | None:
+def _topics(data: bytes) -> set[str] | None:
+    """The topics of a subscription; None if it can't be read."""
     try:
-        return read_subscription(request.protocols[0].metadata)
+        return {*read_subscription(data).topics}
     except MalformedConsumerProtocol:
         return None
+
+
+def _subscribed(account: ExpectedGroup, member: ExpectedMember) -> set[str] | None:
+    """What a member of a classic group subscribes to; None if that can't be read."""
+    return _topics(member.metadata(account.protocol) or member.offers[0][1])
 
 
 def _named(partitions: Partitions, image: TopicsImage) -> Named:
@@ -234,7 +241,7 @@ class ClassicMigration:
             right = known.error_of(event)
             if right is _NONE:
                 right = self._of_member(known, event)
-        if got is not right and not (right is _NONE and got in _BY_LOG):
+        if got is not right and not (right is _NONE and got in OF_LOG):
             yield (
                 "classic-answers",
                 f"{event.member_id or event.instance_id} of {event.group_id}, a consumer group, sent"
@@ -249,7 +256,8 @@ class ClassicMigration:
             return _E.REBALANCE_IN_PROGRESS if known.must_rejoin(member) else _NONE
         assert member.classic is not None
         name = member.classic.supported_protocols[0][0]
-        if request.protocol_type not in (None, _CONSUMERS) or request.protocol_name not in (None, name):
+        types = (None, CONSUMER_PROTOCOL_TYPE)
+        if request.protocol_type not in types or request.protocol_name not in (None, name):
             return _E.INCONSISTENT_GROUP_PROTOCOL
         behind = member.member_epoch < known.assignment_epoch
         revokes = member.state is ConsumerGroupMemberState.UNREVOKED_PARTITIONS
@@ -311,7 +319,7 @@ class ClassicMigration:
             return
         if (
             self._config.group_consumer_migration_policy in _UPGRADES
-            and group.protocol_type == _CONSUMERS
+            and group.protocol_type == CONSUMER_PROTOCOL_TYPE
             and len(group.members) <= self._config.group_consumer_max_size
             and _fits(each.assignment for each in group.members.values())
         ):
@@ -330,7 +338,7 @@ class ClassicMigration:
             return
         if (
             config.group_consumer_migration_policy not in _UPGRADES
-            or account.protocol_type != _CONSUMERS
+            or account.protocol_type != CONSUMER_PROTOCOL_TYPE
             or len(account.members) > config.group_consumer_max_size
         ):
             yield "classic-migrates", f"{group_id} became a consumer group, as which it may not be"
@@ -341,17 +349,15 @@ class ClassicMigration:
             if member is None:
                 yield "classic-migrates", f"{each.member_id} of {group_id} did not come along"
                 continue
-            data = each.metadata(account.protocol) or each.offers[0][1]
-            try:
-                topics = tuple(sorted({*read_subscription(data).topics}))
-            except MalformedConsumerProtocol:
+            topics = _subscribed(account, each)
+            if topics is None:
                 yield "classic-migrates", f"{group_id} came along with what {each.member_id} can't have said"
                 continue
             gone = {name: n for name, n in _assigned(each.assignment).items() if name in live.image.by_name}
             right = (
                 account.generation,
                 each.instance_id,
-                topics,
+                tuple(sorted(topics)),
                 gone,
                 each.rebalance_ms,
                 (each.session_ms, each.offers),
@@ -406,8 +412,9 @@ class ClassicMigration:
         if known is None or config is None:
             return
         stay = {each.member_id: each for each in value.members}
-        came = getattr(outcome.reply, "member_id", "") if isinstance(event, JoinGroupRequest) else ""
-        was = None if not came or event.instance_id is None else known.holder_of(event.instance_id)  # type: ignore[union-attr]
+        join = event if isinstance(event, JoinGroupRequest) else None
+        came = "" if join is None else getattr(outcome.reply, "member_id", "")
+        was = known.holder_of(join.instance_id) if join is not None and came else None
         strangers = [
             each
             for each in stay
@@ -421,7 +428,11 @@ class ClassicMigration:
         ):
             yield "classic-migrates", f"{group_id} may not become a classic group with {sorted(stay)}"
             return
-        if value.protocol_type != _CONSUMERS or value.leader not in stay or value.generation < known.epoch:
+        if (
+            value.protocol_type != CONSUMER_PROTOCOL_TYPE
+            or value.leader not in stay
+            or value.generation < known.epoch
+        ):
             yield (
                 "classic-migrates",
                 f"{group_id} at epoch {known.epoch} became a classic group of type {value.protocol_type} in"
@@ -432,13 +443,9 @@ class ClassicMigration:
             member = was if member_id == came else known.members[member_id]
             if member is None:
                 continue
-            offers = (
-                tuple((one.name, one.metadata) for one in event.protocols)  # type: ignore[union-attr]
-                if member_id == came
-                else ()
-                if member.classic is None
-                else member.classic.supported_protocols
-            )
+            offers: Offered = () if member.classic is None else member.classic.supported_protocols
+            if join is not None and member_id == came:
+                offers = offers_of(join)
             names = {name for name, _ in offers}
             common = names if common is None else common & names
             right = _named(known.targets.get(member.member_id, NO_PARTITIONS), live.image)
@@ -455,7 +462,7 @@ class ClassicMigration:
                 known_as = (
                     member.classic.session_timeout_ms,
                     member.rebalance_timeout_ms,
-                    dict(reversed(offers)).get(value.protocol or "", b""),
+                    metadata_of(offers, value.protocol),
                 )
                 if said != known_as:
                     yield "classic-migrates", f"{member_id} of {group_id} came as {said}, not {known_as}"
@@ -520,12 +527,12 @@ def _joined(
 ) -> Iterator[Finding]:
     """What a classic member was told that joined a consumer group, and what is known of it now."""
     said = reply.generation, reply.protocol_type, reply.protocol_name, reply.leader, reply.members
-    right: Any = (member.member_epoch, _CONSUMERS, request.protocols[0].name, "", ())
+    right: Any = (member.member_epoch, CONSUMER_PROTOCOL_TYPE, request.protocols[0].name, "", ())
     if said != right:
         yield "classic-joined", f"{member.member_id} of {group_id} was told {said} instead of {right}"
-    told = _subscription(request)
+    topics = _topics(request.protocols[0].metadata)
     assert member.classic is not None
-    assert told is not None
+    assert topics is not None
     known = (
         member.instance_id,
         member.rebalance_timeout_ms,
@@ -537,8 +544,8 @@ def _joined(
         member.instance_id if request.instance_id is None else request.instance_id,
         request.rebalance_timeout_ms,
         request.session_timeout_ms,
-        tuple((each.name, each.metadata) for each in request.protocols),
-        tuple(sorted({*told.topics})),
+        offers_of(request),
+        tuple(sorted(topics)),
     )
     if known != asked:
         yield "classic-migrates", f"{member.member_id} of {group_id} said {asked}, and is {known}"
@@ -549,11 +556,7 @@ def _changes(account: ExpectedGroup, request: ConsumerGroupHeartbeatRequest) -> 
     holder = account.holder_of(request.instance_id)
     if holder is None or request.subscribed_topic_regex:
         return True
-    try:
-        said = read_subscription(holder.metadata(account.protocol) or holder.offers[0][1])
-    except MalformedConsumerProtocol:
-        return True
-    return {*said.topics} != {*(request.subscribed_topic_names or ())}
+    return _subscribed(account, holder) != {*(request.subscribed_topic_names or ())}
 
 
 def _fits(assignments: Iterator[bytes]) -> bool:
@@ -578,10 +581,7 @@ def _left_out(account: ExpectedGroup, image: TopicsImage) -> list[str]:
     for each in account.members.values():
         for name, numbers in _assigned(each.assignment).items():
             given[name] = given.get(name, 0) + len(numbers)
-        try:
-            topics.update(read_subscription(each.metadata(account.protocol) or each.offers[0][1]).topics)
-        except MalformedConsumerProtocol:
-            continue
+        topics |= _subscribed(account, each) or set()
     return sorted(
         name
         for name in topics

@@ -6,7 +6,7 @@ which something was reported is left alone until another coordinator loads it.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -25,7 +25,9 @@ from fencepost.coordinator.protocol.consumer import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     LeaveGroupBatchRequest,
+    LeaveGroupBatchResponse,
     LeaveGroupRequest,
+    LeaveGroupResponse,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.offsets import (
@@ -48,7 +50,7 @@ from fencepost.coordinator.protocol.outcome import (
 from fencepost.coordinator.protocol.records import GroupMetadataKey, GroupMetadataValue, Record
 from fencepost.coordinator.timers import GroupTimerKey, GroupTimerKind
 from fencepost.member.base.transport import RequestTimedOut
-from fencepost.simulation.checkers.base import Checker, Finding
+from fencepost.simulation.checkers.base import OF_LOG, Checker, Finding
 from fencepost.simulation.checkers.classic_account import ExpectedGroup
 from fencepost.simulation.checkers.classic_administration import check_deleted, check_offsets_deleted
 from fencepost.simulation.checkers.classic_expected import (
@@ -58,6 +60,7 @@ from fencepost.simulation.checkers.classic_expected import (
     Deadline,
     Expected,
     nothing,
+    offers_of,
 )
 from fencepost.simulation.checkers.classic_migration import ClassicMigration
 from fencepost.simulation.checkers.commits import missing
@@ -71,15 +74,6 @@ _E = ErrorCode
 _NONE = ErrorCode.NONE
 _LATE_MS: Final = 1
 """Events of the millisecond in which something is over may come before its timer."""
-_OF_LOG: Final = frozenset(
-    {
-        _E.COORDINATOR_NOT_AVAILABLE,
-        _E.NOT_COORDINATOR,
-        _E.COORDINATOR_LOAD_IN_PROGRESS,
-        _E.UNKNOWN_SERVER_ERROR,
-    }
-)
-"""What clients are told when the coordinator can't write its log."""
 _OF_A_GROUP: Final = (
     JoinGroupRequest,
     SyncGroupRequest,
@@ -119,21 +113,27 @@ def sent(group_id: str, event: StepEvent, outcome: Outcome) -> Sent:
             answers[effect.token] = effect.response
         elif isinstance(effect, MemberFenced) and effect.group_id == group_id:
             fenced.append(effect.member_id)
-    reply: Any = outcome.reply
+    reply = outcome.reply
     codes: tuple[ErrorCode, ...] = ()
-    if isinstance(reply, JoinGroupResponse | SyncGroupResponse):
-        answers[event.token] = reply  # type: ignore[union-attr]  # both requests have one
-    elif reply is not None and isinstance(event, LeaveGroupRequest):
+    if isinstance(event, JoinGroupRequest | SyncGroupRequest):
+        if isinstance(reply, JoinGroupResponse | SyncGroupResponse):
+            answers[event.token] = reply
+    elif isinstance(reply, LeaveGroupResponse):
         codes = (reply.error_code,)
-    elif reply is not None and isinstance(event, LeaveGroupBatchRequest):
+    elif isinstance(reply, LeaveGroupBatchResponse):
         codes = tuple(each.error_code for each in reply.members) or (reply.error_code,)
     return Sent(answers, codes, tuple(_values(outcome.records, group_id)), frozenset(fenced))
 
 
 def _values(records: tuple[Record, ...], group_id: str) -> Iterator[GroupMetadataValue | None]:
     for record in records:
-        if type(record.key) is GroupMetadataKey and record.key.group_id == group_id:
-            yield record.value  # type: ignore[misc]  # of that key
+        value = record.value
+        if (
+            type(record.key) is GroupMetadataKey
+            and record.key.group_id == group_id
+            and (value is None or isinstance(value, GroupMetadataValue))
+        ):
+            yield value
 
 
 def request_error(request: JoinGroupRequest, config: GroupCoordinatorConfig) -> ErrorCode:
@@ -354,7 +354,7 @@ class ClassicRounds(Checker):
         """People delete a group, or some of its offsets."""
         group_id, reply = event.group_id, outcome.reply
         account = self._accounts.get(group_id)
-        if account is None or getattr(reply, "error_code", None) in _OF_LOG:
+        if account is None or getattr(reply, "error_code", None) in OF_LOG:
             return
         if isinstance(reply, OffsetDeleteResponse):
             self._found(group_id, check_offsets_deleted(account, event, reply, live))
@@ -404,8 +404,7 @@ class ClassicRounds(Checker):
     def _fails(self, outcome: Outcome) -> bool:
         """Whether the log takes no records now; who asked for something is told so."""
         failing = bool(getattr(self.world.journal, "failing", False))
-        reply: Any = outcome.reply
-        return failing and (reply is None or _code_of(reply) in _OF_LOG)
+        return failing and (outcome.reply is None or _code_of(outcome.reply) in OF_LOG)
 
     def _judge(
         self,
@@ -559,7 +558,7 @@ class ClassicRounds(Checker):
         for member in account.members.values():
             member.offers = offers.get(member.member_id, member.offers)
             if isinstance(event, JoinGroupRequest) and member.instance_id == event.instance_id:
-                member.offers = tuple((each.name, each.metadata) for each in event.protocols)
+                member.offers = offers_of(event)
         if group.state is JOINING:
             account.begin(now_ms, {})
             account.start_anew()
@@ -568,7 +567,7 @@ class ClassicRounds(Checker):
     def _timers(self) -> int:
         return sum(len(account.deadlines) for account in self._accounts.values())
 
-    def _found(self, group_id: str, findings: Any) -> None:
+    def _found(self, group_id: str, findings: Iterable[Finding]) -> None:
         """Report, and leave a group alone of which there was something to report."""
         for finding in findings:
             self.report(*finding)
@@ -602,11 +601,10 @@ def _explains(deadline: Deadline, fenced: Mapping[str, MemberFenced]) -> bool:
     return deadline.kind == reason and (not deadline.member_id or deadline.member_id in fenced)
 
 
-def _code_of(reply: Any) -> ErrorCode:
-    members = getattr(reply, "members", None)
-    if isinstance(reply, JoinGroupResponse) or not members:
-        return getattr(reply, "error_code", _NONE)
-    return members[0].error_code  # type: ignore[no-any-return]
+def _code_of(reply: Response) -> ErrorCode:
+    if isinstance(reply, LeaveGroupBatchResponse) and reply.members:
+        return reply.members[0].error_code
+    return getattr(reply, "error_code", _NONE)
 
 
 def _wrong_timer(group_id: str, deadline: Deadline, at_ms: int | None, right_ms: int | None) -> Finding:

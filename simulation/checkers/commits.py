@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Final
 
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import MemberId, TopicPartition, topic_partitions
+from fencepost.coordinator.protocol.ids import MemberId, TopicId, TopicPartition, topic_partitions
 from fencepost.coordinator.protocol.offsets import (
     MEMBER_EPOCH_VERSION,
     NO_OFFSET,
@@ -19,7 +19,7 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.topics import TopicsImage
-from fencepost.simulation.checkers.base import Finding
+from fencepost.simulation.checkers.base import OF_LOG, Finding
 from fencepost.simulation.checkers.heartbeats import NONE
 from fencepost.simulation.kernel.observers import StepEvent
 
@@ -37,15 +37,7 @@ _BY_MEMBER: Final = frozenset(
 )
 
 
-_OF_THE_LOG: Final = frozenset(
-    {
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.INVALID_COMMIT_OFFSET_SIZE,
-        ErrorCode.UNKNOWN_SERVER_ERROR,
-    }
-)
+_OF_THE_LOG: Final = OF_LOG | {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
 """Answers to a commit whose records could not be written."""
 
 _NOT_THERE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
@@ -191,6 +183,14 @@ class CommittedOffsets:
         """Those that have not come in, by identity: the how many-th it was, and the request itself."""
         self._last: dict[tuple[str, int], tuple[MemberId, int, r.OffsetCommitValue]] = {}
         """Of each partition the last commit: whose, the how many-th, and what."""
+        self._ids: dict[str, TopicId | None] = {}
+        """The id of each topic at its last commit."""
+        self._committed_ever: set[tuple[str, int]] = set()
+        self._of_earlier: set[tuple[str, int]] = set()
+        """Partitions whose topic was created again, until a commit falls back.
+
+        A commit that names its topic only may still carry the position in the topic that was deleted.
+        """
         self._pending: set[r.PendingOffsetCommitKey] = set()
         """Offsets in open transactions: a group that has only these is there, too."""
 
@@ -256,13 +256,21 @@ class CommittedOffsets:
         assert isinstance(key, r.OffsetCommitKey)
         assert isinstance(value, r.OffsetCommitValue)
         sent, _ = self._on_their_way.get(id(event), (self._count, event))
-        last = self._last.get((key.topic, key.partition))
-        self._last[key.topic, key.partition] = event.member_id, sent, value
+        place = key.topic, key.partition
+        last = self._last.get(place)
+        self._last[place] = event.member_id, sent, value
+        if self._ids.setdefault(key.topic, value.topic_id) != value.topic_id:
+            self._ids[key.topic] = value.topic_id
+            self._of_earlier |= {(name, number) for name, number in self._committed_ever if name == key.topic}
+        self._committed_ever.add(place)
         if not event.member_id or last is None:
             return
         last_by, last_sent, last_value = last
         same = event.member_id == last_by and value.topic_id == last_value.topic_id
         if same and value.offset < last_value.offset and last_sent <= sent:
+            if not event.topic_ids and place in self._of_earlier:
+                self._of_earlier.discard(place)
+                return
             yield (
                 "offsets-advance",
                 f"{last_by} of {key.group_id} committed {last_value.offset} for"

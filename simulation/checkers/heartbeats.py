@@ -21,7 +21,7 @@ from fencepost.coordinator.protocol.ids import (
     STATIC_LEAVE_EPOCH,
     Partitions,
 )
-from fencepost.simulation.checkers.base import Finding, shown
+from fencepost.simulation.checkers.base import OF_LOG, Finding, shown
 
 if TYPE_CHECKING:
     from fencepost.coordinator.consumer.member import ConsumerGroupMember
@@ -138,23 +138,12 @@ def check_answer(
 def _has_own_reason(request: ConsumerGroupHeartbeatRequest, got: ErrorCode, known: KnownGroup | None) -> bool:
     """Whether a refusal may come from something else than the epoch and the names."""
     return (
-        got in _OF_THE_LOG
+        got in OF_LOG
         or (got is ErrorCode.GROUP_MAX_SIZE_REACHED and request.member_epoch == JOIN_EPOCH)
         or (got is ErrorCode.INVALID_REGULAR_EXPRESSION and bool(request.subscribed_topic_regex))
         or (got is ErrorCode.UNSUPPORTED_ASSIGNOR and request.server_assignor is not None)
         or (got is ErrorCode.UNSUPPORTED_VERSION and known is None)
     )
-
-
-_OF_THE_LOG = frozenset(
-    {
-        ErrorCode.COORDINATOR_NOT_AVAILABLE,
-        ErrorCode.NOT_COORDINATOR,
-        ErrorCode.COORDINATOR_LOAD_IN_PROGRESS,
-        ErrorCode.UNKNOWN_SERVER_ERROR,
-    }
-)
-"""Answers to a heartbeat whose records could not be written, or whose target could not be made."""
 
 
 def check_reply(

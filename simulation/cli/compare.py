@@ -185,7 +185,7 @@ def _print(result: FidelityComparison, report: Path | None) -> None:
 
 def _cells(side: Distribution, *, per: int) -> list[str]:
     values = (side.median, side.p90, side.p99, side.max)
-    return [f"{side.count / per:,.1f}", *(NONE if value is None else told(value) for value in values)]
+    return [f"{side.count / per:,.1f}", *map(told, values)]
 
 
 def _verdict_cells(each: Judged) -> list[Text | str]:

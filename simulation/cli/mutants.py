@@ -174,7 +174,13 @@ def _automatic(
     json: bool,
 ) -> int:
     from fencepost.simulation.lab.mutation.page import mutation_page
-    from fencepost.simulation.lab.mutation.score import SEEDS, chosen_mutants, judge_all, mutation_report
+    from fencepost.simulation.lab.mutation.score import (
+        SEEDS,
+        JudgedMutants,
+        chosen_mutants,
+        judge_all,
+        mutation_report,
+    )
 
     chosen = chosen_mutants(sampling.of_each, names, salt=sampling.salt)
     if only_list:
@@ -188,14 +194,30 @@ def _automatic(
         return 0
     most = SEEDS if seeds is None else _count(seeds)
     writable_file(page, "--page")
-    judged = judge_all(chosen, seeds=most, master=master, progress=progress_for(json=json, lines=True))
+    judged = JudgedMutants(judgements=[], left_out=[])
+
+    def keep(so_far: JudgedMutants) -> None:
+        nonlocal judged
+        judged = so_far
+
+    interrupted = False
+    try:
+        progress = progress_for(json=json, lines=True)
+        judge_all(chosen, seeds=most, master=master, progress=progress, judged=keep)
+    except KeyboardInterrupt:
+        interrupted = True
     report = mutation_report(judged, most, salt=sampling.salt)
-    if page is not None:
+    if page is not None and not interrupted:  # the page names the command that makes it again
         page.write_text(mutation_page(report), encoding="utf-8")
     if json:
         print_json(report)
-    else:
+    elif judged.judgements:
         _print_score(report)
+    if interrupted:
+        sys.stderr.write(f"interrupted: {len(judged.judgements)} of {len(chosen)} mutants were judged\n")
+        if page is not None:
+            sys.stderr.write(f"{page} is unchanged\n")
+        raise KeyboardInterrupt  # the exit code says that this is not all
     return 0 if report.reached else 1
 
 

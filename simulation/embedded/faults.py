@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Set
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -31,6 +31,9 @@ if TYPE_CHECKING:
     from fencepost.coordinator.server.connection import KafkaServerConnection
 
 
+V = TypeVar("V")
+
+
 class FaultRule(msgspec.Struct, kw_only=True):
     """Something that happens to answers of one API; `times` None for all of them."""
 
@@ -47,8 +50,6 @@ class FaultRule(msgspec.Struct, kw_only=True):
     lost: bool = False
     of_fence: bool = False
     """True if `fence` made the rule: the member may learn of it by another request than the rule's."""
-    called: str = ""
-    """How the test called it, as of `group.fence("two")`; empty for the methods that name the API."""
     name: str | None = None
     """What people call the member; `who` if nothing else is known."""
 
@@ -72,7 +73,7 @@ class FaultRule(msgspec.Struct, kw_only=True):
         return ", ".join(arguments)
 
     def __str__(self) -> str:
-        return self.called or f"{self.method}({self.arguments})"
+        return f"{self.method}({self.arguments})"
 
     def is_about(self, request: Any, asked: Asked, names: Callable[[], Container[str | None]]) -> bool:
         """Whether it is this request that the rule waits for."""
@@ -211,15 +212,20 @@ class FaultInjector:
             return
         members = self._members.get(connection)
         if members is None:
-            if len(self._members) >= self._many:
-                self._members = {
-                    each: members for each, members in self._members.items() if not each.is_closed
-                }
-                self._many = max(_FEW_CONNECTIONS, 2 * len(self._members))
+            self._forget_closed()
             members = self._members[connection] = {}
         members[member_id] = None
         if instance_id := getattr(request, "instance_id", None):
             self._instance_ids[member_id] = instance_id
+
+    def _forget_closed(self) -> None:
+        """Let go of what is known of closed connections, once it is of many."""
+        if max(len(self._members), len(self._fetched)) < self._many:
+            return
+        self._members = _of_open(self._members)
+        self._fetched = _of_open(self._fetched)
+        self._readers = _of_open(self._readers)
+        self._many = max(_FEW_CONNECTIONS, 2 * len(self._members), 2 * len(self._fetched))
 
     # -- requests ---------------------------------------------------------------------------------------
 
@@ -284,10 +290,7 @@ class FaultInjector:
         """Remember the partitions that a fetch names; one that goes on with its session may name none."""
         if not request.topics:
             return
-        if len(self._fetched) >= self._many:
-            self._fetched = {each: known for each, known in self._fetched.items() if not each.is_closed}
-            self._readers = {each: known for each, known in self._readers.items() if not each.is_closed}
-            self._many = max(_FEW_CONNECTIONS, 2 * len(self._fetched), 2 * len(self._members))
+        self._forget_closed()
         self._fetched[connection] = {
             TopicPartition(name, one.partition)
             for topic in request.topics
@@ -320,6 +323,10 @@ class FaultInjector:
             reply = await reply
         await asyncio.sleep(delay_s)
         return self._answer(api, reply, lost)
+
+
+def _of_open(known: Mapping[OpenConnection, V]) -> dict[OpenConnection, V]:
+    return {each: value for each, value in known.items() if not each.is_closed}
 
 
 def _names(request: Any, asked: Asked) -> Iterator[str | None]:

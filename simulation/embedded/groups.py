@@ -83,8 +83,7 @@ class GroupControls:
         self._endpoint.observer.called("fence", found.member_id, group=self.group_id)
         if found.protocol in _FENCED:
             api, error = _FENCED[found.protocol]
-            called = f"group({self.group_id!r}).fence({self._named(found)!r})"
-            rule = FaultRule(api=api, who=found.member_id, error=error, of_fence=True, called=called)
+            rule = FaultRule(api=api, who=found.member_id, error=error, of_fence=True)
             self._endpoint.faults.add(rule)
         kind = self._kind()
         if kind is not None and not kind.leaves_by_request:
@@ -161,12 +160,8 @@ class GroupControls:
                 raise FencepostError(
                     f"{len(found)} members of group {self.group_id!r} have the client id {member!r}"
                 )
-        known = ", ".join(self._named(each) for each in members)
+        known = ", ".join(name_of_member(each, members) for each in members)
         raise FencepostError(f"group {self.group_id!r} has no member {member!r}; it has {known or 'none'}")
-
-    def _named(self, member: GroupMember) -> str:
-        """The instance id or client id; where others of the group have it too, the member id as well."""
-        return name_of_member(member, self._members())
 
     async def _wait_stable(
         self,
@@ -293,9 +288,12 @@ class Group(GroupControls):
         __tracebackhide__ = True
         clients = PolledClients(polling)
         future = self.thread.submit(self._wait_stable(members, timeout=timeout))
-        if clients:
-            clients.poll_until(future)
-        return self.thread.result(future)
+        try:
+            if clients:
+                clients.poll_until(future)
+            return self.thread.result(future)
+        finally:
+            future.cancel()  # a client may raise when it is polled
 
 
 class AsyncGroup(GroupControls):

@@ -21,7 +21,7 @@ from fencepost.coordinator.timers import GroupTimerKind
 from fencepost.member.classic.assignor import Subscriber
 from fencepost.member.classic.assignors.sticky import CooperativeStickyAssignor
 from fencepost.member.classic.ownership import ClassicOwnership
-from fencepost.simulation.mutants.mutant import NOBODY, Mutant, Original, instead_of
+from fencepost.simulation.mutants.mutant import UNREPORTED, Mutant, Original, instead_of
 
 _DEPLOY: Final = ("classic-rolling-deploy",)
 _SLOW: Final = ("classic-slow-members",)
@@ -117,7 +117,7 @@ def _stays_as_it_is(_: Original, *arguments: Any, **named: Any) -> bool:
 CLASSIC_MUTANTS: Final = (
     Mutant(
         "eager-keeps-partitions",
-        NOBODY,
+        UNREPORTED,
         "A member with an eager assignor joins again without letting go of what it has.",
         ("classic-joins",),
         _DEPLOY,
@@ -134,7 +134,7 @@ CLASSIC_MUTANTS: Final = (
     ),
     Mutant(
         "generations-restart",
-        NOBODY,
+        UNREPORTED,
         "The generation after the third one is the first again.",
         ("classic-generations",),
         _DEPLOY,
@@ -142,7 +142,7 @@ CLASSIC_MUTANTS: Final = (
     ),
     Mutant(
         "any-generation",
-        NOBODY,
+        UNREPORTED,
         "Heartbeats and commits are taken in whatever generation they are sent.",
         ("classic-answers", "commit-fenced"),
         _DEPLOY,
@@ -150,7 +150,7 @@ CLASSIC_MUTANTS: Final = (
     ),
     Mutant(
         "last-assignment-written",
-        NOBODY,
+        UNREPORTED,
         "What is written of a generation is the assignment of the one before.",
         ("classic-record",),
         _DEPLOY,
@@ -158,7 +158,7 @@ CLASSIC_MUTANTS: Final = (
     ),
     Mutant(
         "upgraded-with-nothing",
-        NOBODY,
+        UNREPORTED,
         "Members of a classic group that becomes a consumer group count as having nothing.",
         ("one-claimant", "classic-migrates"),
         ("rolling-migration",),
@@ -166,7 +166,7 @@ CLASSIC_MUTANTS: Final = (
     ),
     Mutant(
         "first-members-alone",
-        NOBODY,
+        UNREPORTED,
         "The initial delay of an empty group is not extended when more members come.",
         ("classic-rounds",),
         _DEPLOY,
@@ -214,7 +214,7 @@ CLASSIC_MUTANTS: Final = (
     ),
     Mutant(
         "never-downgraded",
-        NOBODY,
+        UNREPORTED,
         "A consumer group whose last member of the newer protocol left stays one.",
         ("classic-migrates",),
         ("rolling-migration",),

@@ -26,7 +26,7 @@ from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.reconciliation import Assignment, Callback, Pass, PassResult, Reconciler
 from fencepost.member.consumer.states import ACTIVE, ConsumerMemberState
 from fencepost.simulation.mutants.coordinators import CHURN, LOSSES
-from fencepost.simulation.mutants.mutant import NOBODY, Mutant, Original, instead_of
+from fencepost.simulation.mutants.mutant import UNREPORTED, Mutant, Original, instead_of
 
 
 def _keepalive_after_failure(original: Original, self: Heartbeats, now_ms: int, *, wait: bool = True) -> None:
@@ -288,7 +288,7 @@ MEMBER_MUTANTS: Final = (
     ),
     Mutant(
         "polls-missed-late",
-        NOBODY,
+        UNREPORTED,
         "A member whose application does not poll stays in the group for twice the time.",
         ("poll-timeouts",),
         ("slow-callbacks-and-poll-timeouts",),
@@ -296,7 +296,7 @@ MEMBER_MUTANTS: Final = (
     ),
     Mutant(
         "committed-offset-forgotten",
-        NOBODY,
+        UNREPORTED,
         "A new owner starts at the beginning of the log, whatever is committed.",
         ("starts-at-committed",),
         CHURN,
@@ -304,7 +304,7 @@ MEMBER_MUTANTS: Final = (
     ),
     Mutant(
         "partition-left-out",
-        NOBODY,
+        UNREPORTED,
         "A member that owns several partitions never fetches one of them.",
         ("partitions-read",),
         ("steady", *CHURN),
@@ -312,7 +312,7 @@ MEMBER_MUTANTS: Final = (
     ),
     Mutant(
         "subscription-kept-secret",
-        NOBODY,
+        UNREPORTED,
         "A member that is in a group does not tell it of another subscription.",
         ("subscription-told",),
         ("regex-subscriptions", "swarm"),
@@ -320,7 +320,7 @@ MEMBER_MUTANTS: Final = (
     ),
     Mutant(
         "loading-is-fatal",
-        NOBODY,
+        UNREPORTED,
         "A member stops for good when the coordinator is still loading.",
         ("gives-up-rightly",),
         ("coordinator-crash-loop", "coordinator-failover", "broker-failures"),
@@ -328,7 +328,7 @@ MEMBER_MUTANTS: Final = (
     ),
     Mutant(
         "stopped-by-callback",
-        NOBODY,
+        UNREPORTED,
         "After a callback that raised the member does not go on towards its target.",
         ("reconciles-on",),
         ("slow-callbacks-and-poll-timeouts", "swarm"),
@@ -336,7 +336,7 @@ MEMBER_MUTANTS: Final = (
     ),
     Mutant(
         "commits-to-the-wrong-broker",
-        NOBODY,
+        UNREPORTED,
         "A commit is sent again and again to a broker that is not the coordinator.",
         ("searches-anew",),
         ("coordinator-failover", "manual-commits"),
@@ -353,7 +353,7 @@ MEMBER_MUTANTS: Final = (
     ),
     Mutant(
         "errors-swallowed",
-        NOBODY,
+        UNREPORTED,
         "An application does not hear that its callback raised.",
         ("errors-raised",),
         ("slow-callbacks-and-poll-timeouts",),

@@ -7,7 +7,7 @@ from contextlib import ExitStack, contextmanager
 from typing import Any, Final, NamedTuple, TypeAlias
 from unittest import mock
 
-NOBODY: Final = "nobody's"
+UNREPORTED: Final = "no report"
 """The `bug` of a mutant that no one is known to have had."""
 
 

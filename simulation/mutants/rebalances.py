@@ -22,7 +22,7 @@ from fencepost.coordinator.protocol.ids import Partitions
 from fencepost.coordinator.protocol.records import ConsumerGroupMetadataKey, Record
 from fencepost.member.base.commits import Commit, CommitKind, Commits
 from fencepost.simulation.mutants.coordinators import CHURN
-from fencepost.simulation.mutants.mutant import NOBODY, Mutant, Original, instead_of
+from fencepost.simulation.mutants.mutant import UNREPORTED, Mutant, Original, instead_of
 
 _MISSED_MS: Final = 30_000
 """How long a coordinator that takes over has heard of nobody, as it believes."""
@@ -120,7 +120,7 @@ def _new_topics_wait(original: Original, *arguments: Any, **named: Any) -> Any:
 REBALANCE_MUTANTS: Final = (
     Mutant(
         "half-sessions",
-        NOBODY,
+        UNREPORTED,
         "Sessions are half as long as they should be.",
         ("members-kept",),
         ("coordinator-failover", "partitioned-members", "crash-and-return"),
@@ -128,7 +128,7 @@ REBALANCE_MUTANTS: Final = (
     ),
     Mutant(
         "sessions-go-on",
-        NOBODY,
+        UNREPORTED,
         "A coordinator that takes over counts sessions from before it has loaded.",
         ("members-kept",),
         ("coordinator-crash-loop", "rolling-deploy"),
@@ -136,7 +136,7 @@ REBALANCE_MUTANTS: Final = (
     ),
     Mutant(
         "return-rebalances",
-        NOBODY,
+        UNREPORTED,
         "The group epoch is raised when a static member comes back, though it subscribes as before.",
         ("epoch-caused",),
         ("static-rolling-deploy",),
@@ -144,7 +144,7 @@ REBALANCE_MUTANTS: Final = (
     ),
     Mutant(
         "departure-raises-nothing",
-        NOBODY,
+        UNREPORTED,
         "The group epoch stays when a member is removed: the others do not get its partitions.",
         ("epoch-caused",),
         CHURN,
@@ -152,7 +152,7 @@ REBALANCE_MUTANTS: Final = (
     ),
     Mutant(
         "targets-too-often",
-        NOBODY,
+        UNREPORTED,
         "Each change makes a target at once, whatever the assignment interval.",
         ("target-due",),
         CHURN,
@@ -160,7 +160,7 @@ REBALANCE_MUTANTS: Final = (
     ),
     Mutant(
         "heartbeat-moves-nobody",
-        NOBODY,
+        UNREPORTED,
         "A heartbeat that lists no partitions does not take its member towards the target.",
         ("heartbeat-reconciles",),
         CHURN,
@@ -168,7 +168,7 @@ REBALANCE_MUTANTS: Final = (
     ),
     Mutant(
         "mixed-from-scratch",
-        NOBODY,
+        UNREPORTED,
         "Where members subscribe to different topics the assignor does not look at the target before.",
         ("target-sticky",),
         ("mixed-subscriptions",),
@@ -176,7 +176,7 @@ REBALANCE_MUTANTS: Final = (
     ),
     Mutant(
         "mixed-unbalanced",
-        NOBODY,
+        UNREPORTED,
         "Where members subscribe to different topics nothing is taken from those who have too much.",
         ("target-balanced",),
         ("mixed-subscriptions",),
@@ -184,7 +184,7 @@ REBALANCE_MUTANTS: Final = (
     ),
     Mutant(
         "ranges-by-member-id",
-        NOBODY,
+        UNREPORTED,
         "The range assignor orders static members by their member ids, which change with each restart.",
         ("target-balanced",),
         ("range-assignor",),
@@ -192,7 +192,7 @@ REBALANCE_MUTANTS: Final = (
     ),
     Mutant(
         "retry-overtakes",
-        NOBODY,
+        UNREPORTED,
         "A commit that got no answer is sent again behind the one that came after it.",
         ("offsets-advance",),
         ("manual-commits", "rolling-deploy", "lossy-network"),
@@ -201,7 +201,7 @@ REBALANCE_MUTANTS: Final = (
     ),
     Mutant(
         "new-topics-wait",
-        NOBODY,
+        UNREPORTED,
         "A topic that an expression matches is not found before the next refresh.",
         ("expressions-resolved",),
         ("regex-subscriptions",),

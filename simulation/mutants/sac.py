@@ -23,7 +23,7 @@ from fencepost.member.sac.actions import AnswerUpdate, SacCallback
 from fencepost.member.sac.consumer import SingleActiveConsumer
 from fencepost.member.sac.machine import SacMember
 from fencepost.member.sac.offsets import NONE, OffsetKind, OffsetSpecification
-from fencepost.simulation.mutants.mutant import NOBODY, Mutant, Original, instead_of
+from fencepost.simulation.mutants.mutant import UNREPORTED, Mutant, Original, instead_of
 
 _SPEC = "RabbitMQ's stream coordinator"
 
@@ -210,7 +210,7 @@ SAC_MUTANTS = (
     ),
     Mutant(
         name="sac-registered-waiting",
-        bug=NOBODY,
+        bug=UNREPORTED,
         summary="A registration is answered as if somebody else was active.",
         expected=("sac-replies",),
         scenarios=("sac-churn",),
@@ -226,7 +226,7 @@ SAC_MUTANTS = (
     ),
     Mutant(
         name="sac-never-forgotten",
-        bug=NOBODY,
+        bug=UNREPORTED,
         summary="Lost connections are never forgotten, and block their groups.",
         expected=("sac-timeout",),
         scenarios=("sac-node-failures", "sac-stale-nodes"),
@@ -242,7 +242,7 @@ SAC_MUTANTS = (
     ),
     Mutant(
         name="sac-loss-untold",
-        bug=NOBODY,
+        bug=UNREPORTED,
         summary="An application is not told that its consumer lost its connection.",
         expected=("sac-callbacks",),
         scenarios=("sac-churn",),
@@ -250,7 +250,7 @@ SAC_MUTANTS = (
     ),
     Mutant(
         name="sac-answers-at-once",
-        bug=NOBODY,
+        bug=UNREPORTED,
         summary="A step-down is answered before the application has let go.",
         expected=("sac-answers",),
         scenarios=("sac-churn",),
@@ -258,7 +258,7 @@ SAC_MUTANTS = (
     ),
     Mutant(
         name="sac-offset-too-far",
-        bug=NOBODY,
+        bug=UNREPORTED,
         summary="A consumer begins one message behind the one that is next.",
         expected=("sac-records",),
         scenarios=("sac-churn",),
@@ -266,7 +266,7 @@ SAC_MUTANTS = (
     ),
     Mutant(
         name="sac-retry-storm",
-        bug=NOBODY,
+        bug=UNREPORTED,
         summary="A consumer connects again at once, as often as it fails.",
         expected=("sac-prompt",),
         scenarios=("sac-churn", "sac-node-failures"),

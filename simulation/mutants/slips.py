@@ -1,6 +1,6 @@
 """Slips: for checkers that no historic bug of the list wakes, the simplest mistake that must.
 
-Some are bugs that Kafka had, told by their number; the others are nobody's.
+Some are bugs that Kafka had, told by their number; the others have no report.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from fencepost.member.consumer.actions import ConsumerMoved
 from fencepost.member.consumer.machine import ConsumerMember
 from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
 from fencepost.simulation.mutants.coordinators import CHURN, LOSSES
-from fencepost.simulation.mutants.mutant import NOBODY, Mutant, Original, instead_of
+from fencepost.simulation.mutants.mutant import UNREPORTED, Mutant, Original, instead_of
 
 _Targets = Mapping[MemberId, Partitions]
 
@@ -175,7 +175,7 @@ def _assignor(
     name: str, summary: str, expected: str, change: Callable[[Assignor, GroupSpec], _Targets]
 ) -> Mutant:
     patch = instead_of(assignors, "BUILT_IN", _with_uniform(change))
-    return Mutant(name, NOBODY, summary, (expected,), CHURN, (patch,))
+    return Mutant(name, UNREPORTED, summary, (expected,), CHURN, (patch,))
 
 
 def _never_waits(original: Original, *arguments: Any) -> ConsumerGroupMember:
@@ -253,7 +253,7 @@ SLIPS: Final = (
     ),
     Mutant(
         "revocation-without-state",
-        NOBODY,
+        UNREPORTED,
         "Topics that are dropped from a subscription are to be revoked by a member that stays STABLE.",
         ("revocation-state",),
         ("regex-subscriptions", "swarm"),
@@ -261,7 +261,7 @@ SLIPS: Final = (
     ),
     Mutant(
         "target-ahead",
-        NOBODY,
+        UNREPORTED,
         "A target has the epoch after the group's.",
         ("epochs-ordered",),
         CHURN,
@@ -269,7 +269,7 @@ SLIPS: Final = (
     ),
     Mutant(
         "target-epoch-restarts",
-        NOBODY,
+        UNREPORTED,
         "Targets are counted from 1 again and again.",
         ("epochs-monotone", "assignment-epochs"),
         CHURN,
@@ -286,7 +286,7 @@ SLIPS: Final = (
     ),
     Mutant(
         "expressions-kept",
-        NOBODY,
+        UNREPORTED,
         "The resolution of a regular expression stays when its last subscriber goes.",
         ("regexes-subscribed",),
         ("regex-subscriptions",),
@@ -294,7 +294,7 @@ SLIPS: Final = (
     ),
     Mutant(
         "other-digest",
-        NOBODY,
+        UNREPORTED,
         "The digest of the group's topics does not depend on them.",
         ("metadata-hash",),
         CHURN,
@@ -302,7 +302,7 @@ SLIPS: Final = (
     ),
     Mutant(
         "refusal-writes",
-        NOBODY,
+        UNREPORTED,
         "A refused heartbeat raises the group epoch.",
         ("failed-changes-nothing",),
         LOSSES,
@@ -310,7 +310,7 @@ SLIPS: Final = (
     ),
     Mutant(
         "commits-unfenced",
-        NOBODY,
+        UNREPORTED,
         "Anybody may commit at any epoch.",
         ("commit-fenced",),
         ("frozen-members", *LOSSES),
@@ -318,7 +318,7 @@ SLIPS: Final = (
     ),
     Mutant(
         "offset-one-too-far",
-        NOBODY,
+        UNREPORTED,
         "A fetched offset skips a record.",
         ("at-least-once", "fetch-equals-commit"),
         CHURN,
@@ -326,7 +326,7 @@ SLIPS: Final = (
     ),
     Mutant(
         "tombstones-out-of-order",
-        NOBODY,
+        UNREPORTED,
         "A member's tombstones are written in another order.",
         ("journal-batches",),
         CHURN,
@@ -342,7 +342,7 @@ SLIPS: Final = (
     ),
     Mutant(
         "silent-in-callbacks",
-        NOBODY,
+        UNREPORTED,
         "No heartbeat is sent while a callback runs.",
         ("heartbeats-go-on",),
         ("slow-callbacks-and-poll-timeouts",),
@@ -350,7 +350,7 @@ SLIPS: Final = (
     ),
     Mutant(
         "sessions-never-end",
-        NOBODY,
+        UNREPORTED,
         "Members that died are kept.",
         ("gone-members", "progress"),
         ("crash-and-return", "swarm"),
@@ -358,7 +358,7 @@ SLIPS: Final = (
     ),
     Mutant(
         "members-rewritten",
-        NOBODY,
+        UNREPORTED,
         "Every heartbeat writes the member again.",
         ("quiet",),
         ("steady", "rolling-deploy"),
@@ -366,7 +366,7 @@ SLIPS: Final = (
     ),
     Mutant(
         "stable-too-soon",
-        NOBODY,
+        UNREPORTED,
         "A member is STABLE as soon as it has what is free of its target.",
         ("stable-owns-target",),
         CHURN,
@@ -374,7 +374,7 @@ SLIPS: Final = (
     ),
     Mutant(
         "last-subscription-kept",
-        NOBODY,
+        UNREPORTED,
         "The last member to go leaves its subscription behind.",
         ("empty-group",),
         ("rolling-deploy", "crash-and-return"),
@@ -396,7 +396,7 @@ SLIPS: Final = (
     ),
     Mutant(
         "fenced-and-joining",
-        NOBODY,
+        UNREPORTED,
         "A fenced member asks to join before it has let go of what it owned.",
         ("transitions",),
         ("frozen-members", *LOSSES),
@@ -404,7 +404,7 @@ SLIPS: Final = (
     ),
     Mutant(
         "heartbeats-overlap",
-        NOBODY,
+        UNREPORTED,
         "A heartbeat that is due does not wait for the answer to the one before.",
         ("one-in-flight",),
         LOSSES,

@@ -19,7 +19,7 @@ from fencepost.member.streams.handler import HandlerDecision, Handlers
 from fencepost.member.streams.heartbeats import StreamsHeartbeats
 from fencepost.member.streams.thread import StreamThread
 from fencepost.member.streams.thread_states import StreamThreadState
-from fencepost.simulation.mutants.mutant import NOBODY, Mutant, Original, instead_of
+from fencepost.simulation.mutants.mutant import UNREPORTED, Mutant, Original, instead_of
 
 FAILURES: Final = ("streams-failures",)
 SHUTDOWN: Final = ("streams-shutdown",)
@@ -266,7 +266,7 @@ STREAMS_MUTANTS: Final = (
     ),
     Mutant(
         "steps-last-to-first",
-        NOBODY,
+        UNREPORTED,
         "What follows from an input is carried out from the last to the first: steps are told backwards.",
         ("streams-transitions",),
         FAILURES,
@@ -274,7 +274,7 @@ STREAMS_MUTANTS: Final = (
     ),
     Mutant(
         "listeners-out-of-order",
-        NOBODY,
+        UNREPORTED,
         "The listener's call for a rebalance comes late, and that for the client's next step overtakes it.",
         ("streams-listener",),
         FAILURES,

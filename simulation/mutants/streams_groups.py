@@ -14,7 +14,7 @@ from fencepost.coordinator.protocol.streams import NO_TASKS, Tasks
 from fencepost.coordinator.streams import groups, heartbeat, offset_fencing, target
 from fencepost.coordinator.streams.owners import TaskOwners
 from fencepost.coordinator.streams.soft import StreamsSoftState
-from fencepost.simulation.mutants.mutant import NOBODY, Mutant, Original, instead_of
+from fencepost.simulation.mutants.mutant import UNREPORTED, Mutant, Original, instead_of
 
 FAILURES: Final = ("streams-failures",)
 STANDBY: Final = ("streams-standby-tasks",)
@@ -109,7 +109,7 @@ STREAMS_GROUP_MUTANTS: Final = (
     ),
     Mutant(
         "end-without-rebalance",
-        NOBODY,
+        UNREPORTED,
         "A member of a streams group goes, and the group's epoch stays.",
         ("streams-epochs",),
         FAILURES,
@@ -117,7 +117,7 @@ STREAMS_GROUP_MUTANTS: Final = (
     ),
     Mutant(
         "task-left-out",
-        NOBODY,
+        UNREPORTED,
         "The target of one member misses its last task, which nobody has then.",
         ("streams-target",),
         FAILURES,
@@ -125,7 +125,7 @@ STREAMS_GROUP_MUTANTS: Final = (
     ),
     Mutant(
         "assignor-without-memory",
-        NOBODY,
+        UNREPORTED,
         "The assignor of tasks does not know who had them.",
         ("streams-sticky",),
         FAILURES,
@@ -157,7 +157,7 @@ STREAMS_GROUP_MUTANTS: Final = (
     ),
     Mutant(
         "tasks-only-on-joining",
-        NOBODY,
+        UNREPORTED,
         "Replies name tasks to members that join, and to no others.",
         ("streams-replies",),
         FAILURES,
@@ -165,7 +165,7 @@ STREAMS_GROUP_MUTANTS: Final = (
     ),
     Mutant(
         "heartbeats-unheard",
-        NOBODY,
+        UNREPORTED,
         "A session ends although its member sends heartbeats.",
         ("streams-sessions",),
         FAILURES,
@@ -181,7 +181,7 @@ STREAMS_GROUP_MUTANTS: Final = (
     ),
     Mutant(
         "gone-members-remembered",
-        NOBODY,
+        UNREPORTED,
         "When members were heard is kept although they have left the group.",
         ("streams-bookkeeping",),
         FAILURES,

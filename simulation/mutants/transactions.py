@@ -13,13 +13,13 @@ import fencepost.coordinator.offsets.fetch as fetching
 from fencepost.coordinator.consumer import regular_expressions
 from fencepost.coordinator.offsets import expiry, transactions
 from fencepost.coordinator.offsets.store import OffsetStore
+from fencepost.coordinator.protocol.offsets import OffsetFetchResponse
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.transactions import epochs
 from fencepost.coordinator.transactions.coordinator import TransactionCoordinator
 from fencepost.member.base.positions import Positions
-from fencepost.simulation.mutants.mutant import Mutant, Original, instead_of
+from fencepost.simulation.mutants.mutant import UNREPORTED, Mutant, Original, instead_of
 
-_NOBODY: Final = "nobody's"
 _PLAIN: Final = ("transactions-and-plain-commits",)
 
 
@@ -41,8 +41,8 @@ def _expires_what_is_staged(original: Original, store: OffsetStore, *arguments: 
 
 
 def _all_is_stable(original: Original, *arguments: Any, **named: Any) -> Outcome:
-    found: Outcome = original(*arguments, **named)
-    return Outcome(reply=msgspec.structs.replace(found.reply, unstable=frozenset()))  # type: ignore[type-var]
+    reply: OffsetFetchResponse = original(*arguments, **named).reply
+    return Outcome(reply=msgspec.structs.replace(reply, unstable=frozenset()))
 
 
 def _takes_unstable_offsets(
@@ -91,7 +91,7 @@ def _dropped_pattern_changes_nothing(original: Original, group: Any, old: Any, n
 TRANSACTION_MUTANTS: Final = (
     Mutant(
         "aborted-offsets-count",
-        _NOBODY,
+        UNREPORTED,
         "The offsets of an aborted transaction count as those of a committed one.",
         ("transaction-offsets", "exactly-once"),
         ("transactions",),
@@ -99,7 +99,7 @@ TRANSACTION_MUTANTS: Final = (
     ),
     Mutant(
         "staged-after-plain",
-        _NOBODY,
+        UNREPORTED,
         "A staged offset counts with its transaction, though another was committed behind it.",
         ("transaction-offsets",),
         _PLAIN,
@@ -107,7 +107,7 @@ TRANSACTION_MUTANTS: Final = (
     ),
     Mutant(
         "staged-offsets-expire",
-        _NOBODY,
+        UNREPORTED,
         "An offset expires although an open transaction has another one of its partition.",
         ("transaction-staged",),
         _PLAIN,
@@ -131,7 +131,7 @@ TRANSACTION_MUTANTS: Final = (
     ),
     Mutant(
         "replaced-producer-accepted",
-        _NOBODY,
+        UNREPORTED,
         "A producer may go on though another one has its transactional id.",
         ("transaction-fenced",),
         ("transactions",),
@@ -139,7 +139,7 @@ TRANSACTION_MUTANTS: Final = (
     ),
     Mutant(
         "epoch-given-twice",
-        _NOBODY,
+        UNREPORTED,
         "A producer that begins gets the epoch of the one before.",
         ("transaction-epochs",),
         ("transactions",),
@@ -155,7 +155,7 @@ TRANSACTION_MUTANTS: Final = (
     ),
     Mutant(
         "timeout-lost-with-its-record",
-        _NOBODY,
+        UNREPORTED,
         "A transaction whose abort could not be written is never tried again.",
         ("transaction-ends",),
         _PLAIN,
@@ -163,7 +163,7 @@ TRANSACTION_MUTANTS: Final = (
     ),
     Mutant(
         "committed-at-no-time",
-        _NOBODY,
+        UNREPORTED,
         "Commits are as old as time itself: they expire at once.",
         ("commit-recorded",),
         ("manual-commits",),
@@ -180,7 +180,7 @@ TRANSACTION_MUTANTS: Final = (
     ),
     Mutant(
         "subscribed-offsets-deleted",
-        _NOBODY,
+        UNREPORTED,
         "OffsetDelete removes offsets of topics that members subscribe to.",
         ("admin-changes", "offsets-kept"),
         ("operators",),

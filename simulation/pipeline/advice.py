@@ -9,7 +9,7 @@ import msgspec
 
 from fencepost.simulation.analyses.comparison import CONFIDENCE, MeasureComparison, compare
 from fencepost.simulation.analyses.measures import MEASURES
-from fencepost.simulation.pipeline.answer import DOWNTIME_OF_RUN, OptionAnswer, PlanAnswer
+from fencepost.simulation.pipeline.answer import OptionAnswer, PlanAnswer, run_costs
 from fencepost.simulation.pipeline.question import CRASHES, Question
 from fencepost.simulation.pipeline.rounds import interval
 from fencepost.simulation.report.model import duration
@@ -19,13 +19,10 @@ from fencepost.simulation.scenarios.values import Duration
 def best(found: PlanAnswer) -> OptionAnswer | None:
     """The option that lets partitions stand still for the shortest time, all of a run added up.
 
-    One with runs that failed is none: what they would have cost is not known. None if all are like that.
+    None if of each option runs failed.
     """
-    return min(
-        (each for each in found.options if each.runs and not each.failed),
-        key=lambda each: (each.downtime_s.total_per_run, each.rebalance_s.total_per_run),
-        default=None,
-    )
+    sound = (each for each in found.options if each.is_sound)
+    return min(sound, key=lambda each: each.cost, default=None)
 
 
 def differences(found: PlanAnswer, first: str, second: str) -> list[MeasureComparison]:
@@ -37,16 +34,11 @@ def as_good(found: PlanAnswer, chosen: OptionAnswer) -> Sequence[str]:
     """Options of which these runs cannot tell that they cost more than the chosen one: it may be chance."""
     alike = []
     for each in found.options:
-        if each.name != chosen.name and each.runs and not each.failed:
-            between = interval(_totals(found, chosen.name), _totals(found, each.name))
+        if each.name != chosen.name and each.is_sound:
+            between = interval(*(run_costs(found.samples[name]) for name in (chosen.name, each.name)))
             if between is None or between[0] <= 0:
                 alike.append(each.name)
     return alike
-
-
-def _totals(found: PlanAnswer, name: str) -> dict[str, float]:
-    totals = found.samples[name].values.get(DOWNTIME_OF_RUN, {})
-    return {run: sum(values) for run, values in totals.items()}
 
 
 _EVENTS: Final = {
@@ -75,7 +67,7 @@ def recommend(question: Question, found: PlanAnswer) -> Recommendation:
     if chosen is None:
         text = "Take none of these as they are: of each, runs failed, broke an invariant, or never settled."
         return Recommendation(None, text, [], _basis(found))
-    others = [each for each in found.options if each.name != chosen.name and each.runs and not each.failed]
+    others = [each for each in found.options if each.name != chosen.name and each.is_sound]
     text = f"Take {chosen.name}: {_EVENTS[question.event]} {_price(chosen)}"
     text += f". That is the least of {len(others) + 1} options." if others else "."
     if alike := as_good(found, chosen):
@@ -128,8 +120,8 @@ def _why(question: Question, chosen: OptionAnswer, others: Sequence[OptionAnswer
     everyone = [chosen, *others]
     if question.event == "crash":
         yield (
-            "A process that dies is noticed when its session timeout is over, whatever the protocol: nobody"
-            " else has its partitions before. A shorter one helps most, as long as no pause outlasts it."
+            "In each protocol the coordinator notices a dead process when its session timeout is over. No"
+            " other member has its partitions before. A shorter timeout helps most, if no pause outlasts it."
         )
     static = [each for each in everyone if each.parameters["static"]]
     if static and question.event == "deploy":
@@ -139,8 +131,8 @@ def _why(question: Question, chosen: OptionAnswer, others: Sequence[OptionAnswer
     protocols = {each.parameters["protocol"] for each in everyone}
     if "consumer" in protocols and len(everyone) > 1:
         yield (
-            "consumer: members are told one by one, with their heartbeats, and all others go on; so a"
-            " rebalance takes a heartbeat interval or two, and few partitions stand still in it."
+            "consumer: each member learns of a rebalance with its next heartbeat, and the others go on. So a"
+            " rebalance takes one or two heartbeat intervals, and few partitions stand still."
         )
     eager = [each for each in everyone if _is_eager(each)]
     if eager and len(eager) < len(everyone):
@@ -191,10 +183,10 @@ def _of_dead_static(question: Question, static: Sequence[OptionAnswer]) -> Itera
         )
     if "consumer" in protocols:
         yield (
-            "consumer static: who died has not left, and its instance id is taken until the session timeout"
-            " is over. A process that is back before is refused (UNRELEASED_INSTANCE_ID) and has to start"
-            " again; so its partitions wait as long as others', and the group rebalances twice: without the"
-            " member, and with it."
+            "consumer static: a dead member has not left, and keeps its instance id until the session timeout"
+            " is over. The coordinator refuses a process that is back before (UNRELEASED_INSTANCE_ID), and"
+            " it has to start again. So its partitions wait as long as others', and the group rebalances"
+            " twice: without the member, and with it."
         )
 
 

@@ -86,6 +86,16 @@ class OptionAnswer(msgspec.Struct, frozen=True, kw_only=True):
     command: str
     """What shows one of its runs; empty where its scenario is not kept."""
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether it had runs and none of them failed. Else what it costs is not known."""
+        return bool(self.runs and not self.failed)
+
+    @property
+    def cost(self) -> tuple[float, float]:
+        """What options are ranked by: how long partitions had no owner, then how long rebalances took."""
+        return self.downtime_s.total_per_run, self.rebalance_s.total_per_run
+
 
 class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     """All options, the cheapest first, and what was measured in the runs of each."""
@@ -149,7 +159,7 @@ def answer(
         _run_rounds(measured, cells, questions, runs, shown, all_at_once=one)
         answers = [measured.answer(cell, kept) for cell in cells]
         answered = PlanAnswer(
-            options=answers if one else sorted(answers, key=_by_cost),
+            options=answers if one else sorted(answers, key=lambda each: (not each.is_sound, each.cost)),
             samples=measured.samples,
             wall_seconds=wall_clock() - began,
             lost=running.losses.found(),
@@ -161,9 +171,9 @@ def answer(
     return answered
 
 
-def _by_cost(each: OptionAnswer) -> tuple[bool, float, float]:
-    """Options whose runs failed come last: what they cost is not known."""
-    return bool(each.failed or not each.runs), each.downtime_s.total_per_run, each.rebalance_s.total_per_run
+def run_costs(sample: Sample) -> dict[str, float]:
+    """By run, how long partitions had no owner, all of them added up."""
+    return {run: sum(values) for run, values in sample.values.get(DOWNTIME_OF_RUN, {}).items()}
 
 
 def _run_rounds(
@@ -194,7 +204,8 @@ def _run_rounds(
         measured.running.do(tasks, progress)
         measured.look(progress)
         done = upto
-        open_ = undecided(measured.costs, measured.failed)
+        costs = {name: run_costs(sample) for name, sample in measured.samples.items()}
+        open_ = undecided(costs, measured.failed)
         if done >= runs or not open_:
             if open_ and not all_at_once:
                 progress.say(f"{done} runs each leave it open: {' or '.join(open_)}")
@@ -217,13 +228,6 @@ class _Measured:
         self.failed: dict[str, int] = {}
         self._questions = questions
         self._seen: set[str] = set()
-
-    @property
-    def costs(self) -> dict[str, dict[str, float]]:
-        """By option and run, how long partitions had no owner."""
-        return {
-            name: {run: each.down_s for run, each in found.items()} for name, found in self.outages.items()
-        }
 
     def look(self, progress: Progress) -> None:
         """Measure the runs that are new.

@@ -15,8 +15,10 @@ from fencepost import EmbeddedRabbitStream
 from fencepost.simulation.lab.clusters.artifacts import Installation
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION
+from fencepost.simulation.lab.proxy.proxy import Address
 from tests.conformance.brokers import SESSION_MS, ServedBroker, World
 from tests.conformance.java_programs import JavaProcess, JavaPrograms, jars_of, java_command
+from tests.conformance.proxied import Site, site_before
 from tests.conformance.rabbit_place import RabbitPlace
 from tests.conformance.shared_node import shared_node
 
@@ -198,3 +200,22 @@ async def place(request: pytest.FixtureRequest) -> AsyncIterator[RabbitPlace]:
     host, port = request.getfixturevalue("real_rabbitmq")
     async with contextlib.aclosing(RabbitPlace(host, port)) as theirs:
         yield theirs
+
+
+@pytest.fixture(params=["fencepost", "kafka"])
+def upstreams(request: pytest.FixtureRequest) -> Iterator[dict[int, Address]]:
+    """One broker of either make."""
+    if request.param == "kafka":
+        nodes = request.getfixturevalue("cluster").state.nodes
+        yield {node.node_id: (node.clients.host, node.clients.port) for node in nodes}
+    else:
+        with ServedBroker({}) as broker:
+            host, port = broker.bootstrap_servers.split(":")
+            yield {1: (host, int(port))}
+
+
+@pytest.fixture
+async def site(upstreams: dict[int, Address]) -> AsyncIterator[Site]:
+    """A proxy before the broker."""
+    async with site_before(upstreams) as site:
+        yield site

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -16,31 +16,10 @@ from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatReques
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.ids import STATIC_LEAVE_EPOCH
 from fencepost.simulation.kernel.rules import Direction, Matching, dropping
-from fencepost.simulation.lab.proxy.proxy import Address
-from tests.conformance.conftest import ServedBroker
-from tests.conformance.proxied import Site, site_before, until
+from tests.conformance.proxied import Site, until
 from tests.unit.simulation.wire_member import WireMember
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(120)]
-
-
-@pytest.fixture(params=["fencepost", "kafka"])
-def upstreams(request: pytest.FixtureRequest) -> Iterator[dict[int, Address]]:
-    """One broker of either make."""
-    if request.param == "kafka":
-        nodes = request.getfixturevalue("cluster").state.nodes
-        yield {node.node_id: (node.clients.host, node.clients.port) for node in nodes}
-    else:
-        with ServedBroker({}) as broker:
-            host, port = broker.bootstrap_servers.split(":")
-            yield {1: (host, int(port))}
-
-
-@pytest.fixture
-async def site(upstreams: dict[int, Address]) -> AsyncIterator[Site]:
-    """A proxy before the broker."""
-    async with site_before(upstreams) as site:
-        yield site
 
 
 def consumer_of(site: Site, topic: str, name: str) -> KIP848Consumer:
@@ -176,7 +155,7 @@ async def test_a_fenced_static_member_comes_back_to_its_partitions() -> None:
         assert [m.instance_id for m in members] == [m.instance_id for m in members if m.epoch >= 0], (
             "Kafka keeps a fenced static member"
         )
-        await until(lambda: consumers[0].state != "STABLE")
+        await until(lambda: any((row.actor, row.state_to) == ("fence", "met") for row in kafka.events()))
         after = {m.instance_id: m.assignment for m in await group.wait_stable(members=2)}
         assert after == before
         for task in reading:

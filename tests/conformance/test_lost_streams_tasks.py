@@ -6,7 +6,7 @@ Neither coordinator sends the tasks again, so the member has to join again to le
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
@@ -14,30 +14,9 @@ import pytest
 from fencepost import StreamsApp
 from fencepost.coordinator.protocol.streams import StreamsGroupHeartbeatRequest, StreamsGroupHeartbeatResponse
 from fencepost.simulation.kernel.rules import Direction, Matching, Message, dropping
-from fencepost.simulation.lab.proxy.proxy import Address
-from tests.conformance.conftest import ServedBroker
-from tests.conformance.proxied import Site, site_before, until
+from tests.conformance.proxied import Site, until
 
 pytestmark = [pytest.mark.real, pytest.mark.timeout(180)]
-
-
-@pytest.fixture(params=["fencepost", "kafka"])
-def upstreams(request: pytest.FixtureRequest) -> Iterator[dict[int, Address]]:
-    """One broker of either make."""
-    if request.param == "kafka":
-        nodes = request.getfixturevalue("cluster").state.nodes
-        yield {node.node_id: (node.clients.host, node.clients.port) for node in nodes}
-    else:
-        with ServedBroker({}) as broker:
-            host, port = broker.bootstrap_servers.split(":")
-            yield {1: (host, int(port))}
-
-
-@pytest.fixture
-async def site(upstreams: dict[int, Address]) -> AsyncIterator[Site]:
-    """A proxy before the broker."""
-    async with site_before(upstreams) as site:
-        yield site
 
 
 @contextlib.asynccontextmanager

@@ -268,8 +268,9 @@ class ObservedCoordinator:
         applied, refused = [], []
         for record in arrival.records:
             try:
-                if isinstance(record.key, r.GroupMetadataKey):
-                    coordinator.classic.follow(record.key, record.value)  # type: ignore[arg-type]
+                key, value = record.key, record.value
+                if isinstance(key, r.GroupMetadataKey) and isinstance(value, r.GroupMetadataValue | None):
+                    coordinator.classic.follow(key, value)
                 else:
                     coordinator.apply(record)
                 applied.append(record)

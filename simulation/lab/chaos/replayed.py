@@ -354,7 +354,7 @@ class ReplayedWorld(ObservedWorld):
         request = host.requests[event.number]
         if type(request) is ConsumerGroupHeartbeatRequest and isinstance(host.told, ReplayedDriver):
             host.told.member_epoch = max(request.member_epoch, 0)
-            if getattr(request, "member_epoch", 0) < 0 and self._observed is not None:
+            if request.member_epoch < 0 and self._observed is not None:
                 self._observed.left(request.member_id)
         self.tell("on_member_request", host.name, request)
 

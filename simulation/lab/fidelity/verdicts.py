@@ -14,7 +14,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from fencepost.simulation.analyses.comparison import MeasureComparison, Sample, compare_measure
+from fencepost.simulation.analyses.comparison import QUANTILES, MeasureComparison, Sample, compare
 
 SECOND_US: Final = 1_000_000
 
@@ -69,7 +69,6 @@ class Judged(msgspec.Struct, frozen=True, kw_only=True):
 
 
 FIGURES: Final = ("rebalances", "downtime", "heartbeats")
-_QUANTILES: Final = ("median", "p90")
 
 
 def judge(simulated: Measured, real: Measured, tolerances: Tolerances) -> list[Judged]:
@@ -77,8 +76,8 @@ def judge(simulated: Measured, real: Measured, tolerances: Tolerances) -> list[J
     found: list[Judged] = []
     for figure in FIGURES:
         sides = [_sample(world.get(figure, ()), figure) for world in (real, simulated)]
-        compared = {each.quantile: each for each in compare_measure(figure, *sides)}
-        found += [_judged(figure, name, compared.get(name), tolerances.of(name)) for name in _QUANTILES]
+        compared = {each.quantile: each for each in compare(*sides, measures=[figure])}
+        found += [_judged(figure, name, compared.get(name), tolerances.of(name)) for name in QUANTILES]
     return found
 
 

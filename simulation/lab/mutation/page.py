@@ -42,7 +42,7 @@ fencepost mutants --automatic{options} --page docs/mutation.md
 |---|---|
 | unreached | No run of the library reaches the changed statement. |
 | no effect | Every run has the digest of the healthy code. |
-| crashed | Runs end with an exception, or do not end. Nobody needs a checker to see that. |
+| crashed | Runs end with an exception, or do not end. No checker is needed to see that. |
 | killed | A checker objects. |
 | allowed | Digests differ, no checker objects, and the protocol allows the change. |
 | survived | Digests differ, and no checker objects although one should. |
@@ -96,7 +96,7 @@ def _lines(report: MutationReport) -> Iterator[str]:
     yield from _table(("module", *SCORE_COLUMNS[1:]), (score_row(each) for each in report.modules))
     yield "\n## Survivors\n"
     if report.survivors:
-        yield "Each is a judge that is missing, or a change that somebody should show to be allowed.\n"
+        yield "Each one needs a new judge, or a proof that the protocol allows the change.\n"
         yield from _table(("mutant", "change", "runs changed", "seen in"), map(_survivor, report.survivors))
     else:
         yield "None."

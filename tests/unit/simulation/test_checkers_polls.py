@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from fencepost.coordinator.protocol import records as r
+from fencepost.coordinator.protocol.classic import SyncGroupRequest, SyncGroupResponse
 from fencepost.coordinator.protocol.consumer import (
     ConsumerGroupHeartbeatRequest,
     ConsumerGroupHeartbeatResponse,
@@ -188,6 +189,28 @@ def test_a_member_goes_on_towards_its_target(polls, calls_back):
     assert polls.found == ([] if calls_back else ["reconciles-on"])
 
 
+def test_a_poll_that_raises_an_earlier_error_takes_no_step(polls):
+    polls.on_poll("m", "end", 3 * SECOND)
+    moves(polls, "target received", "STABLE", "RECONCILING", 3)
+    polls.on_poll("m", "begin", 40 * SECOND)
+    polls.on_poll("m", "failed", 40 * SECOND)
+    polls.on_poll("m", "begin", 41 * SECOND)
+    polls.on_poll("m", "end", 41 * SECOND)
+    assert polls.found == []
+    polls.on_poll("m", "begin", 72 * SECOND)
+    polls.on_poll("m", "end", 72 * SECOND)
+    assert polls.found == ["reconciles-on"]
+
+
+def test_a_member_waits_for_a_lost_request_until_it_times_out(polls):
+    moves(polls, "target received", "STABLE", "RECONCILING", 3)
+    polls.on_loss("m", "broker-1", "request", heartbeat(1), 20 * SECOND)
+    look(polls, 79)
+    assert polls.found == []
+    look(polls, 110)
+    assert polls.found == ["reconciles-on"]
+
+
 @pytest.mark.parametrize(("phase", "broken"), [("end", ["errors-raised"]), ("failed", [])])
 def test_that_a_callback_raised_is_raised_by_a_poll(polls, phase, broken):
     polls.on_callback("m", "revoked", "begin", (P1,), 3 * SECOND)
@@ -212,6 +235,17 @@ def test_an_application_does_not_wait_for_a_commit_for_ever(polls, at_s, broken)
     polls.records.on_records_processed("m", P0, 0, 5, 3 * SECOND)
     look(polls, at_s)
     assert polls.found == broken
+
+
+def test_the_time_for_a_commit_begins_anew_when_a_process_goes_on(polls):
+    polls.on_poll("m", "end", 3 * SECOND)
+    polls.records.on_records_processed("m", P0, 0, 5, 3 * SECOND)
+    polls.on_member_host("m", "freeze", 4 * SECOND)
+    polls.on_member_host("m", "thaw", 60 * SECOND)
+    look(polls, 120)
+    assert polls.found == []
+    look(polls, 150)
+    assert polls.found == ["commits-end"]
 
 
 # -- the end of a membership ---------------------------------------------------------------------------------
@@ -310,6 +344,35 @@ def test_who_asked_the_wrong_broker_looks_for_the_right_one(searches):
         retries.on_member_search("m", SECOND)
     retries.takes_request("m", heartbeat(3), SECOND)
     assert retries.found == ([] if searches else ["searches-anew"])
+
+
+NOT_HERE = ConsumerGroupHeartbeatResponse(error_code=ErrorCode.NOT_COORDINATOR)
+
+
+def test_a_refusal_of_a_request_from_before_the_last_search_means_nothing():
+    retries = attached(Retries())
+    old, new = heartbeat(3), heartbeat(4)
+    retries.takes_request("m", old, SECOND)
+    retries.on_member_search("m", 2 * SECOND)
+    retries.takes_request("m", new, 3 * SECOND)
+    retries.takes_response("m", old, NOT_HERE, 4 * SECOND)
+    retries.takes_request("m", heartbeat(5), 5 * SECOND)
+    assert retries.found == []
+    retries.takes_response("m", new, NOT_HERE, 6 * SECOND)
+    retries.takes_request("m", heartbeat(6), 7 * SECOND)
+    assert retries.found == ["searches-anew"]
+
+
+@pytest.mark.parametrize(("gives_up", "broken"), [(True, []), (False, ["searches-anew"])])
+def test_a_refusal_of_a_round_that_was_given_up_means_nothing(gives_up, broken):
+    retries = attached(Retries())
+    request = SyncGroupRequest(group_id="g", member_id="m", generation=3)
+    retries.takes_request("m", request, SECOND)
+    if gives_up:
+        moves(retries, "sync refused", "COMPLETING_REBALANCE", "UNJOINED", 2)
+    retries.takes_response("m", request, SyncGroupResponse(error_code=ErrorCode.NOT_COORDINATOR), 3 * SECOND)
+    retries.takes_request("m", heartbeat(3), 4 * SECOND)
+    assert retries.found == broken
 
 
 # -- where reading begins ------------------------------------------------------------------------------------

@@ -6,6 +6,7 @@ import contextlib
 import json
 import signal
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -116,3 +117,34 @@ def test_an_interrupted_hunt_tells_which_mutants_it_had_hunted(
     told = capsys.readouterr()
     assert list(json.loads(told.out)) == [first]
     assert told.err == "interrupted: 1 of 2 mutants were hunted\n"
+
+
+def test_an_interrupted_score_counts_the_batches_that_were_judged(
+    number: signal.Signals,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    from fencepost.simulation.lab.mutation import score
+    from fencepost.simulation.lab.mutation.judge import Judgement
+
+    def job(spark: object, name: str, function: object, items: Any, *more: Any, **options: Any) -> list[Any]:
+        if name == "healthy runs":
+            return []
+        if job_names.append(name) or len(job_names) > 1:
+            signal.raise_signal(number)
+        return [Judgement(mutant=mutant, verdict="unreached") for mutant, _ in items]
+
+    job_names: list[str] = []
+    page = tmp_path / "mutation.md"
+    page.write_text("as it was")
+    monkeypatch.setattr(score, "_job", job)
+    monkeypatch.setattr(score, "_A_BATCH", 2)
+    monkeypatch.setattr(score, "check_can_start", lambda master: None)
+    monkeypatch.setattr(score, "spark_session", lambda *_, **__: contextlib.nullcontext())
+    words = ["mutants", "--automatic", "--sample", "1", "--seeds", "1", "--page", str(page)]
+    assert main([*words, "--json"]) == 130
+    printed = capsys.readouterr()
+    assert sum(core["judged"] for core in json.loads(printed.out)["cores"]) == 2
+    assert "interrupted: 2 of " in printed.err
+    assert page.read_text() == "as it was"

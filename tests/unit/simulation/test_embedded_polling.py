@@ -76,6 +76,25 @@ async def test_an_async_test_goes_on_while_clients_are_polled(kafka: EmbeddedKaf
         await asyncio.to_thread(two.close)
 
 
+def test_a_wait_ends_when_polling_raises(kafka: EmbeddedKafka) -> None:
+    def fails() -> None:
+        raise ZeroDivisionError
+
+    with kafka:
+        group = kafka.group("billing")
+        with pytest.raises(ZeroDivisionError):
+            group.wait_stable(1, polling=[fails])
+        loop = group.thread._loop
+        assert loop is not None
+
+        async def waiting() -> list[str]:
+            for _ in range(5):  # what is cancelled ends in one of the loop's next turns
+                await asyncio.sleep(0)
+            return [repr(task) for task in asyncio.all_tasks() if "_wait_stable" in repr(task)]
+
+        assert asyncio.run_coroutine_threadsafe(waiting(), loop).result() == []
+
+
 def test_nothing_else_can_be_polled(kafka: EmbeddedKafka) -> None:
     with kafka:
         with pytest.raises(FencepostError, match="polling: 3 has no method poll: expected consumers"):

@@ -281,7 +281,7 @@ def test_after_a_crash_static_members_of_each_protocol_fare_differently():
     classic, consumer = why(event="crash", start_up="20s")
     assert classic.startswith("classic static: a process that is back within its session timeout takes its")
     assert "wait for its start-up, 20s," in classic
-    assert consumer.startswith("consumer static: who died has not left")
+    assert consumer.startswith("consumer static: a dead member has not left")
     assert "UNRELEASED_INSTANCE_ID" in consumer
     assert why(event="crash", start_up="1m") == []
     assert why(event="scale", start_up="20s") == []

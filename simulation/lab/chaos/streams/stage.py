@@ -22,7 +22,7 @@ from fencepost.simulation.lab.chaos.foreign_members import ForeignMembers
 from fencepost.simulation.lab.chaos.processes import RunContext
 from fencepost.simulation.lab.chaos.staging import LossWatch, Staging
 from fencepost.simulation.lab.chaos.streams.replayed import ReplayedApplication
-from fencepost.simulation.lab.chaos.streams.world import LEAST_HEARTBEAT_MS, RealApplication
+from fencepost.simulation.lab.chaos.streams.world import RealApplication, classic_interval_ms
 from fencepost.simulation.lab.proxy.observer import ProxyObserver
 from fencepost.simulation.scenarios.streams import StreamsScenario
 from fencepost.simulation.scenarios.timing import SLACK_US
@@ -136,7 +136,7 @@ class RealApplicationStage(Staging[RealApplication, ReplayedApplication]):
 def _classic_timeouts_ms(config: GroupCoordinatorConfig) -> tuple[int, int]:
     """Return the session timeout and the heartbeat interval of members of the classic protocol."""
     session_ms = max(config.group_streams_session_timeout_ms, config.group_min_session_timeout_ms)
-    return session_ms, max(session_ms // 6, LEAST_HEARTBEAT_MS)
+    return session_ms, classic_interval_ms(session_ms)
 
 
 def as_played(scenario: StreamsScenario, config: GroupCoordinatorConfig) -> StreamsScenario:

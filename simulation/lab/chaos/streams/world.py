@@ -15,7 +15,12 @@ from fencepost.simulation.streams.failures import SHUTS_APPLICATION_DOWN
 if TYPE_CHECKING:
     from fencepost.simulation.streams.failures import Injected
 
-LEAST_HEARTBEAT_MS: Final = 50
+_LEAST_HEARTBEAT_MS: Final = 50
+
+
+def classic_interval_ms(session_ms: int) -> int:
+    """Return how often members of the classic protocol send heartbeats, by their session timeout."""
+    return max(session_ms // 6, _LEAST_HEARTBEAT_MS)
 
 
 class RealClient(ProcessHost):
@@ -126,7 +131,7 @@ class RealApplication(ProcessWorld[RealClient, StreamsScenario]):
             threads=group.threads,
             group_protocol=group.protocol,
             session_timeout_ms=self._session_ms,
-            heartbeat_interval_ms=max(self._session_ms // 6, LEAST_HEARTBEAT_MS),
+            heartbeat_interval_ms=classic_interval_ms(self._session_ms),
             commit_interval_ms=application.commit_interval.ms,
             state_dir=str(self._state_dir / host.name),
             global_topic=None if self.scenario.global_topic is None else self.scenario.global_topic.name,
