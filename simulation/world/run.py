@@ -169,7 +169,8 @@ class _Run:
             "topic_defaults": broker_config.topic_defaults,
             "users": None,
             "tls": None,
-            "racks": (),
+            # Before Python 3.12 the hash of None differs between processes, and clients keep brokers in sets.
+            "racks": tuple(f"rack-{number}" for number in range(1, settings.brokers + 1)),
             "replica_selector": broker_config.replica_selector,
         }
         await world.start(settings.topics, settings.brokers, broker_config.groups, options)
