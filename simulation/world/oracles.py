@@ -28,8 +28,11 @@ CLAIMS: Final = {
 """What a test may claim of its programs, and the invariant that it claims."""
 DEFAULT_CLAIMS: Final = ("at-least-once", "order", "commit-after-processing", "owner-only")
 
-BATCH_US: Final = 5_000_000
-"""How long a program may go on with records that it had read before it let go of their partition."""
+BATCH_US: Final = 10_000_000
+"""A program may go on for that long with records that it had read before it let go of their partition.
+
+A program that stood still meanwhile gets that time from when it goes on: it could not know earlier.
+"""
 
 Report: TypeAlias = Callable[[str, str], None]
 
@@ -47,13 +50,19 @@ class Done(NamedTuple):
 class Oracles:
     """The record-level account of one run. `report` takes an invariant's name and a message.
 
-    `owns` says whether a program has a partition in the eyes of a coordinator.
+    `owns` returns true if a coordinator assigns the partition to the program. `awake_since` returns the
+    virtual time in microseconds at which the program last went on after it had stood still.
     """
 
     def __init__(
-        self, claims: Iterable[str], report: Report, owns: Callable[[str, TopicPartition], bool]
+        self,
+        claims: Iterable[str],
+        report: Report,
+        owns: Callable[[str, TopicPartition], bool],
+        awake_since: Callable[[str], int] = lambda program: 0,
     ) -> None:
         self._owns = owns
+        self._awake_since = awake_since
         self._claims = frozenset(claims)
         self._report = report
         self.done: dict[TopicPartition, dict[int, list[Done]]] = {}
@@ -102,7 +111,7 @@ class Oracles:
             return
         if self._owns(done.program, done.partition):
             del self._given_up[done.program, done.partition]
-        elif done.at_us > given_up[0] + BATCH_US:
+        elif done.at_us > max(given_up[0], self._awake_since(done.program)) + BATCH_US:
             until_us, owner = given_up
             self._report(
                 OWNER_ONLY,

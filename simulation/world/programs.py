@@ -65,6 +65,8 @@ class Program:
         self.restarts = restarts
         """Whether it is started again after it has ended by an exception, as deployed programs are."""
         self.wanted = True
+        self.thawed_us = 0
+        """When it last went on after it had stood still."""
         self.status = MemberStatus.STOPPED
         self.error: BaseException | None = None
         """The exception that ended its last process, if one did."""
@@ -246,6 +248,7 @@ class Program:
         """Let it go on, unless it is gone."""
         if self.status is MemberStatus.FROZEN:
             self.status = MemberStatus.RUNNING
+            self.thawed_us = self._loop.now_us
             self.host.thaw()
 
     def _thaw_of(self, due: tuple[int]) -> None:

@@ -89,7 +89,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         """All programs by name."""
         self.dead: list[WorldProcess] = []
         """Processes that have ended, with the tasks that they have left."""
-        self.oracles = Oracles(claims, self.report, self._owns)
+        self.oracles = Oracles(claims, self.report, self._owns, self._awake_since)
         self.violations: list[Violation] = []
         self.failure: BaseException | None = None
         """What ended the run, if it was no violation."""
@@ -451,6 +451,10 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             for group_id in self._groups()
             for member in self.group(group_id).members()
         )
+
+    def _awake_since(self, program: str) -> int:
+        found = self.programs.get(program)
+        return 0 if found is None else found.thawed_us
 
     def judge_end(self) -> None:
         """Judge what must hold once all has settled."""
