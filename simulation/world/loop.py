@@ -14,7 +14,6 @@ import math
 import signal
 from asyncio import events, selector_events
 from collections.abc import Callable
-from heapq import heappop, heappush
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVarTuple, Unpack
 
 from fencepost.simulation.kernel.loop import OutsideWorld, VirtualLoop
@@ -61,7 +60,6 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
         self.ahead_us = 0
         """How long the callback that runs now has slept or computed."""
         self._sockets: dict[int, VirtualSocket] = {}
-        self._free: list[int] = []
         self._next_descriptor = _FIRST_DESCRIPTOR
 
     # -- time -------------------------------------------------------------------------------------------
@@ -185,20 +183,16 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
     # -- descriptors ------------------------------------------------------------------------------------
 
     def open_descriptor(self, sock: VirtualSocket) -> int:
-        """Give a socket the lowest free number."""
-        if self._free:
-            number = heappop(self._free)
-        else:
-            number = self._next_descriptor
-            self._next_descriptor += 1
+        """Give a socket a number that no other had: what is left of a killed process may still use its own."""
+        number = self._next_descriptor
+        self._next_descriptor += 1
         self._sockets[number] = sock
         return number
 
     def close_descriptor(self, number: int) -> None:
-        """The number is free again."""
+        """Forget a socket that was closed."""
         if self._sockets.pop(number, None) is not None:
             self._transports.pop(number, None)  # that of a killed process does not know
-            heappush(self._free, number)
 
     def _socket_of(self, fd: Any, call: str) -> VirtualSocket:
         number = fd if isinstance(fd, int) else fd.fileno()

@@ -36,8 +36,11 @@ from fencepost.simulation.world.programs import Program, check_name
 P = ParamSpec("P")
 
 KAFKA_PORT: Final = 9092
-SETTLE_S: Final = 180.0
-"""How long programs and groups may take to settle after the last fault, unless a test says otherwise."""
+SETTLE_S: Final = 400.0
+"""The time that programs and groups have to settle after the last fault, unless a test says otherwise.
+
+Clients look for topics that they have missed every five minutes (`metadata.max.age.ms`).
+"""
 AFTERMATH_S: Final = 60.0
 """What a fault has begun, such as a rebalance, may end a program for that long after the last one."""
 QUIET_S: Final = 5.0
@@ -309,7 +312,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         self._always.append((name, _function("always", holds)))
 
     def eventually(self, holds: Callable[[], bool], name: str = "eventually") -> None:
-        """Let something hold once the world has settled.
+        """Let something hold once the world has settled, which waits for it until nothing happens any more.
 
         :raises FencepostError: if it is no function.
         """
@@ -331,7 +334,8 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             now, progress = self.loop.time(), self._progress()
             if progress != seen:
                 seen, since = progress, now
-            if now - since > (QUIET_S if self._has_settled() else IDLE_S) and not self._unstable():
+            quick = self._has_settled() and all(holds() for _, holds in self._eventually)
+            if now - since > (QUIET_S if quick else IDLE_S) and not self._unstable():
                 break
             if now - begin > timeout:
                 self.report(SETTLES, f"{timeout:g} s after the last fault: {self._why_not()}")
@@ -366,7 +370,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         offsets = self._offsets(group_id)
         read = {topic for topic, _ in offsets}
         for member in self.group(group_id).members():
-            read.update(partition.topic for partition in member.assignment)
+            read.update(member.topics)
         return sum(
             end - offsets.get(partition, first)
             for partition, (first, end) in self.ends().items()

@@ -270,9 +270,11 @@ def test_lost_segment_is_sent_again_and_keeps_its_place() -> None:
         await asyncio.sleep(0)
         writer.write(b"two")
         heard = await reader.readexactly(7)
+        took = loop.time() - begin
         writer.close()
         server.close()
-        return heard, loop.time() - begin
+        await asyncio.sleep(1)  # until the other side has closed too
+        return heard, took
 
     heard, took = virtually(main)
     assert heard == b"one two"
