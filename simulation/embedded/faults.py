@@ -137,6 +137,12 @@ class FaultInjector:
         self._arrange()
         return removed
 
+    def remove(self, rules: Iterable[FaultRule]) -> None:
+        """End these rules."""
+        ended = {id(rule) for rule in rules}
+        self._rules = [rule for rule in self._rules if id(rule) not in ended]
+        self._arrange()
+
     def clear(self) -> None:
         """No more rules."""
         self._rules.clear()

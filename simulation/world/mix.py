@@ -16,9 +16,13 @@ WorldFault: TypeAlias = (
     s.MemberCrash
     | s.MemberFreeze
     | s.SlowCallback
+    | s.CallbackError
+    | s.PollTimeout
+    | s.ProducerTakeover
     | s.CoordinatorCrash
     | s.CoordinatorMove
     | s.CoordinatorUnavailable
+    | s.AppendFailure
     | s.BrokerCrash
     | s.BrokerPause
     | s.Partition
@@ -29,10 +33,7 @@ WorldFault: TypeAlias = (
     | s.LostResponse
     | s.RequestError
 )
-"""Faults that befall programs, brokers and what is between them.
-
-Others of a scenario need an application that the simulation plays, such as `poll-timeout`.
-"""
+"""Faults that befall programs, brokers and what is between them."""
 
 Faults: TypeAlias = Mapping[str, Mapping[str, Any] | None] | Iterable[WorldFault] | None
 
@@ -65,8 +66,14 @@ DEFAULT_MIX: Final[tuple[WorldFault, ...]] = (
     s.CoordinatorCrash(every=_every(90), lasts=_seconds(0.5, 20)),
     s.BrokerCrash(every=_every(90), lasts=_seconds(0.5, 20)),
     s.BrokerPause(every=_every(90), lasts=_seconds(0.5, 20)),
+    s.PollTimeout(every=_every(60), lasts=_seconds(5, 60)),
+    s.AppendFailure(every=_every(90), lasts=_seconds(0.1, 10)),
+    s.CoordinatorUnavailable(every=_every(120), lasts=_seconds(0.5, 15)),
 )
-"""What a run draws from unless a test says otherwise. Each run leaves out about half of them."""
+"""What a run draws from unless a test says otherwise. Each run leaves out about half of them.
+
+`callback-error` and `producer-takeover` are not among them: programs must handle them, and not all do.
+"""
 
 
 def faults_of(faults: Faults) -> tuple[WorldFault, ...]:

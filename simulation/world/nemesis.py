@@ -5,10 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import contextvars
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.protocol.transactions import InitProducerIdRequest
 from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
 from fencepost.simulation.embedded.faults import FaultRule
 from fencepost.simulation.embedded.settings import Api, Error, api_of, error_of
@@ -24,6 +26,18 @@ from fencepost.simulation.world.programs import Program
 
 _EPOCH_APIS = ("ConsumerGroupHeartbeat", "JoinGroup", "SyncGroup")
 """Requests whose responses carry another epoch, or a generation and its assignment."""
+_APPENDS: tuple[tuple[Api, Error], ...] = (
+    ("Produce", "NOT_ENOUGH_REPLICAS"),
+    ("OffsetCommit", "COORDINATOR_NOT_AVAILABLE"),
+    ("TxnOffsetCommit", "COORDINATOR_NOT_AVAILABLE"),
+    ("SyncGroup", "COORDINATOR_NOT_AVAILABLE"),
+    ("AddPartitionsToTxn", "COORDINATOR_NOT_AVAILABLE"),
+    ("AddOffsetsToTxn", "COORDINATOR_NOT_AVAILABLE"),
+    ("EndTxn", "COORDINATOR_NOT_AVAILABLE"),
+)
+"""Requests that append to a log, and what a broker responds when it can't."""
+_TAKEOVER_MS = 60_000
+"""The transaction timeout of a producer that takes an id over."""
 
 
 class WorldBroker:
@@ -100,6 +114,7 @@ class WorldCluster:
             name: WorldBroker(self, number, network.hosts[name]) for number, name in enumerate(names, 1)
         }
         self._doing: asyncio.Task[None] | None = None
+        self._failing: list[list[FaultRule]] = []
 
     def do(self, work: Coroutine[Any, Any, None]) -> None:
         """Do something to brokers, one thing after the other."""
@@ -130,13 +145,30 @@ class WorldCluster:
         """Leave the groups without a coordinator for that time."""
         self.endpoint.move_coordinator(None, None, lasts_us / 1e6)
 
+    def fail_appends(self) -> None:
+        """Refuse what is to be written to logs, as brokers do that have too few replicas in sync."""
+        rules = [FaultRule(api=api_of(api), error=error_of(error), times=None) for api, error in _APPENDS]
+        self._failing.append(rules)
+        for rule in rules:
+            self.endpoint.faults.add(rule)
+
+    def mend_appends(self) -> None:
+        """Write again, once it was called as often as `fail_appends`."""
+        if self._failing:
+            self.endpoint.faults.remove(self._failing.pop(0))
+
+    def take_producer_over(self, transactional_id: str, timeout_ms: int) -> None:
+        """Begin as another producer of that id: the one that has it is fenced."""
+        transactions = self.endpoint.brokers.transactions
+        request = InitProducerIdRequest(transactional_id=transactional_id, timeout_ms=timeout_ms)
+        transactions.ask(request, transactions.leader_id(transactional_id))
+
     def _none(self, *_: object) -> None:
         raise FencepostError("a world's brokers can't do this: mix.WorldFault has what can happen")
 
-    has_topic: Callable[..., bool]
-    fail_appends = mend_appends = take_producer_over = create_topic = grow_topic = delete_topic = _none
+    create_topic = grow_topic = delete_topic = _none
 
-    def has_topic(self, name: str) -> bool:  # type: ignore[no-redef]
+    def has_topic(self, name: str) -> bool:
         """Whether there is such a topic."""
         return name in self.endpoint.brokers.cluster.image.by_name
 
@@ -199,9 +231,15 @@ class ProgramNemesis(GroupNemesis):
         self._actions = {
             **self._actions,
             FaultKind.RESTART: self._deploy,
-            FaultKind.LOST_RESPONSE: self._lost_response_upon,
+            FaultKind.LOST_RESPONSE: self._upon(self._program, self._lost_response_of),
             FaultKind.REQUEST_ERROR: self._request_error,
+            FaultKind.POLL_TIMEOUT: self._upon(self._program, self._long_batch),
+            FaultKind.PRODUCER_TAKEOVER: self._upon(self._program, self._take_over),
         }
+
+    def _some(self, share: float, names: list[str]) -> list[str]:
+        """Draw that share of the names; no name while no program has been started."""
+        return super()._some(share, names) if names else []
 
     def _deploy(self, entry: DrawnEvent) -> None:
         """Restart the program of that number in good order, if there is one that runs."""
@@ -214,11 +252,10 @@ class ProgramNemesis(GroupNemesis):
         self._tell(entry.kind, "begin", program.name)
         program.stop_process(come_back=True)
 
-    def _lost_response_upon(self, entry: DrawnEvent) -> None:
-        running = [each for each in self._world.members.values() if each.status is MemberStatus.RUNNING]
-        host: Program | None = self._chosen(entry, running)
-        if host is not None:
-            self._lost_response_of(entry, host)
+    def _program(self, entry: DrawnEvent) -> Program | None:
+        """Return the program that an entry means, of those that run."""
+        programs: Iterable[Program] = self._world.members.values()
+        return self._chosen(entry, (each for each in programs if each.status is MemberStatus.RUNNING))
 
     def _lost_response_of(self, entry: DrawnEvent, host: Program) -> None:
         """Carry out a program's next request that moves an epoch, or any, and lose the response."""
@@ -228,6 +265,20 @@ class ProgramNemesis(GroupNemesis):
         for name in apis:
             endpoint.faults.add(FaultRule(api=api_of(cast("Api", name)), client_host=address, lost=True))
         self._tell(entry.kind, "begin", host.name)
+
+    def _long_batch(self, entry: DrawnEvent, program: Program) -> None:
+        """Let a program work on one batch for that long; its own settings say how long it may."""
+        self.instant(
+            entry,
+            program.name,
+            lambda: program.stall(entry.at_us + self._before_quiet(entry, entry.lasts_us)),
+        )
+
+    def _take_over(self, entry: DrawnEvent, program: Program) -> None:
+        cluster: WorldCluster = self._world.cluster
+        names = () if program.process is None else tuple(program.process.transactional_ids)
+        for name in names:
+            self.instant(entry, program.name, partial(cluster.take_producer_over, name, _TAKEOVER_MS))
 
     def _request_error(self, entry: DrawnEvent) -> None:
         api, _, error = entry.name.partition(" ")

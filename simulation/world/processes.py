@@ -88,6 +88,19 @@ class WorldProcess:
         self.tasks: dict[asyncio.Task[Any], None] = {}
         """Its tasks that are not done."""
         self.signal_handlers: dict[int, Callable[[], object]] = {}
+        self.transactional_ids: dict[str, None] = {}
+        """Those of its producers."""
+        self.busy_until_us = 0
+        """Before its next poll it works on until then; 0 if nothing keeps it."""
+        self.callback_takes_us = 0
+        """By how much its next rebalance callback takes longer."""
+        self.callback_fails = False
+        """True if its next rebalance callback raises."""
+
+    @property
+    def callback_is_disturbed(self) -> bool:
+        """True if its next rebalance callback takes longer or raises."""
+        return self.callback_fails or self.callback_takes_us > 0
 
     def __repr__(self) -> str:
         return f"<process {self.number} of {self.host.name}>"

@@ -256,9 +256,21 @@ class Program:
             self.thaw_process()
 
     def slow_callback(self, lasts_us: int) -> None:
-        """Let its callbacks compute for long, for that time."""
+        """Let its next rebalance callback take that long, and meanwhile each callback of its loop compute."""
+        if self.process is not None:
+            self.process.callback_takes_us = lasts_us
         self.host.callback_us = SLOW_CALLBACK_US
         self._loop.schedule(self._loop.now_us + lasts_us, self._fast_again, self.generation)
+
+    def fail_callback(self) -> None:
+        """Let its next rebalance callback raise."""
+        if self.process is not None:
+            self.process.callback_fails = True
+
+    def stall(self, until_us: int) -> None:
+        """Let it work on what it has read until then, before it polls again."""
+        if self.process is not None:
+            self.process.busy_until_us = until_us
 
     def _fast_again(self, generation: int) -> None:
         if generation == self.generation:

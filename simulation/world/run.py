@@ -35,6 +35,11 @@ WorldTest: TypeAlias = Callable[[SimulatedWorld], Coroutine[Any, Any, object]]
 
 _MOST_CLOSES: Final = 100
 """Each `await` in a `finally` is one more."""
+_OF_CLIENTS: Final = frozenset({"offsets-advance"})
+"""Invariants of our own members that a correct program may break.
+
+Programs may seek back, and aiokafka tries a commit again in its next generation, ahead of what it reads then.
+"""
 _LOOK_US: Final = 100_000
 _COLLECT_US: Final = 30_000_000
 """Garbage is collected at fixed times: what destructors do is then the same in every run."""
@@ -194,7 +199,8 @@ class _Run:
         if not world.has_settled and any(each.is_running for each in world.programs.values()):
             await world.settled()
         for violation in world.check():
-            world.report(violation.invariant, violation.message)
+            if violation.invariant not in _OF_CLIENTS:
+                world.report(violation.invariant, violation.message)
 
     def _tell_fault(self, fault: str, phase: str, detail: str) -> None:
         self._world.endpoint.observer.note(str(fault), RowKind.FAULT, state_to=phase, detail=detail)

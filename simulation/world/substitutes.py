@@ -18,7 +18,6 @@ import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from types import ModuleType
 from typing import Any, Final
 
@@ -26,6 +25,7 @@ import time_machine
 
 from fencepost.simulation.kernel.loop import OutsideWorld
 from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.world.clients import client_methods
 from fencepost.simulation.world.loop import WorldLoop
 from fencepost.simulation.world.processes import PROCESS
 from fencepost.simulation.world.sockets import VirtualSocket
@@ -278,21 +278,7 @@ def _methods() -> Iterator[tuple[type, str, Any]]:
     from anyio._backends._asyncio import AsyncIOBackend
 
     yield AsyncIOBackend, "run_sync_in_worker_thread", classmethod(_run_at_once)
-    if find_spec("aiokafka") is not None:
-        from aiokafka.producer.message_accumulator import BatchBuilder
-
-        yield BatchBuilder, "append", _stamped(BatchBuilder.append)
-
-
-def _stamped(original: Any) -> Any:
-    """Give records of aiokafka's producer their time: its C code asks the machine for it."""
-
-    def append(self: Any, *, timestamp: int | None, **options: Any) -> Any:
-        if timestamp is None:
-            timestamp = int(time.time() * 1000)
-        return original(self, timestamp=timestamp, **options)
-
-    return append
+    yield from client_methods()
 
 
 async def _run_at_once(

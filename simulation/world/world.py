@@ -387,6 +387,11 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         errors = [f"{each.name}: {each.error!r}" for each in self.programs.values() if each.error is not None]
         return "; ".join(parts + errors) or "nothing is missing now"
 
+    def _first_offset(self, partition: TopicPartition) -> int:
+        cluster = self.endpoint.brokers.cluster
+        topic = cluster.image.by_name.get(partition.topic)
+        return 0 if topic is None else cluster.log(topic, partition.partition).log_start_offset
+
     def ends(self) -> dict[TopicPartition, tuple[int, int]]:
         """The first offset of each partition, and that behind its last record."""
         cluster = self.endpoint.brokers.cluster
@@ -421,9 +426,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             key, value = record.key, record.value
             if isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommitValue):
                 partition = TopicPartition(key.topic, key.partition)
-                self.oracles.committed(
-                    key.group_id, partition, value.offset, self.ends().get(partition, (0, 0))[0]
-                )
+                self.oracles.committed(key.group_id, partition, value.offset, self._first_offset(partition))
             elif (group_id := getattr(key, "group_id", None)) is not None:
                 groups[group_id] = None
         if groups and self.oracles.claims("owner-only"):

@@ -337,9 +337,7 @@ planted("ignored-commit-error", ["record-once"], three(at_most_once), claims=["e
 
 
 async def is_static(done: Done, instance_id: str) -> None:
-    consumer = AIOKafkaConsumer(
-        "orders", **SETTINGS, enable_auto_commit=False, group_instance_id=instance_id
-    )
+    consumer = AIOKafkaConsumer("orders", **SETTINGS, enable_auto_commit=False, group_instance_id=instance_id)
     async with consumer:
         async for record in consumer:
             done(record)
