@@ -17,9 +17,12 @@ from fencepost.simulation.kernel.loop import OutsideWorld
 from fencepost.simulation.kernel.observers import RAISED
 from fencepost.simulation.report.model import duration
 from fencepost.simulation.world.run import WorldResult, WorldSettings, WorldTest, run_world
+from fencepost.simulation.world.substitutes import wall_clock
 
 TRIES: Final = 150
-"""How many runs a failure is made smaller by."""
+"""The most runs by which a failure is made smaller."""
+LONGEST_S: Final = 40.0
+"""The most seconds for that, on the clock of the machine."""
 FOLDER: Final = "world-failures"
 
 
@@ -63,7 +66,11 @@ def explain(
         test=settings.scenario.name, seed=result.seed, invariant=result.invariant, plan=result.plan
     )
 
+    begin = wall_clock()
+
     def run(candidate: WorldFailure, _: int | None) -> WorldResult | None:
+        if wall_clock() - begin > LONGEST_S:
+            return None  # what was found so far is small enough
         found = run_world(function, settings, candidate.seed, plan=candidate.plan)
         return found if any(each.invariant == candidate.invariant for each in found.violations) else None
 
