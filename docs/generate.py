@@ -1,13 +1,15 @@
 """Writes the parts of the docs that the code knows best: machines, scenario keys, commands, traces.
 
-`make docs` runs it. A part lies between the lines `<!-- generated: NAME -->` and `<!-- end -->`. With
-`--examples` the commands of console blocks are run as well, and the blocks show what they print now. Mutants
-are hunted, and their table shows what they are reported as. The library's scenarios run, and a page shows
-what they reach.
+`make docs` runs it. A part lies between the lines `<!-- generated: NAME -->` and `<!-- end -->`. The texts of
+invariants and mutants are written into the tables that list them.
+
+With `--examples` it also runs the commands of console blocks and shows their output, hunts the mutants, runs
+the library's scenarios to see what they reach, and walks through the explorer's small worlds.
 """
 
 from __future__ import annotations
 
+import functools
 import inspect
 import os
 import pkgutil
@@ -15,6 +17,7 @@ import re
 import shlex
 import subprocess
 import sys
+import time
 import typing
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -23,6 +26,7 @@ from types import UnionType
 from typing import Annotated, Any, get_args, get_origin, get_type_hints
 
 import cyclopts
+from machine_terms import machines
 from scenario_keys import sac_keys, scenario_keys, streams_keys, variants
 
 from fencepost.coordinator.codec.registry import REGISTRY
@@ -43,8 +47,8 @@ from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION, KafkaVersi
 from fencepost.simulation.lab.conform.deviations import DEVIATIONS
 from fencepost.simulation.lab.conform.rules import NAMES
 from fencepost.simulation.lab.coverage import coverage_lines, library_coverage
+from fencepost.simulation.lab.explorer.explore import explore
 from fencepost.simulation.lab.hunt import hunt_all
-from fencepost.simulation.machines import markdown
 from fencepost.simulation.mutants.mutant import UNREPORTED
 from fencepost.simulation.mutants.registry import MUTANTS
 from fencepost.simulation.scenarios import sac, scenario, streams
@@ -59,6 +63,8 @@ REACH = re.compile(r"(<!-- reached: library -->\n).*?(<!-- end -->)", re.DOTALL)
 """What the library's scenarios reach: it takes a minute, and is renewed with the examples too."""
 HUNT = re.compile(r"(<!-- hunted: mutants -->\n).*?(<!-- end -->)", re.DOTALL)
 """What takes a while to find out: it is renewed with the examples."""
+EXPLORED = re.compile(r"(<!-- explored: worlds -->\n).*?(<!-- end -->)", re.DOTALL)
+"""The sizes of worlds that are walked through in two minutes: they are renewed with the examples."""
 COMPOSE_FILE = DOCS.parent / "docker-compose.yml"
 SERVICES = re.compile(r"(  # generated: Kafka\n).*?(  # end\n)", re.DOTALL)
 
@@ -133,18 +139,18 @@ def _metavar(hint: Any) -> str:
 
 
 def drafts() -> Iterator[str]:
-    """The drafts' names of our states, and where each draft and our machine part."""
+    """Write the drafts' names of each state, and the arrows on which a draft and `consumer-member` differ."""
     names = [view.table.name for view in DRAFTS]
     yield "| state | " + " | ".join(f"in `{name}`" for name in names) + " |"
     yield "|---" * (len(names) + 1) + "|"
     for state in ConsumerMemberState:
-        named = (", then ".join(view.names[state]) or "none" for view in DRAFTS)
+        named = (", then ".join(view.names[state]) or "no such state" for view in DRAFTS)
         yield f"| {state} | " + " | ".join(named) + " |"
     for view in DRAFTS:
-        yield f"\nSteps of ours that `{view.table.name}` does not have:\n"
+        yield f"\nArrows of `consumer-member` that `{view.table.name}` does not have:\n"
         yield from _reasons(view.differences)
         if view.untaken:
-            yield "\nIts arrows that our machine does not take:\n"
+            yield f"\nArrows of `{view.table.name}` that `consumer-member` does not take:\n"
             yield from _reasons(view.untaken)
 
 
@@ -211,13 +217,17 @@ def measures() -> Iterator[str]:
 
 
 def on_a_real_broker() -> Iterator[str]:
-    """The table of what is different where the coordinator is a real broker."""
-    yield "| invariant | on a real broker |"
+    """Write the table of what is different if the coordinator is a real broker: a row for each difference."""
+    yield "| on a real broker | invariants |"
     yield "|---|---|"
+    alike: dict[str, list[str]] = {}
     for name, invariant in INVARIANTS.items():
         judgement = invariant.on_real
         if judgement.note:
-            yield f"| `{name}` | {judgement.note if judgement.judged else f'Not judged. {judgement.note}'} |"
+            note = judgement.note if judgement.judged else f"Not judged. {judgement.note}"
+            alike.setdefault(note, []).append(f"`{name}`")
+    for note, names in alike.items():
+        yield f"| {note} | {', '.join(names)} |"
 
 
 CLIENTS = {
@@ -262,7 +272,7 @@ PARTS: dict[str, Callable[[], str]] = {
     "deviations": lambda: "\n".join(deviations()) + "\n",
     "kafka-4": lambda: "\n".join(kafka_4()) + "\n",
     "drafts": lambda: "\n".join(drafts()) + "\n",
-    "machines": markdown,
+    "machines": lambda: "\n".join(machines()),
     "scenario-keys": lambda: "\n".join(scenario_keys()) + "\n",
     "sac-keys": lambda: "\n".join(sac_keys()) + "\n",
     "sac-steps": lambda: "\n".join(variants(sac.SacStep, scenario._Step)) + "\n",
@@ -282,14 +292,80 @@ def mutants() -> Iterator[str]:
     yield "|---|---|---|---|---|"
     for name, result in hunt_all(range(20)).items():
         mutant = MUTANTS[name]
-        bug = f"*{mutant.bug}*" if mutant.bug == UNREPORTED else mutant.bug
+        bug = _bug(name)
         by = ", ".join(f"`{invariant}`" for invariant in result.by if invariant in INVARIANTS)
         yield f"| `{name}` | {bug} | {mutant.summary} | {result.hits} of {result.seeds} | {by} |"
 
 
+WORLDS = (
+    (1, 2, 2, False),
+    (2, 2, 0, False),
+    (2, 2, 1, False),
+    (2, 2, 1, True),
+    (2, 3, 1, False),
+    (3, 2, 0, False),
+    (3, 3, 0, False),
+)
+"""Members, partitions and faults of the worlds that the page lists, and whether members are static."""
+
+
+def explored() -> Iterator[str]:
+    """Walk through each world twice, and write the table of their sizes."""
+    yield "| members | partitions | faults | states with `--full` | states | transitions | CPU seconds |"
+    yield "|---|---|---|--:|--:|--:|--:|"
+    for members, partitions, faults, static in WORLDS:
+        walk = functools.partial(
+            explore, members=members, partitions=partitions, faults=faults, static=static
+        )
+        full = walk(full=True)
+        began = time.process_time()
+        reduced = walk()
+        seconds = time.process_time() - began
+        for each in (full, reduced):
+            assert each.complete, f"{each.states} states of {members} members are not all"
+            assert not each.violations, each.violations[0].message
+        yield (
+            f"| {members}{', static' if static else ''} | {partitions} | {faults} | {full.states:,} |"
+            f" {reduced.states:,} | {reduced.transitions:,} | {seconds:.{0 if seconds > 1 else 1}f} |"
+        )
+
+
+def _bug(mutant: str) -> str:
+    bug = MUTANTS[mutant].bug
+    return f"*{bug}*" if bug == UNREPORTED else bug
+
+
+CELLS: dict[tuple[str, str], dict[str, str]] = {
+    ("invariant", "what must hold"): {name: one.summary for name, one in INVARIANTS.items()},
+    ("rule", "what it says"): dict(NAMES),
+    ("mutant", "bug"): {name: _bug(name) for name in MUTANTS},
+    ("mutant", "what it does"): {name: one.summary for name, one in MUTANTS.items()},
+}
+"""Cells that the catalogues know, by the headings of the first column and of their own, and by their row."""
+
+
+def with_cells(text: str) -> str:
+    """Return a page whose tables of invariants and mutants have the catalogues' texts."""
+    headings: list[str] = []
+    lines = text.splitlines(keepends=True)
+    for number, line in enumerate(lines):
+        cells = line.removesuffix(" |\n").removeprefix("| ").split(" | ")
+        if not line.startswith("| "):
+            headings = headings if line.startswith("|") else []
+        elif not headings:
+            headings = cells
+        elif len(cells) == len(headings):
+            name = cells[0].strip("`")
+            for column, heading in enumerate(headings):
+                if (headings[0], heading) in CELLS:
+                    cells[column] = CELLS[headings[0], heading].get(name, cells[column])
+            lines[number] = f"| {' | '.join(cells)} |\n"
+    return "".join(lines)
+
+
 def renewed(text: str) -> str:
-    """A page with its generated parts as the code has them now."""
-    return PART.sub(lambda match: f"{match[1]}\n{PARTS[match[2]]()}\n{match[3]}", text)
+    """A page with its generated parts, and its cells of the catalogues, as the code has them now."""
+    return with_cells(PART.sub(lambda match: f"{match[1]}\n{PARTS[match[2]]()}\n{match[3]}", text))
 
 
 def rerun(text: str, folder: str) -> str:
@@ -335,6 +411,7 @@ def main(arguments: Sequence[str]) -> int:
                 lambda match: "\n".join([match[1], *coverage_lines(library_coverage()), "", match[2]]), after
             )
             after = HUNT.sub(lambda match: "\n".join([match[1], *mutants(), "", match[2]]), after)
+            after = EXPLORED.sub(lambda match: "\n".join([match[1], *explored(), "", match[2]]), after)
         if after != before:
             page.write_text(after, encoding="utf-8")
             sys.stdout.write(f"{page.name} renewed\n")

@@ -15,28 +15,32 @@ class ClassicGroupState(enum.StrEnum):
     """A classic group's state, under the name that ListGroups and DescribeGroups show."""
 
     EMPTY = "Empty"
-    """No members, only offsets perhaps."""
+    """The group has no members. It may have offsets."""
     PREPARING_REBALANCE = "PreparingRebalance"
-    """Members join; those that have joined wait for the others."""
+    """Members join. Those that joined wait for the others."""
     COMPLETING_REBALANCE = "CompletingRebalance"
-    """A generation has begun, and waits for its leader's assignment."""
+    """A generation began and waits for its leader's assignment."""
     STABLE = "Stable"
+    """All members of the generation can get their assignment."""
     DEAD = "Dead"
-    """The group was deleted, or has a coordinator elsewhere."""
+    """The group was deleted, or moved to another coordinator."""
 
 
 class ClassicGroupEvent(enum.StrEnum):
     """What moves a classic group."""
 
     REBALANCE_STARTED = "rebalance started"
-    """A member came, went or changed, the leader joined again, or an assignment could not be written."""
+    """A member joined, left, changed or rejoined as leader; or writing an assignment failed."""
     ALL_JOINED = "all members joined"
-    """Or the time for it was over."""
+    """All members joined, or the time to join is over."""
     ALL_LEFT = "all members left"
+    """The last member left."""
     ASSIGNED = "assignment written"
+    """The leader's assignment is in the log."""
     LOADED = "members loaded"
-    """From a journal, or from a consumer group whose last members of the newer protocol left."""
+    """The group was read from a journal, or downgraded from a consumer group."""
     DELETED = "group deleted or moved"
+    """The group was deleted, or moved to another coordinator."""
 
 
 _S, _E = ClassicGroupState, ClassicGroupEvent

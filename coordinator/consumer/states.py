@@ -21,12 +21,13 @@ class GroupState(enum.StrEnum):
     """A consumer group's state, under the name that ListGroups and ConsumerGroupDescribe show."""
 
     EMPTY = "Empty"
-    """No members."""
+    """The group has no members."""
     ASSIGNING = "Assigning"
-    """The group epoch is ahead of the target assignment's."""
+    """The group epoch is ahead of the target assignment's epoch."""
     RECONCILING = "Reconciling"
-    """Some member is not STABLE at the target's epoch; a static member that is away is none either."""
+    """Some member is not STABLE at the target epoch. An absent static member is not STABLE."""
     STABLE = "Stable"
+    """Every member is STABLE at the target epoch."""
     DEAD = "Dead"
     """The group was deleted."""
 
@@ -35,17 +36,23 @@ class GroupEvent(enum.StrEnum):
     """What one batch of records did to a group."""
 
     MEMBER_JOINED = "member joined"
+    """A member joined."""
     GROUP_EPOCH_RAISED = "group epoch raised"
+    """The group epoch was raised."""
     TARGET_COMPUTED = "target computed"
+    """The coordinator computed a target assignment."""
     MEMBER_RECONCILED = "member reconciled"
+    """The last member that was behind reached the target."""
     MEMBER_FELL_BEHIND = "member fell behind"
-    """A static member left for a while, or a member dropped topics it still holds."""
+    """A static member left temporarily, or a member unsubscribed from topics it still holds."""
     LAST_MEMBER_LEFT = "last member left"
+    """The last member left or was removed."""
     UPGRADED = "classic group upgraded"
-    """A consumer joined a classic group, whose members are the group's now."""
+    """A consumer joined a classic group. The group keeps the classic members."""
     DOWNGRADED = "became a classic group"
-    """The last member that spoke this protocol went, and left others."""
+    """The last member that uses this protocol left, and classic members remain."""
     GROUP_DELETED = "group deleted"
+    """The group was deleted."""
 
 
 _G, _E = GroupState, GroupEvent
@@ -84,13 +91,13 @@ class ConsumerGroupMemberState(enum.StrEnum):
     """Where a member stands on its way to the target. `code` is its number in records."""
 
     STABLE = "STABLE"
-    """It owns all of its target, as of its epoch."""
+    """The member has its whole target, at its epoch."""
     UNREVOKED_PARTITIONS = "UNREVOKED_PARTITIONS"
-    """It has yet to confirm that it let go of partitions; its epoch stands still."""
+    """The member must confirm that it released partitions. Its epoch does not change until then."""
     UNRELEASED_PARTITIONS = "UNRELEASED_PARTITIONS"
-    """Its epoch is the target's, but others still hold a part of its target."""
+    """The member has the target epoch. Other members still hold part of its target."""
     UNKNOWN = "UNKNOWN"
-    """Written by a newer coordinator; the member must join again."""
+    """A newer coordinator wrote a state that this version does not know. The member must rejoin."""
 
     @property
     def code(self) -> int:
@@ -121,11 +128,13 @@ class ConsumerReconciliationStep(enum.StrEnum):
     """What a reconciliation decided."""
 
     REVOKE = "partitions to revoke"
-    """The member holds partitions outside its target, or outside its subscription."""
+    """The member holds partitions outside its target or its subscription."""
     WAIT = "partitions held by others"
+    """Another member still holds a partition of the target."""
     SETTLE = "target reached"
+    """The member has its whole target."""
     UNREADABLE = "state of a newer coordinator"
-    """A record was read whose state this version does not know."""
+    """The coordinator read a record with a state that this version does not know."""
 
 
 _M, _S = ConsumerGroupMemberState, ConsumerReconciliationStep

@@ -60,14 +60,21 @@ class ConsumerStatus(enum.StrEnum):
     """
 
     UNREGISTERED = "UNREGISTERED"
-    """It is in no group, any more or yet; no consumer is stored like that."""
+    """The consumer is in no group. The coordinator stores no such consumer."""
     CONNECTED_WAITING = "CONNECTED_WAITING"
+    """The consumer is connected and not active."""
     CONNECTED_ACTIVE = "CONNECTED_ACTIVE"
+    """The consumer is connected and active."""
     CONNECTED_DEACTIVATING = "CONNECTED_DEACTIVATING"
+    """The consumer is connected and has been asked to step down."""
     DISCONNECTED_WAITING = "DISCONNECTED_WAITING"
+    """The connection is lost, and the consumer was not active."""
     DISCONNECTED_ACTIVE = "DISCONNECTED_ACTIVE"
+    """The connection is lost, and the consumer may still be active."""
     FORGOTTEN_WAITING = "FORGOTTEN_WAITING"
+    """The connection was lost for the disconnected timeout; the consumer was not active."""
     FORGOTTEN_ACTIVE = "FORGOTTEN_ACTIVE"
+    """The connection was lost for the disconnected timeout; the consumer was active."""
 
     @property
     def connectivity(self) -> Connectivity:

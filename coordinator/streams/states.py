@@ -16,14 +16,15 @@ class StreamsGroupState(enum.StrEnum):
     """A streams group's state, under the name that ListGroups and StreamsGroupDescribe show."""
 
     EMPTY = "Empty"
-    """No members."""
+    """The group has no members."""
     NOT_READY = "NotReady"
-    """Topics of the topology are missing, or have wrong numbers of partitions; nobody has tasks."""
+    """A topic of the topology is missing or has the wrong partition count. No member has tasks."""
     ASSIGNING = "Assigning"
-    """The group epoch is ahead of the target assignment's."""
+    """The group epoch is ahead of the target assignment's epoch."""
     RECONCILING = "Reconciling"
-    """Some member is not STABLE at the target's epoch."""
+    """Some member is not STABLE at the target epoch."""
     STABLE = "Stable"
+    """Every member is STABLE at the target epoch."""
     DEAD = "Dead"
     """The group was deleted."""
 
@@ -32,15 +33,21 @@ class StreamsGroupEvent(enum.StrEnum):
     """What one batch of records did to a group."""
 
     MEMBER_JOINED = "member joined"
+    """A member joined."""
     TOPICS_FOUND = "topics found"
-    """All topics of the topology are there, as they must be."""
+    """All topics of the topology exist with the right partition counts."""
     TOPICS_LOST = "topics lost"
-    """A topic of the topology was deleted, or has another number of partitions now."""
+    """A topic of the topology was deleted, or its partition count changed."""
     GROUP_EPOCH_RAISED = "group epoch raised"
+    """The group epoch was raised."""
     TARGET_COMPUTED = "target computed"
+    """The coordinator computed a target assignment."""
     MEMBER_RECONCILED = "member reconciled"
+    """The last member that was behind reached the target."""
     LAST_MEMBER_LEFT = "last member left"
+    """The last member left or was removed."""
     GROUP_DELETED = "group deleted"
+    """The group was deleted."""
 
 
 _G, _E = StreamsGroupState, StreamsGroupEvent
@@ -80,13 +87,13 @@ class StreamsGroupMemberState(enum.StrEnum):
     """Where a member stands on its way to the target. `code` is its number in records."""
 
     STABLE = "STABLE"
-    """It has all of its target, as of its epoch."""
+    """The member has its whole target, at its epoch."""
     UNREVOKED_TASKS = "UNREVOKED_TASKS"
-    """It has yet to confirm that it let go of tasks; its epoch stands still."""
+    """The member must confirm that it released tasks. Its epoch does not change until then."""
     UNRELEASED_TASKS = "UNRELEASED_TASKS"
-    """Its epoch is the target's, but others, or its own process, still hold a part of its target."""
+    """The member has the target epoch. Others, or its own process, hold part of its target."""
     UNKNOWN = "UNKNOWN"
-    """Written by a newer coordinator; the member must join again."""
+    """A newer coordinator wrote a state that this version does not know. The member must rejoin."""
 
     @property
     def code(self) -> int:
@@ -113,11 +120,13 @@ class StreamsReconciliationStep(enum.StrEnum):
     """What a reconciliation decided."""
 
     REVOKE = "tasks to revoke"
+    """The member holds tasks outside its target."""
     WAIT = "tasks held by others"
-    """A task of the target is active somewhere, or the member's own process has it in another role."""
+    """A target task is active elsewhere, or the member's own process has it in another role."""
     SETTLE = "target reached"
+    """The member has its whole target."""
     UNREADABLE = "state of a newer coordinator"
-    """A record was read whose state this version does not know."""
+    """The coordinator read a record with a state that this version does not know."""
 
 
 _M, _S = StreamsGroupMemberState, StreamsReconciliationStep

@@ -20,17 +20,19 @@ class TransactionState(enum.StrEnum):
     """Where a transactional id stands, under the name that DescribeTransactions shows."""
 
     EMPTY = "Empty"
-    """No transaction since the producer was initialized."""
+    """No transaction has begun since the producer was initialized."""
     ONGOING = "Ongoing"
-    """Partitions or offsets are part of a transaction."""
+    """A transaction is open and has partitions or offsets."""
     PREPARE_COMMIT = "PrepareCommit"
-    """The commit is decided; markers are on their way."""
+    """The commit is decided. The coordinator writes the markers."""
     PREPARE_ABORT = "PrepareAbort"
+    """The abort is decided. The coordinator writes the markers."""
     COMPLETE_COMMIT = "CompleteCommit"
-    """All markers of the last transaction are written."""
+    """The last transaction committed, and all its markers are written."""
     COMPLETE_ABORT = "CompleteAbort"
+    """The last transaction aborted, and all its markers are written."""
     DEAD = "Dead"
-    """The transactional id was not used for long, and is forgotten."""
+    """The transactional id was unused for too long and is forgotten."""
 
     @property
     def code(self) -> int:
@@ -54,15 +56,21 @@ class TransactionEvent(enum.StrEnum):
     """What happens to a transactional id."""
 
     PRODUCER_INITIALIZED = "producer initialized"
+    """A producer sent InitProducerId."""
     PARTITIONS_ADDED = "partitions added"
-    """Or the offsets of a group."""
+    """The producer added partitions, or the offsets of a group."""
     COMMIT_REQUESTED = "commit requested"
+    """The producer asked to commit."""
     ABORT_REQUESTED = "abort requested"
+    """The producer asked to abort."""
     PRODUCER_FENCED = "producer fenced"
-    """Another producer was initialized, and what the first one left open is aborted."""
+    """Another producer took the transactional id. The open transaction is aborted."""
     TIMED_OUT = "timed out"
+    """The transaction was open longer than its timeout."""
     MARKERS_WRITTEN = "markers written"
+    """Every partition and group has its marker."""
     EXPIRED = "expired"
+    """The transactional id was unused for transactional.id.expiration.ms."""
 
 
 _S, _E = TransactionState, TransactionEvent

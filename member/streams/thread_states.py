@@ -18,39 +18,42 @@ class StreamThreadState(enum.StrEnum):
     """Where a stream thread stands. The order is that of Kafka's ordinals; DISCONNECTED is behind them."""
 
     CREATED = "CREATED"
-    """Made, and not started."""
+    """The thread is made and not started."""
     STARTING = "STARTING"
-    """Runs, and has not heard of any partitions."""
+    """The thread runs and has received no partitions yet."""
     PARTITIONS_REVOKED = "PARTITIONS_REVOKED"
-    """A rebalance has begun: some partitions, or none, are taken away."""
+    """A rebalance has begun. It may take partitions away."""
     PARTITIONS_ASSIGNED = "PARTITIONS_ASSIGNED"
-    """The rebalance has given it its partitions; their tasks are being made ready."""
+    """The rebalance assigned the thread's partitions. Their tasks are being prepared."""
     RUNNING = "RUNNING"
-    """All its tasks are ready."""
+    """All tasks of the thread are ready."""
     PENDING_SHUTDOWN = "PENDING_SHUTDOWN"
-    """Closes its tasks, and leaves the group."""
+    """The thread closes its tasks and leaves the group."""
     DEAD = "DEAD"
-    """Over."""
+    """The thread has ended."""
     DISCONNECTED = "DISCONNECTED"
-    """Alive and well, but without a connection to its broker."""
+    """The thread is alive without a connection to its broker."""
 
 
 class StreamThreadEvent(enum.StrEnum):
     """What makes a stream thread move."""
 
     STARTED = "started"
+    """The client starts the thread."""
     REVOKED = "partitions revoked"
-    """A rebalance begins, or the member was fenced and has lost everything."""
+    """A rebalance begins, or the member was fenced and lost everything."""
     ASSIGNED = "partitions assigned"
+    """The member received an assignment."""
     READY = "tasks ready"
-    """All tasks that it has are restored; at once, if it has none."""
+    """All tasks of the thread are restored. This happens at once if it has no tasks."""
     CONNECTION_LOST = "connection lost"
+    """The connection to the broker broke."""
     CONNECTION_BACK = "connection back"
-    """On to where it was before."""
+    """The connection works again. The thread returns to its earlier state."""
     SHUTDOWN = "shutdown"
-    """Its client closes, it is removed, or it failed."""
+    """The client closes or removes the thread, or the thread failed."""
     ENDED = "ended"
-    """Everything of it is closed."""
+    """Everything of the thread is closed."""
 
 
 S = StreamThreadState
@@ -98,18 +101,24 @@ class GlobalThreadState(enum.StrEnum):
     """Where the global thread stands. It is no member of the group, and reads all partitions."""
 
     CREATED = "CREATED"
-    """Made, or reading up to where its topics ended when it started."""
+    """The thread is made, or reads up to where its topics ended when it started."""
     RUNNING = "RUNNING"
+    """The thread has caught up and keeps reading."""
     PENDING_SHUTDOWN = "PENDING_SHUTDOWN"
+    """The thread closes its stores."""
     DEAD = "DEAD"
+    """The thread has ended."""
 
 
 class GlobalThreadEvent(enum.StrEnum):
     """What makes the global thread move."""
 
     READY = "caught up"
+    """The thread read all records that existed when it started."""
     SHUTDOWN = "shutdown"
+    """The client closes, or the thread failed."""
     ENDED = "ended"
+    """Everything of the thread is closed."""
 
 
 G = GlobalThreadState

@@ -23,7 +23,7 @@ from fencepost.simulation.analyses.declaration import (
 REBALANCES: Final = Analysis(
     name="rebalances",
     title="Rebalances",
-    summary="How long rebalances took: from the first raise of the group epoch until the group is stable.",
+    summary=("Durations of rebalances, from the first raise of the group epoch until the group is stable."),
     columns=(
         *CELL,
         *spread(Unit.SECONDS, "rebalances that ended"),
@@ -33,8 +33,8 @@ REBALANCES: Final = Analysis(
             "Since the run's start, until all members of the start were STABLE at the group's epoch; the "
             "median of the runs, null if no trace says how many there were.",
         ),
-        Column("epochs_mean", Unit.NUMBER, "Raises of the group epoch in one."),
-        Column("unfinished", Unit.COUNT, "How many the trace cuts off; no other column has them."),
+        Column("epochs_mean", Unit.NUMBER, "Mean number of epoch raises in one rebalance."),
+        Column("unfinished", Unit.COUNT, "Rebalances that the trace cuts off. No other column has them."),
         Column("curve", Unit.CURVE, "The whole distribution."),
     ),
 )
@@ -42,12 +42,12 @@ REBALANCES: Final = Analysis(
 LONGEST_REBALANCES: Final = Analysis(
     name="longest_rebalances",
     title="Longest rebalances",
-    summary="The ten rebalances that took longest, to look into.",
+    summary="The ten longest rebalances.",
     columns=(
         Column("run_id", Unit.RUN, "The run."),
         *CELL,
-        Column("begin_s", Unit.SECONDS, "When it began, since the start of the run."),
-        Column("seconds", Unit.SECONDS, "How long it took."),
+        Column("begin_s", Unit.SECONDS, "Its start, since the start of the run."),
+        Column("seconds", Unit.SECONDS, "Its duration."),
         Column("cause", Unit.TEXT, "What raised the epoch first: a kind of heartbeat, a timeout, topics."),
         Column("epochs", Unit.COUNT, "Raises of the group epoch in it."),
         Column("heartbeats", Unit.COUNT, "Heartbeats answered in it."),
@@ -58,16 +58,16 @@ HEARTBEATS: Final = Analysis(
     name="heartbeats",
     title="Heartbeats a rebalance",
     summary=(
-        "Heartbeats that the coordinator answered while a rebalance was under way, for those that ended, and "
-        "the bytes of these requests and answers."
+        "Heartbeats that the coordinator answered during each rebalance that ended, and "
+        "the bytes of these requests and responses."
     ),
     columns=(
         *CELL,
-        Column("rebalances", Unit.COUNT, "How many rebalances ended."),
-        Column("mean", Unit.NUMBER, "Heartbeats in one, on average."),
+        Column("rebalances", Unit.COUNT, "Number of rebalances that ended."),
+        Column("mean", Unit.NUMBER, "Mean number of heartbeats in one rebalance."),
         *quantiles(Unit.NUMBER)[:-1],
         Column("max", Unit.COUNT, "The largest.", "most"),
-        Column("bytes_mean", Unit.BYTES, "Bytes in one, on average."),
+        Column("bytes_mean", Unit.BYTES, "Mean number of bytes in one rebalance."),
         *quantiles(Unit.BYTES, "bytes"),
     ),
 )
@@ -76,16 +76,18 @@ HEARTBEATS: Final = Analysis(
 DOWNTIME: Final = Analysis(
     name="downtime",
     title="Partition downtime",
-    summary="How long no member could read a partition: since one owner stopped until another may read.",
+    summary=(
+        "Times in which no member could read a partition: from one owner's stop until another may read."
+    ),
     columns=(
         *CELL,
         Column(
             "cause",
             Unit.TEXT,
             "Why the owner stopped: revoked, lost, crash, stopped, fenced, stepped down (of a single active "
-            "consumer) or assigned again; all for all of them together.",
+            "consumer) or assigned again; all for all causes together.",
         ),
-        *spread(Unit.SECONDS, "times a partition went from one owner to the next"),
+        *spread(Unit.SECONDS, "changes from one owner to the next"),
         Column(
             "run_seconds_mean",
             Unit.SECONDS,
@@ -99,8 +101,10 @@ DOWNTIME: Final = Analysis(
 INITIAL_ASSIGNMENT: Final = Analysis(
     name="initial_assignment",
     title="First assignment",
-    summary="How long partitions waited for their first owner: since the run's start, or since they exist.",
-    columns=(*CELL, *spread(Unit.SECONDS, "partitions got an owner")),
+    summary=(
+        "Times until partitions got their first owner, since the run's start or the partition's creation."
+    ),
+    columns=(*CELL, *spread(Unit.SECONDS, "partitions that got an owner")),
 )
 
 _AS_SEEN_BY = Column(
@@ -115,9 +119,9 @@ OWNERS: Final = Analysis(
     name="owners",
     title="Owners over time",
     summary=(
-        "How long partitions had no owner, one, or several, since each had its first one. A member that "
-        "gives up a partition owns it until its callback has ended. The coordinator's eyes are those of "
-        "consumer groups and single active consumers."
+        "Time that partitions had no owner, one, or several, after their first one. A member that releases a "
+        "partition owns it until its callback ends. The coordinator's view exists for consumer groups and "
+        "single active consumers."
     ),
     columns=(
         *CELL,
@@ -125,12 +129,12 @@ OWNERS: Final = Analysis(
         Column(
             "owners",
             Unit.COUNT,
-            "So many at a time. Two must not be, but of members that are fenced, and in windows of single "
-            "active consumers.",
+            "Number of owners at the same time. Two are allowed only with fenced members, and in windows of "
+            "single active consumers.",
         ),
-        Column("count", Unit.COUNT, "How often that began."),
-        Column("seconds", Unit.SECONDS, "How long that was, all partitions together.", "time"),
-        Column("share", Unit.SHARE, "That time as a part of all."),
+        Column("count", Unit.COUNT, "Number of times that this began."),
+        Column("seconds", Unit.SECONDS, "Total time over all partitions.", "time"),
+        Column("share", Unit.SHARE, "Share of the total time."),
         Column("max", Unit.SECONDS, "The longest time without a change.", "longest"),
     ),
 )
@@ -139,15 +143,20 @@ MOVED_PARTITIONS: Final = Analysis(
     name="moved_partitions",
     title="Moved partitions",
     summary=(
-        "How many partitions a rebalance that ended moved from one host to another, against the least that "
-        "leaves each member with as many as it had afterwards."
+        "Partitions that each ended rebalance moved from one host to another, compared with the smallest "
+        "number that leaves each member with as many as it had afterwards."
     ),
     columns=(
         *CELL,
-        *spread(Unit.NUMBER, "rebalances ended"),
+        *spread(Unit.NUMBER, "rebalances that ended"),
         Column("moved", Unit.COUNT, "Partitions that moved in all of them."),
-        Column("least", Unit.COUNT, "The least that had to."),
-        Column("excess", Unit.RATIO, "Moved by least: 1 is the best; null if none had to.", "moved by least"),
+        Column("least", Unit.COUNT, "The smallest number that had to move."),
+        Column(
+            "excess",
+            Unit.RATIO,
+            "Moved divided by least; 1 is the best. Null if no partition had to move.",
+            "moved by least",
+        ),
         Column(
             "run_moved_mean",
             Unit.NUMBER,
@@ -168,11 +177,13 @@ RECOVERIES: Final = Analysis(
     ),
     columns=(
         *CELL,
-        Column("cause", Unit.TEXT, "Why the owner before had let go; all for all of them together."),
-        Column("count", Unit.COUNT, "How many such handovers."),
+        Column(
+            "cause", Unit.TEXT, "Why the previous owner released the partition; all for all causes together."
+        ),
+        Column("count", Unit.COUNT, "Number of such handovers."),
         *quantiles(Unit.NUMBER, "lag", "null if the log's end is unknown"),
         *quantiles(Unit.SECONDS),
-        Column("behind", Unit.COUNT, "How many never caught up before the next handover, or the end."),
+        Column("behind", Unit.COUNT, "Owners that never caught up before the next handover or the end."),
         Column("again", Unit.COUNT, "Records that were processed a second time, in all."),
         Column("again_max", Unit.COUNT, "The most after one handover.", "again, most"),
         Column("run_again_mean", Unit.NUMBER, "Of a run, on average of all: causes add up.", "again per run"),
@@ -183,17 +194,17 @@ SAC_GAPS: Final = Analysis(
     name="sac_gaps",
     title="Gaps of single active consumers",
     summary=(
-        "How long no active consumer read a partition, between one and the next. A consumer that steps down "
-        "reads nothing."
+        "Times in which no active consumer read a partition, between one and the next. A "
+        "consumer that steps down reads nothing."
     ),
     columns=(
         *CELL,
         _AS_SEEN_BY,
-        *spread(Unit.SECONDS, "gaps there were"),
+        *spread(Unit.SECONDS, "gaps"),
         Column(
             "run_seconds_mean", Unit.SECONDS, "All gaps of a run, on average of the runs with any.", "per run"
         ),
-        Column("unfinished", Unit.COUNT, "How many the trace cuts off; the time per run has them."),
+        Column("unfinished", Unit.COUNT, "Gaps that the trace cuts off. The time per run includes them."),
     ),
 )
 
@@ -216,8 +227,8 @@ TWO_OWNERS: Final = Analysis(
             "group when it misses a round, and may give its partitions to others before it hears of that.",
             "window",
         ),
-        Column("count", Unit.COUNT, "How often."),
-        Column("seconds", Unit.SECONDS, "How long in all.", "time"),
+        Column("count", Unit.COUNT, "Number of times."),
+        Column("seconds", Unit.SECONDS, "Total time.", "time"),
     ),
 )
 
@@ -225,7 +236,7 @@ TWO_OWNERS: Final = Analysis(
 TRANSITIONS: Final = Analysis(
     name="transitions",
     title="Moves of state machines",
-    summary="Which moves machines made, how often, and how long they had been in the state that they left.",
+    summary="Moves of machines: how often, and the time in the state before.",
     columns=(
         *CELL,
         Column(
@@ -236,9 +247,9 @@ TRANSITIONS: Final = Analysis(
         ),
         Column("state_from", Unit.TEXT, "The state that was left.", "from"),
         Column("state_to", Unit.TEXT, "The state that was entered.", "to"),
-        Column("count", Unit.COUNT, "How often."),
+        Column("count", Unit.COUNT, "Number of times."),
         Column("share", Unit.SHARE, "Of the moves that leave that state."),
-        Column("runs", Unit.COUNT, "In how many runs."),
+        Column("runs", Unit.COUNT, "Number of runs with it."),
         *quantiles(Unit.SECONDS),
     ),
 )
@@ -247,22 +258,22 @@ TRANSITIONS: Final = Analysis(
 RESIDENCY: Final = Analysis(
     name="residency",
     title="Time in each state",
-    summary="How long members were in each state. A crash ends a state, and so does the end of the run.",
+    summary=("Time that members spent in each state. A crash and the end of the run end a state."),
     columns=(
         *CELL,
         Column("state", Unit.TEXT, "The state."),
-        Column("visits", Unit.COUNT, "How often it was entered.", "times entered"),
-        Column("seconds", Unit.SECONDS, "How long members were in it, all together.", "time"),
+        Column("visits", Unit.COUNT, "Number of times that it was entered.", "times entered"),
+        Column("seconds", Unit.SECONDS, "Total time of all members in it.", "time"),
         Column("share", Unit.SHARE, "That time as a part of all; null if all took none."),
-        Column("mean", Unit.SECONDS, "How long a stay was on average."),
+        Column("mean", Unit.SECONDS, "Mean duration of a stay."),
         Column("max", Unit.SECONDS, "The longest stay.", "longest"),
     ),
 )
 
 
 _COUNTED = (
-    Column("count", Unit.COUNT, "How often it happened."),
-    Column("runs", Unit.COUNT, "In how many runs."),
+    Column("count", Unit.COUNT, "Number of times."),
+    Column("runs", Unit.COUNT, "Number of runs with it."),
     Column("example", Unit.RUN, "One of these runs."),
 )
 
@@ -292,14 +303,14 @@ FENCINGS: Final = Analysis(
 COMMITS_REFUSED: Final = Analysis(
     name="commits_refused",
     title="Commits refused",
-    summary="Offset commits that the coordinator refused, or never answered, by error.",
+    summary="Offset commits that the coordinator refused or did not answer, by error.",
     columns=(*CELL, Column("error", Unit.TEXT, "The error."), *_COUNTED),
 )
 
 VIOLATIONS: Final = Analysis(
     name="violations",
     title="Violations",
-    summary="Broken invariants: each of these must never happen.",
+    summary="Violated invariants. Each of these must never happen.",
     columns=(*CELL, Column("invariant", Unit.TEXT, "The invariant's name."), *_COUNTED),
 )
 
@@ -307,17 +318,17 @@ INVARIANTS: Final = Analysis(
     name="invariants",
     title="Invariants reached",
     summary=(
-        "How often runs came to what puts an invariant to the test, and how often it was broken. Invariants "
-        "that no row tells of are not here unless they were broken."
+        "Situations of runs that test an invariant, and its violations. Invariants without such rows are "
+        "listed only if they were violated."
     ),
     columns=(
         *CELL,
         Column("invariant", Unit.TEXT, "The invariant's name."),
-        Column("situations", Unit.TEXT, "What put it to the test."),
-        Column("reached", Unit.COUNT, "How often that was."),
-        Column("runs", Unit.COUNT, "In how many runs."),
-        Column("broken", Unit.COUNT, "How often it was broken."),
-        Column("runs_broken", Unit.COUNT, "In how many runs it was.", "runs that broke it"),
+        Column("situations", Unit.TEXT, "The situations that test it."),
+        Column("reached", Unit.COUNT, "Number of such situations."),
+        Column("runs", Unit.COUNT, "Number of runs with it."),
+        Column("broken", Unit.COUNT, "Number of violations."),
+        Column("runs_broken", Unit.COUNT, "Number of runs with a violation.", "runs that broke it"),
     ),
 )
 
@@ -325,17 +336,17 @@ ESCALATIONS: Final = Analysis(
     name="escalations",
     title="Escalations",
     summary=(
-        "How long it took until clients of an application were in ERROR, after a handler of uncaught "
-        "exceptions had answered that they shall shut down."
+        "Time until clients of an application were in ERROR, after a handler of uncaught exceptions "
+        "returned a shutdown."
     ),
     columns=(
         *CELL,
         Column("answer", Unit.TEXT, "SHUTDOWN_CLIENT, of one client, or SHUTDOWN_APPLICATION, of all."),
-        Column("requests", Unit.COUNT, "How many such answers there were that ended any client."),
-        *spread(Unit.SECONDS, "clients came into ERROR"),
+        Column("requests", Unit.COUNT, "Number of such results that ended any client."),
+        *spread(Unit.SECONDS, "clients that reached ERROR"),
         Column("last_median", Unit.SECONDS, "Until the last client was; the median of the requests."),
         Column("last_max", Unit.SECONDS, "Until the last client was; the longest.", "last, longest"),
-        Column("unfinished", Unit.COUNT, "How many clients were not in ERROR when the trace ended."),
+        Column("unfinished", Unit.COUNT, "Clients not in ERROR at the end of the trace."),
     ),
 )
 
@@ -349,10 +360,10 @@ MUTANTS: Final = Analysis(
     columns=(
         *CELL,
         Column("mutant", Unit.TEXT, "The bug: a name that `fencepost mutants` lists."),
-        Column("runs", Unit.COUNT, "How many runs had it."),
-        Column("killed", Unit.COUNT, "In how many an invariant was broken."),
+        Column("runs", Unit.COUNT, "Number of runs with it."),
+        Column("killed", Unit.COUNT, "Number of runs with a violation."),
         Column("share", Unit.SHARE, "Of all runs that had it."),
-        Column("failed", Unit.COUNT, "How many it brought to an end of their own, with an error."),
+        Column("failed", Unit.COUNT, "Runs that it ended with an error."),
         Column("invariants", Unit.TEXT, "Those that were broken first in one of them."),
         Column("example", Unit.RUN, "One of the runs that killed it; null if none did."),
     ),
@@ -370,24 +381,24 @@ def has_mutant(row: Mapping[str, Any]) -> bool:
 RUNS: Final = Analysis(
     name="runs",
     title="What was run",
-    summary="Runs, and what became of them.",
+    summary="Runs and their results.",
     columns=(
         *CELL,
-        Column("runs", Unit.COUNT, "How many."),
-        Column("failed", Unit.COUNT, "How many ended with an error of their own; no other table has them."),
-        Column("violating", Unit.COUNT, "How many broke an invariant."),
-        Column("violations", Unit.COUNT, "How often invariants were broken."),
-        Column("unconverged", Unit.COUNT, "How many did not settle; null where no campaign left summaries."),
-        Column("traced", Unit.COUNT, "How many have a trace: all other tables are of those."),
+        Column("runs", Unit.COUNT, "Number of runs."),
+        Column("failed", Unit.COUNT, "Runs that ended with an error. No other table has them."),
+        Column("violating", Unit.COUNT, "Runs that violated an invariant."),
+        Column("violations", Unit.COUNT, "Number of violations."),
+        Column("unconverged", Unit.COUNT, "Runs that did not settle. Null without a campaign's summaries."),
+        Column("traced", Unit.COUNT, "Runs with a trace. All other tables use only these."),
         Column(
             "wall_seconds_mean",
             Unit.SECONDS,
-            "How long one took to compute; null where no campaign left summaries.",
+            "Mean computing time of a run. Null without a campaign's summaries.",
         ),
         Column(
             "heartbeats",
             Unit.COUNT,
-            "Heartbeats answered in all of them; null where no campaign left summaries.",
+            "Heartbeats answered in all runs. Null without a campaign's summaries.",
         ),
     ),
 )

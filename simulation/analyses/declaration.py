@@ -80,16 +80,16 @@ def quantiles(unit: Unit, of: str = "", but: str = "") -> tuple[Column, ...]:
     most = "longest" if unit is Unit.SECONDS else "most"
     when = f"; {but}" if but else ""
     return (
-        Column(f"{prefix}median", unit, f"Half of them are at most so much{when}."),
-        Column(f"{prefix}p90", unit, "90 % of them are at most so much.", f"{head}90 %"),
-        Column(f"{prefix}p99", unit, "99 % of them are at most so much.", f"{head}99 %"),
+        Column(f"{prefix}median", unit, f"The median{when}."),
+        Column(f"{prefix}p90", unit, "The 90th percentile.", f"{head}90 %"),
+        Column(f"{prefix}p99", unit, "The 99th percentile.", f"{head}99 %"),
         Column(f"{prefix}max", unit, "The largest.", f"{of}, {most}" if of else most),
     )
 
 
 def spread(unit: Unit, what: str) -> tuple[Column, ...]:
-    """The columns of a distribution. `what` completes a sentence, such as `rebalances that ended`."""
-    return Column("count", Unit.COUNT, f"How many {what}."), *quantiles(unit)
+    """The columns of a distribution. `what` is a noun phrase, such as `rebalances that ended`."""
+    return Column("count", Unit.COUNT, f"Number of {what}."), *quantiles(unit)
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ class Measure(msgspec.Struct, frozen=True):
 MEASURES: Final[Mapping[str, Measure]] = {
     each.name: each
     for each in (
-        Measure("rebalance", "rebalance", Unit.SECONDS, "How long a rebalance took that ended."),
+        Measure("rebalance", "rebalance", Unit.SECONDS, "Duration of a rebalance that ended."),
         Measure(
             "rebalance_heartbeats",
             "heartbeats a rebalance",
@@ -34,7 +34,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
             "rebalance_bytes",
             "bytes a rebalance",
             Unit.BYTES,
-            "Bytes of the heartbeats of a rebalance and of their answers.",
+            "Bytes of a rebalance's heartbeat requests and responses.",
         ),
         Measure(
             "formation",
@@ -45,12 +45,12 @@ MEASURES: Final[Mapping[str, Measure]] = {
         Measure(
             "moved", "moved partitions", Unit.NUMBER, "Partitions that a rebalance moved to another host."
         ),
-        Measure("downtime", "partition down", Unit.SECONDS, "How long a partition had no owner between two."),
+        Measure("downtime", "partition down", Unit.SECONDS, "Time of a partition between two owners."),
         Measure(
             "run_downtime",
             "all partitions down",
             Unit.SECONDS,
-            "How long partitions had no owner between two, added up over a run.",
+            "Time of partitions between two owners, in total over a run.",
         ),
         Measure("run_again", "records processed again", Unit.NUMBER, "Of a run, all after handovers."),
         Measure("run_fencings", "fencings", Unit.NUMBER, "Members that were removed or fenced, of a run."),
@@ -64,7 +64,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
             "sac_gap",
             "no active consumer",
             Unit.SECONDS,
-            "How long a partition had no active consumer between two, as consumers see it.",
+            "Time of a partition between two active consumers, as consumers see it.",
         ),
     )
 }

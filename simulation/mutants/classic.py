@@ -118,7 +118,7 @@ CLASSIC_MUTANTS: Final = (
     Mutant(
         "eager-keeps-partitions",
         UNREPORTED,
-        "A member with an eager assignor joins again without letting go of what it has.",
+        "A member with an eager assignor joins again without releasing its partitions.",
         ("classic-joins",),
         _DEPLOY,
         (instead_of(ClassicOwnership, "prepare", _keeps_partitions),),
@@ -127,7 +127,7 @@ CLASSIC_MUTANTS: Final = (
     Mutant(
         "cooperative-gives-at-once",
         "KIP-429",
-        "A leader with the cooperative assignor gives partitions away that others still have.",
+        "A leader with the cooperative assignor assigns partitions that other members still own.",
         ("classic-assignment",),
         _DEPLOY,
         (instead_of(CooperativeStickyAssignor, "assign", _gives_away_at_once),),
@@ -135,7 +135,7 @@ CLASSIC_MUTANTS: Final = (
     Mutant(
         "generations-restart",
         UNREPORTED,
-        "The generation after the third one is the first again.",
+        "Generation 3 is followed by generation 1.",
         ("classic-generations",),
         _DEPLOY,
         (instead_of(ClassicGroup, "next_generation", _restarts),),
@@ -143,7 +143,7 @@ CLASSIC_MUTANTS: Final = (
     Mutant(
         "any-generation",
         UNREPORTED,
-        "Heartbeats and commits are taken in whatever generation they are sent.",
+        "The coordinator accepts heartbeats and commits of any generation.",
         ("classic-answers", "commit-fenced"),
         _DEPLOY,
         (instead_of(sessions, "check_generation", _any_generation),),
@@ -151,7 +151,7 @@ CLASSIC_MUTANTS: Final = (
     Mutant(
         "last-assignment-written",
         UNREPORTED,
-        "What is written of a generation is the assignment of the one before.",
+        "The record of a generation has the previous generation's assignment.",
         ("classic-record",),
         _DEPLOY,
         (instead_of(ClassicGroupMember, "record", _writes_the_last_one),),
@@ -159,7 +159,7 @@ CLASSIC_MUTANTS: Final = (
     Mutant(
         "upgraded-with-nothing",
         UNREPORTED,
-        "Members of a classic group that becomes a consumer group count as having nothing.",
+        "When a classic group becomes a consumer group, its members count as owning nothing.",
         ("one-claimant", "classic-migrates"),
         ("rolling-migration",),
         (instead_of(upgrade, "read_assignment", _nothing),),
@@ -167,7 +167,7 @@ CLASSIC_MUTANTS: Final = (
     Mutant(
         "first-members-alone",
         UNREPORTED,
-        "The initial delay of an empty group is not extended when more members come.",
+        "The initial delay of an empty group is not extended when more members join.",
         ("classic-rounds",),
         _DEPLOY,
         (instead_of(rounds, "join_time_over", _nobody_comes_later),),
@@ -175,7 +175,7 @@ CLASSIC_MUTANTS: Final = (
     Mutant(
         "generation-never-synced",
         "KAFKA-12890",
-        "A generation whose leader is gone waits for its assignment for ever.",
+        "A generation whose leader left waits forever for its assignment.",
         ("timers-armed",),
         _SLOW,
         (instead_of(ClassicStep, "set_timer", _no_end),),
@@ -183,7 +183,7 @@ CLASSIC_MUTANTS: Final = (
     Mutant(
         "late-sync-stays",
         "KAFKA-12890",
-        "Members that did not ask for their assignment in time stay in the group.",
+        "Members that did not send SyncGroup in time stay in the group.",
         ("classic-members",),
         _SLOW,
         (instead_of(rounds, "sync_time_over", _all_may_stay),),
@@ -191,7 +191,7 @@ CLASSIC_MUTANTS: Final = (
     Mutant(
         "static-return-unwritten",
         "KAFKA-10284",
-        "The new id of a static member that came back is in no record.",
+        "No record has the new member id of a static member that returned.",
         ("classic-record",),
         _STATIC,
         (instead_of(ClassicStep, "write", _is_not_written),),
@@ -199,7 +199,7 @@ CLASSIC_MUTANTS: Final = (
     Mutant(
         "returned-leader-assigns",
         "KAFKA-13435",
-        "A static leader that came back is not told to leave the assignment alone.",
+        "A static leader that returned is not told to keep the assignment.",
         ("classic-joined",),
         _STATIC,
         (instead_of(join, "_in_generation", _assigns_anyway),),
@@ -207,7 +207,7 @@ CLASSIC_MUTANTS: Final = (
     Mutant(
         "late-sync-gets-nothing",
         "KAFKA-9801",
-        "A static member that comes back to a Stable group gets an empty assignment.",
+        "A static member that returns to a Stable group gets an empty assignment.",
         ("classic-synced",),
         _STATIC,
         (instead_of(sync, "_assignment", _too_late_for_it),),
@@ -215,7 +215,7 @@ CLASSIC_MUTANTS: Final = (
     Mutant(
         "never-downgraded",
         UNREPORTED,
-        "A consumer group whose last member of the newer protocol left stays one.",
+        "A consumer group stays one after its last KIP-848 member left.",
         ("classic-migrates",),
         ("rolling-migration",),
         (instead_of(downgrade, "may_downgrade", _stays_as_it_is),),

@@ -182,7 +182,7 @@ COORDINATOR_MUTANTS: Final = (
     Mutant(
         "owner-entry-lost",
         "KAFKA-16147",
-        "A partition that is given back to the member that was to revoke it drops out of the map of holders.",
+        "A partition that returns to the member that was revoking it drops out of the map of owners.",
         ("owners-map", "one-owner"),
         ("churn",),
         (instead_of(PartitionEpochs, "replace", _forgetful_map),),
@@ -191,7 +191,7 @@ COORDINATOR_MUTANTS: Final = (
     Mutant(
         "rejoin-fenced",
         "KAFKA-19233",
-        "Epoch 0 of a known member counts as a smaller epoch: it cannot join again.",
+        "Epoch 0 of a known member counts as a smaller epoch, so the member cannot join again.",
         ("heartbeat-answers",),
         ("lossy-network",),
         (instead_of(validation, "check_epoch", _epoch_zero_is_smaller),),
@@ -199,7 +199,7 @@ COORDINATOR_MUTANTS: Final = (
     Mutant(
         "owner-by-epoch",
         "franz-go kfake #1438",
-        "Ownership is matched on the epoch, which two members can share.",
+        "Ownership is matched by epoch, which two members can share.",
         ("one-owner", "owners-map", "one-claimant"),
         CHURN,
         (instead_of(heartbeats, "reconcile", _owner_by_epoch),),
@@ -207,7 +207,7 @@ COORDINATOR_MUTANTS: Final = (
     Mutant(
         "target-told-early",
         "crabka #521",
-        "A member is told its target before the old owner has let go.",
+        "A member receives its target before the old owner has released it.",
         ("granted-after-release", "reply-equals-state", "one-claimant"),
         CHURN,
         (instead_of(consumer_groups, "heartbeat", _target_is_told),),
@@ -215,7 +215,7 @@ COORDINATOR_MUTANTS: Final = (
     Mutant(
         "lost-reply-fenced",
         "KIP-848, Member Epoch",
-        "After a lost reply that moved the epoch the member is fenced, though it owns nothing it should not.",
+        "A member whose epoch-raising response was lost is fenced, though it owns nothing too much.",
         ("heartbeat-answers",),
         LOSSES,
         (instead_of(validation, "check_epoch", _lost_reply_is_fenced),),
@@ -223,7 +223,7 @@ COORDINATOR_MUTANTS: Final = (
     Mutant(
         "lost-assignment-not-repeated",
         "franz-go eca3a457, KAFKA-16367",
-        "An assignment counts as delivered once it was sent: a full heartbeat does not bring it again.",
+        "A sent assignment counts as delivered, so a full heartbeat does not return it again.",
         ("assignment-present",),
         LOSSES,
         (instead_of(heartbeats, "_reply", _delivered_is_delivered),),
@@ -247,7 +247,7 @@ COORDINATOR_MUTANTS: Final = (
     Mutant(
         "unsubscribed-topic-assigned",
         "KAFKA-19431",
-        "A target is applied with topics that the member has dropped from its subscription meanwhile.",
+        "A target is applied with topics that the member has unsubscribed from in the meantime.",
         ("assigned-in-target",),
         ("mixed-subscriptions",),
         (instead_of(heartbeats, "reconcile", _any_topic_is_subscribed),),
@@ -256,7 +256,7 @@ COORDINATOR_MUTANTS: Final = (
     Mutant(
         "null-releases",
         "franz-go 0af2689c",
-        "A heartbeat without a list of partitions counts as one with an empty list.",
+        "A heartbeat without a partition list counts as one with an empty list.",
         ("revocation-frozen", "one-claimant"),
         CHURN,
         (instead_of(reconciliation, "releases", _null_releases),),
@@ -264,7 +264,7 @@ COORDINATOR_MUTANTS: Final = (
     Mutant(
         "stale-instance-entry",
         "KAFKA-20747",
-        "The instance id of a member that went still leads to it.",
+        "The instance id of a removed member still points to that member.",
         ("static-bijection", "bounded-memory"),
         ("static-rolling-deploy",),
         (instead_of(ConsumerGroup, "_forget_instance", _does_nothing),),
@@ -272,7 +272,7 @@ COORDINATOR_MUTANTS: Final = (
     Mutant(
         "contacts-leak",
         "KAFKA-20601",
-        "Timers and contacts of members that went are kept.",
+        "Timers and last-contact times of removed members are kept.",
         ("bounded-memory", "timers-armed"),
         CHURN,
         (instead_of(SoftState, "_forget", _does_nothing),),

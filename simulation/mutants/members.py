@@ -191,7 +191,7 @@ MEMBER_MUTANTS: Final = (
     Mutant(
         "keepalive-after-lost-reply",
         "franz-go eca3a457; KIP-848, ConsumerGroupHeartbeat",
-        "After a lost reply the member goes on with keepalives: what the reply carried never comes.",
+        "After a lost response the member sends only keepalives, so it never gets what was in it.",
         ("request-fields",),
         LOSSES,
         (instead_of(Heartbeats, "failed", _keepalive_after_failure),),
@@ -199,7 +199,7 @@ MEMBER_MUTANTS: Final = (
     Mutant(
         "revoked-partition-committed-late",
         "KIP-848, Rebalance Listener",
-        "What was processed of a revoked partition is committed after it was let go.",
+        "A member commits a revoked partition's records after it released the partition.",
         ("commit-before-release", "commit-while-owned"),
         COMMITS_SOON,
         (
@@ -211,7 +211,7 @@ MEMBER_MUTANTS: Final = (
     Mutant(
         "commit-ahead-of-processing",
         "KAFKA-18641",
-        "Records that the application has not processed yet are committed.",
+        "A member commits records that the application has not processed yet.",
         ("commit-within-processed",),
         COMMITS_SOON,
         (
@@ -222,7 +222,7 @@ MEMBER_MUTANTS: Final = (
     Mutant(
         "records-after-revocation",
         "KAFKA-20332",
-        "Records of a partition come while it is being revoked.",
+        "The application gets records of a partition while the partition is being revoked.",
         ("records-while-owned",),
         COMMITS_SOON,
         (instead_of(Positions, "suspend", _never_suspends),),
@@ -230,7 +230,7 @@ MEMBER_MUTANTS: Final = (
     Mutant(
         "commit-with-old-epoch",
         "franz-go 6f5471d4",
-        "A commit carries an epoch that the member has left behind.",
+        "A commit carries an epoch older than the member's.",
         ("epoch-as-answered",),
         CHURN,
         (instead_of(ConsumerMember, "_send_others", _epoch_of_the_step_before),),
@@ -239,7 +239,7 @@ MEMBER_MUTANTS: Final = (
     Mutant(
         "released-and-still-listed",
         "franz-go d5ceeb73",
-        "Heartbeats go on listing partitions that were let go.",
+        "Heartbeats keep listing released partitions.",
         ("owned-honest", "callbacks-balanced"),
         CHURN,
         (instead_of(Assignment, "end_revoked", _stale_list),),
@@ -247,7 +247,7 @@ MEMBER_MUTANTS: Final = (
     Mutant(
         "static-member-locks-itself-out",
         "Kafka 4.3: UNRELEASED_INSTANCE_ID after a join whose response was lost",
-        "A static member gives up when its own earlier join keeps its instance id.",
+        "A static member gives up when its own earlier join still holds its instance id.",
         ("frees-own-instance",),
         ("static-rolling-deploy",),
         (instead_of(ConsumerMember, "_release_instance", _never_frees),),
@@ -255,7 +255,7 @@ MEMBER_MUTANTS: Final = (
     Mutant(
         "empty-commit-blocks",
         "KAFKA-16203",
-        "After an automatic commit that had nothing to say no other one follows.",
+        "After an auto-commit with nothing to commit, no other auto-commit follows.",
         ("commits-go-on",),
         ("steady", *CHURN),
         (instead_of(MemberMachine, "_auto_commit", _empty_commit_blocks),),
@@ -264,7 +264,7 @@ MEMBER_MUTANTS: Final = (
     Mutant(
         "no-leave-beside-heartbeat",
         "KAFKA-16639",
-        "A member that closes while a heartbeat is in flight never says that it leaves.",
+        "A member that closes while a heartbeat is in flight never sends its leave.",
         ("leaves-told",),
         ("rolling-deploy", "scale-up-and-down"),
         (instead_of(Heartbeats, "leave_request", _no_leave_beside_a_heartbeat),),
@@ -273,7 +273,7 @@ MEMBER_MUTANTS: Final = (
     Mutant(
         "retries-at-once",
         "KAFKA-4777",
-        "Requests that fail are sent again at once.",
+        "Failed requests are sent again without a wait.",
         ("retries-back-off",),
         ("coordinator-crash-loop", "coordinator-failover"),
         (instead_of(Backoff, "next_ms", _at_once),),
@@ -281,7 +281,7 @@ MEMBER_MUTANTS: Final = (
     Mutant(
         "fenced-for-good",
         "KAFKA-16178",
-        "A member that was fenced gives everything up, and never joins again.",
+        "A fenced member drops its partitions and never joins again.",
         ("fenced-returns",),
         ("frozen-members", "partitioned-members"),
         (instead_of(ConsumerMember, "_progress", _stays_fenced),),
@@ -289,7 +289,7 @@ MEMBER_MUTANTS: Final = (
     Mutant(
         "polls-missed-late",
         UNREPORTED,
-        "A member whose application does not poll stays in the group for twice the time.",
+        "A member whose application does not poll stays in the group for twice the poll interval.",
         ("poll-timeouts",),
         ("slow-callbacks-and-poll-timeouts",),
         (instead_of(Polls, "end", _waits_twice_as_long),),
@@ -297,7 +297,7 @@ MEMBER_MUTANTS: Final = (
     Mutant(
         "committed-offset-forgotten",
         UNREPORTED,
-        "A new owner starts at the beginning of the log, whatever is committed.",
+        "A new owner starts at the beginning of the log instead of the committed offset.",
         ("starts-at-committed",),
         CHURN,
         (instead_of(Positions, "fetched", _forgets_what_is_committed),),
@@ -313,7 +313,7 @@ MEMBER_MUTANTS: Final = (
     Mutant(
         "subscription-kept-secret",
         UNREPORTED,
-        "A member that is in a group does not tell it of another subscription.",
+        "A member in a group does not send its changed subscription.",
         ("subscription-told",),
         ("regex-subscriptions", "swarm"),
         (instead_of(ConsumerMember, "subscribe", _keeps_it_to_itself),),
@@ -321,7 +321,7 @@ MEMBER_MUTANTS: Final = (
     Mutant(
         "loading-is-fatal",
         UNREPORTED,
-        "A member stops for good when the coordinator is still loading.",
+        "A member gives up when the coordinator is still loading.",
         ("gives-up-rightly",),
         ("coordinator-crash-loop", "coordinator-failover", "broker-failures"),
         (instead_of(consumer_machine, "heartbeat_rule", _loading_is_the_end),),
@@ -329,7 +329,7 @@ MEMBER_MUTANTS: Final = (
     Mutant(
         "stopped-by-callback",
         UNREPORTED,
-        "After a callback that raised the member does not go on towards its target.",
+        "After a callback that raised, the member stops moving to its target.",
         ("reconciles-on",),
         ("slow-callbacks-and-poll-timeouts", "swarm"),
         (instead_of(Polls, "begin", _waits_for_good),),
@@ -345,7 +345,7 @@ MEMBER_MUTANTS: Final = (
     Mutant(
         "failed-commit-never-ends",
         "KAFKA-10489",
-        "An application whose commit fails waits for it for ever.",
+        "An application whose commit fails waits forever.",
         ("commits-end",),
         ("frozen-members", "partitioned-members", "coordinator-crash-loop"),
         (instead_of(MemberMachine, "_commit_ended", _never_fails),),
@@ -354,7 +354,7 @@ MEMBER_MUTANTS: Final = (
     Mutant(
         "errors-swallowed",
         UNREPORTED,
-        "An application does not hear that its callback raised.",
+        "The application does not get the exception that its callback raised.",
         ("errors-raised",),
         ("slow-callbacks-and-poll-timeouts",),
         (instead_of(Outbox, "raise_to_application", _swallows),),

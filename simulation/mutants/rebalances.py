@@ -121,7 +121,7 @@ REBALANCE_MUTANTS: Final = (
     Mutant(
         "half-sessions",
         UNREPORTED,
-        "Sessions are half as long as they should be.",
+        "Sessions last half the session timeout.",
         ("members-kept",),
         ("coordinator-failover", "partitioned-members", "crash-and-return"),
         (instead_of(SoftState, "_session_end_ms", _half),),
@@ -129,7 +129,7 @@ REBALANCE_MUTANTS: Final = (
     Mutant(
         "sessions-go-on",
         UNREPORTED,
-        "A coordinator that takes over counts sessions from before it has loaded.",
+        "A new coordinator counts session time from before it loaded.",
         ("members-kept",),
         ("coordinator-crash-loop", "rolling-deploy"),
         (instead_of(ConsumerSoftState, "rebuild", _sessions_go_on),),
@@ -137,7 +137,7 @@ REBALANCE_MUTANTS: Final = (
     Mutant(
         "return-rebalances",
         UNREPORTED,
-        "The group epoch is raised when a static member comes back, though it subscribes as before.",
+        "A static member that returns with the same subscription raises the group epoch.",
         ("epoch-caused",),
         ("static-rolling-deploy",),
         (instead_of(heartbeats, "_change", _return_is_a_change),),
@@ -145,7 +145,7 @@ REBALANCE_MUTANTS: Final = (
     Mutant(
         "departure-raises-nothing",
         UNREPORTED,
-        "The group epoch stays when a member is removed: the others do not get its partitions.",
+        "A removed member does not raise the group epoch, so no member gets its partitions.",
         ("epoch-caused",),
         CHURN,
         (instead_of(leaving, "removal_records", _nobody_else_hears),),
@@ -153,7 +153,7 @@ REBALANCE_MUTANTS: Final = (
     Mutant(
         "targets-too-often",
         UNREPORTED,
-        "Each change makes a target at once, whatever the assignment interval.",
+        "Each change computes a target at once and ignores the assignment interval.",
         ("target-due",),
         CHURN,
         (instead_of(heartbeats, "may_assign_again", _at_any_time),),
@@ -161,7 +161,7 @@ REBALANCE_MUTANTS: Final = (
     Mutant(
         "heartbeat-moves-nobody",
         UNREPORTED,
-        "A heartbeat that lists no partitions does not take its member towards the target.",
+        "A heartbeat without a partition list does not move its member to the target.",
         ("heartbeat-reconciles",),
         CHURN,
         (instead_of(heartbeats, "reconcile", _silence_waits),),
@@ -169,7 +169,7 @@ REBALANCE_MUTANTS: Final = (
     Mutant(
         "mixed-from-scratch",
         UNREPORTED,
-        "Where members subscribe to different topics the assignor does not look at the target before.",
+        "If subscriptions differ, the assignor ignores the previous target.",
         ("target-sticky",),
         ("mixed-subscriptions",),
         (instead_of(uniform, "uniform_mixed", _from_scratch),),
@@ -177,7 +177,7 @@ REBALANCE_MUTANTS: Final = (
     Mutant(
         "mixed-unbalanced",
         UNREPORTED,
-        "Where members subscribe to different topics nothing is taken from those who have too much.",
+        "If subscriptions differ, the assignor takes nothing from members that have too much.",
         ("target-balanced",),
         ("mixed-subscriptions",),
         (instead_of(_Balancer, "_balance", _nothing_is_moved),),
@@ -185,7 +185,7 @@ REBALANCE_MUTANTS: Final = (
     Mutant(
         "ranges-by-member-id",
         UNREPORTED,
-        "The range assignor orders static members by their member ids, which change with each restart.",
+        "The range assignor orders static members by member id, which changes with each restart.",
         ("target-balanced",),
         ("range-assignor",),
         (instead_of(assignors, "BUILT_IN", _with_range(_by_member_id)),),
@@ -193,7 +193,7 @@ REBALANCE_MUTANTS: Final = (
     Mutant(
         "retry-overtakes",
         UNREPORTED,
-        "A commit that got no answer is sent again behind the one that came after it.",
+        "A commit without a response is sent again after a newer commit.",
         ("offsets-advance",),
         ("manual-commits", "rolling-deploy", "lossy-network"),
         (instead_of(Commits, "failed", _lost_is_kept), instead_of(Commits, "answered", _lost_is_sent_again)),
@@ -202,7 +202,7 @@ REBALANCE_MUTANTS: Final = (
     Mutant(
         "new-topics-wait",
         UNREPORTED,
-        "A topic that an expression matches is not found before the next refresh.",
+        "A topic that an expression matches is found only at the next refresh.",
         ("expressions-resolved",),
         ("regex-subscriptions",),
         (instead_of(regular_expressions, "to_resolve", _new_topics_wait),),

@@ -136,7 +136,7 @@ SAC_MUTANTS = (
     Mutant(
         name="sac-no-handover",
         bug=f"{_SPEC}, SAC with Super Stream Partition",
-        summary="A consumer of a super stream is activated before the one before it has stepped down.",
+        summary="A consumer of a super stream becomes active before the last one has stepped down.",
         expected=("sac-exclusive",),
         scenarios=("sac-churn",),
         replacements=(instead_of(GroupDraft, "_step_down_if_wrong", _no_handover),),
@@ -144,7 +144,7 @@ SAC_MUTANTS = (
     Mutant(
         name="sac-stale-kept",
         bug=f"{_SPEC}, Stale Node Detection",
-        summary="The consumers of a node that left the cluster stay in their groups, active ones too.",
+        summary="Consumers of a node that left the cluster stay in their groups, even active ones.",
         expected=("sac-stale-node",),
         scenarios=("sac-stale-nodes",),
         replacements=(instead_of(coordinator, "_purge", _no_purge),),
@@ -152,7 +152,7 @@ SAC_MUTANTS = (
     Mutant(
         name="sac-disconnected-ignored",
         bug=f"{_SPEC}, noconnection management",
-        summary="A disconnected active consumer does not keep its group from choosing another one.",
+        summary="A group chooses a new consumer while a disconnected one may still be active.",
         expected=("sac-one-active",),
         scenarios=("sac-node-failures",),
         replacements=(
@@ -163,7 +163,7 @@ SAC_MUTANTS = (
     Mutant(
         name="sac-return-not-evaluated",
         bug=f"{_SPEC}, evaluate impacted groups",
-        summary="A forgotten active consumer comes back and is not told to step down.",
+        summary="A forgotten active consumer returns and is not asked to step down.",
         expected=("sac-settled",),
         scenarios=("sac-node-failures", "sac-stale-nodes"),
         replacements=(instead_of(GroupDraft, "_reconcile", _no_reconciliation),),
@@ -171,7 +171,7 @@ SAC_MUTANTS = (
     Mutant(
         name="sac-lost-is-gone",
         bug=f"{_SPEC}, before its machine version 5",
-        summary="The consumers of a node that can't be reached leave their groups at once.",
+        summary="Consumers of an unreachable node leave their groups at once.",
         expected=("sac-cause",),
         scenarios=("sac-node-failures", "sac-stale-nodes"),
         replacements=(instead_of(GroupDraft, "lose_connection", _lost_is_gone),),
@@ -179,7 +179,7 @@ SAC_MUTANTS = (
     Mutant(
         name="sac-lost-step-down-waits",
         bug=f"{_SPEC}, its machine version 5",
-        summary="A consumer whose node is lost as it steps down leaves its group without an active one.",
+        summary="A consumer whose node is lost during a step-down leaves its group without an active one.",
         expected=("sac-choice",),
         scenarios=("sac-node-failures",),
         replacements=(instead_of(GroupDraft, "lose_connection", _lost_step_down_waits),),
@@ -187,7 +187,7 @@ SAC_MUTANTS = (
     Mutant(
         name="sac-chosen-again-untold",
         bug=f"{_SPEC}, before July 2026",
-        summary="A consumer that steps down and is chosen again is not told to be active.",
+        summary="A consumer that steps down and is chosen again is not activated.",
         expected=("sac-told",),
         scenarios=("sac-churn", "sac-node-failures"),
         replacements=(instead_of(GroupDraft, "activate", _chosen_again_is_told_nothing),),
@@ -195,7 +195,7 @@ SAC_MUTANTS = (
     Mutant(
         name="sac-forgotten-not-asked",
         bug=f"{_SPEC}, its machine version 8",
-        summary="A node that is back is not asked for connections that were lost with it.",
+        summary="A node that returns is not asked about connections that were lost with it.",
         expected=("sac-watched",),
         scenarios=("sac-node-failures",),
         replacements=(instead_of(coordinator, "_node_up", _asks_only_indexed),),
@@ -203,7 +203,7 @@ SAC_MUTANTS = (
     Mutant(
         name="sac-return-not-indexed",
         bug=f"{_SPEC}, its machine version 8",
-        summary="The end of a connection that was lost and is back is not noticed.",
+        summary="The coordinator misses the end of a connection that was lost and returned.",
         expected=("sac-derived",),
         scenarios=("sac-node-failures",),
         replacements=(instead_of(coordinator, "_reconnected", _timeout_leaves_the_index),),
@@ -211,7 +211,7 @@ SAC_MUTANTS = (
     Mutant(
         name="sac-registered-waiting",
         bug=UNREPORTED,
-        summary="A registration is answered as if somebody else was active.",
+        summary="The response to a registration always says that another consumer is active.",
         expected=("sac-replies",),
         scenarios=("sac-churn",),
         replacements=(instead_of(coordinator, "_register", _never_active),),
@@ -219,7 +219,7 @@ SAC_MUTANTS = (
     Mutant(
         name="sac-leader-forgets",
         bug=f"{_SPEC}, timers of a new leader",
-        summary="A new leader gives the connections that are lost no time to come back.",
+        summary="A new leader gives lost connections no time to return.",
         expected=("sac-timeout",),
         scenarios=("sac-node-failures",),
         replacements=(instead_of(SacState, "restart_timers", _times_afresh_with_nothing),),
@@ -227,7 +227,7 @@ SAC_MUTANTS = (
     Mutant(
         name="sac-never-forgotten",
         bug=UNREPORTED,
-        summary="Lost connections are never forgotten, and block their groups.",
+        summary="Lost connections are never forgotten and block their groups.",
         expected=("sac-timeout",),
         scenarios=("sac-node-failures", "sac-stale-nodes"),
         replacements=(instead_of(SacCoordinator, "next_deadline", _no_deadline),),
@@ -235,7 +235,7 @@ SAC_MUTANTS = (
     Mutant(
         name="sac-step-down-unheard",
         bug=f"{_SPEC}, SAC with Super Stream Partition",
-        summary="A consumer has stepped down, and its group does not choose the next one.",
+        summary="After a step-down the group does not choose the next consumer.",
         expected=("sac-unblocked",),
         scenarios=("sac-churn",),
         replacements=(instead_of(coordinator, "_activate", _step_down_leads_nowhere),),
@@ -243,7 +243,7 @@ SAC_MUTANTS = (
     Mutant(
         name="sac-loss-untold",
         bug=UNREPORTED,
-        summary="An application is not told that its consumer lost its connection.",
+        summary="The application is not notified that its consumer lost the connection.",
         expected=("sac-callbacks",),
         scenarios=("sac-churn",),
         replacements=(instead_of(SingleActiveConsumer, "_call", _loss_is_not_told),),
@@ -251,7 +251,7 @@ SAC_MUTANTS = (
     Mutant(
         name="sac-answers-at-once",
         bug=UNREPORTED,
-        summary="A step-down is answered before the application has let go.",
+        summary="A consumer responds to a step-down before the application has released the partition.",
         expected=("sac-answers",),
         scenarios=("sac-churn",),
         replacements=(instead_of(SacMember, "consumer_update", _answers_at_once),),
@@ -259,7 +259,7 @@ SAC_MUTANTS = (
     Mutant(
         name="sac-offset-too-far",
         bug=UNREPORTED,
-        summary="A consumer begins one message behind the one that is next.",
+        summary="A consumer starts one message after the next one.",
         expected=("sac-records",),
         scenarios=("sac-churn",),
         replacements=(instead_of(SingleActiveConsumer, "_stored_or", _begins_one_too_far),),
@@ -267,7 +267,7 @@ SAC_MUTANTS = (
     Mutant(
         name="sac-retry-storm",
         bug=UNREPORTED,
-        summary="A consumer connects again at once, as often as it fails.",
+        summary="A consumer reconnects at once after each failure.",
         expected=("sac-prompt",),
         scenarios=("sac-churn", "sac-node-failures"),
         replacements=(instead_of(Backoff, "next_ms", _at_once_again),),

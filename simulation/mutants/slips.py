@@ -223,7 +223,7 @@ def _does_not_wait_for_answers(original: Original, self: Any, now_ms: int) -> in
 SLIPS: Final = (
     _assignor(
         "partition-forgotten",
-        "The assignor gives a partition to nobody.",
+        "The assignor assigns one partition to no member.",
         "target-covers",
         _forgets_a_partition,
     ),
@@ -234,18 +234,21 @@ SLIPS: Final = (
         _gives_a_partition_twice,
     ),
     _assignor(
-        "all-to-one", "The assignor gives a topic to one member.", "target-balanced", _gives_everything_to_one
+        "all-to-one",
+        "The assignor gives a whole topic to one member.",
+        "target-balanced",
+        _gives_everything_to_one,
     ),
     _assignor(
         "restless-assignor",
-        "The assignor does not look at the target before.",
+        "The assignor ignores the previous target.",
         "target-sticky",
         _forgets_the_target_before,
     ),
     Mutant(
         "waits-for-itself",
         "KAFKA-19449",
-        "Partitions that a member was to revoke itself count as held by another.",
+        "Partitions that a member must revoke itself count as held by another member.",
         ("unreleased-waits",),
         ("churn",),
         (instead_of(reconciliation, "_next", _own_revocation_blocks),),
@@ -254,7 +257,7 @@ SLIPS: Final = (
     Mutant(
         "revocation-without-state",
         UNREPORTED,
-        "Topics that are dropped from a subscription are to be revoked by a member that stays STABLE.",
+        "A member that must revoke topics it unsubscribed from stays STABLE.",
         ("revocation-state",),
         ("regex-subscriptions", "swarm"),
         (instead_of(reconciliation, "_shrink", _shrinks_without_a_state),),
@@ -262,7 +265,7 @@ SLIPS: Final = (
     Mutant(
         "target-ahead",
         UNREPORTED,
-        "A target has the epoch after the group's.",
+        "A target gets an epoch one above the group epoch.",
         ("epochs-ordered",),
         CHURN,
         (instead_of(heartbeats, "compute_target", _epoch_too_high),),
@@ -270,7 +273,7 @@ SLIPS: Final = (
     Mutant(
         "target-epoch-restarts",
         UNREPORTED,
-        "Targets are counted from 1 again and again.",
+        "Target epochs start again from 1.",
         ("epochs-monotone", "assignment-epochs"),
         CHURN,
         (instead_of(heartbeats, "compute_target", _epochs_in_a_circle),),
@@ -278,7 +281,7 @@ SLIPS: Final = (
     Mutant(
         "regex-topics-unnoticed",
         "KAFKA-18916",
-        "Changes of topics that only a regular expression matches are not noticed.",
+        "The coordinator ignores changes of topics that only a regular expression matches.",
         ("progress", "metadata-hash"),
         ("growing-topics",),
         (instead_of(ConsumerGroup, "is_subscribed_to", _regex_topics_are_not_noticed),),
@@ -287,7 +290,7 @@ SLIPS: Final = (
     Mutant(
         "expressions-kept",
         UNREPORTED,
-        "The resolution of a regular expression stays when its last subscriber goes.",
+        "The resolution of a regular expression stays after its last subscriber left.",
         ("regexes-subscribed",),
         ("regex-subscriptions",),
         (instead_of(leaving, "removal_records", _keeps_expressions),),
@@ -295,7 +298,7 @@ SLIPS: Final = (
     Mutant(
         "other-digest",
         UNREPORTED,
-        "The digest of the group's topics does not depend on them.",
+        "The digest of the group's topics does not depend on the topics.",
         ("metadata-hash",),
         CHURN,
         (instead_of(heartbeats, "metadata_hash", _wrong_digest),),
@@ -311,7 +314,7 @@ SLIPS: Final = (
     Mutant(
         "commits-unfenced",
         UNREPORTED,
-        "Anybody may commit at any epoch.",
+        "The coordinator accepts any commit, whatever its member and epoch.",
         ("commit-fenced",),
         ("frozen-members", *LOSSES),
         (instead_of(offset_fencing, "check_commit", _no_fence),),
@@ -327,7 +330,7 @@ SLIPS: Final = (
     Mutant(
         "tombstones-out-of-order",
         UNREPORTED,
-        "A member's tombstones are written in another order.",
+        "A member's tombstones are written in the wrong order.",
         ("journal-batches",),
         CHURN,
         (instead_of(leaving, "member_tombstones", _other_tombstones),),
@@ -335,7 +338,7 @@ SLIPS: Final = (
     Mutant(
         "tombstone-needs-a-member",
         "KAFKA-17306",
-        "A tombstone of a member that compaction has removed already stops the load.",
+        "A tombstone fails the load if compaction has already removed its member.",
         ("journal-replay",),
         CHURN,
         (instead_of(ConsumerGroup, "applied_by", _tombstone_needs_a_member),),
@@ -343,7 +346,7 @@ SLIPS: Final = (
     Mutant(
         "silent-in-callbacks",
         UNREPORTED,
-        "No heartbeat is sent while a callback runs.",
+        "A member sends no heartbeat while a callback runs.",
         ("heartbeats-go-on",),
         ("slow-callbacks-and-poll-timeouts",),
         (instead_of(ConsumerMember, "_keeps_session", _silent_in_callbacks),),
@@ -351,7 +354,7 @@ SLIPS: Final = (
     Mutant(
         "sessions-never-end",
         UNREPORTED,
-        "Members that died are kept.",
+        "Dead members stay in the group.",
         ("gone-members", "progress"),
         ("crash-and-return", "swarm"),
         (instead_of(SoftState, "session_is_over", _never_over),),
@@ -359,7 +362,7 @@ SLIPS: Final = (
     Mutant(
         "members-rewritten",
         UNREPORTED,
-        "Every heartbeat writes the member again.",
+        "Every heartbeat writes the member's record again.",
         ("quiet",),
         ("steady", "rolling-deploy"),
         (instead_of(ConsumerGroupMember, "with_heartbeat", _always_heard_anew),),
@@ -367,7 +370,7 @@ SLIPS: Final = (
     Mutant(
         "stable-too-soon",
         UNREPORTED,
-        "A member is STABLE as soon as it has what is free of its target.",
+        "A member becomes STABLE once it has the free part of its target.",
         ("stable-owns-target",),
         CHURN,
         (instead_of(reconciliation, "_next", _never_waits),),
@@ -375,7 +378,7 @@ SLIPS: Final = (
     Mutant(
         "last-subscription-kept",
         UNREPORTED,
-        "The last member to go leaves its subscription behind.",
+        "The subscription of the last member stays after that member left.",
         ("empty-group",),
         ("rolling-deploy", "crash-and-return"),
         (instead_of(SubscriptionCounts, "replace", _last_one_still_counts),),
@@ -397,7 +400,7 @@ SLIPS: Final = (
     Mutant(
         "fenced-and-joining",
         UNREPORTED,
-        "A fenced member asks to join before it has let go of what it owned.",
+        "A fenced member joins before it has released what it owned.",
         ("transitions",),
         ("frozen-members", *LOSSES),
         (instead_of(ConsumerMember, "_move", _fenced_is_joining),),
@@ -405,7 +408,7 @@ SLIPS: Final = (
     Mutant(
         "heartbeats-overlap",
         UNREPORTED,
-        "A heartbeat that is due does not wait for the answer to the one before.",
+        "A due heartbeat does not wait for the response to the previous one.",
         ("one-in-flight",),
         LOSSES,
         (instead_of(ConsumerMember, "_heartbeat_due_ms", _does_not_wait_for_answers),),

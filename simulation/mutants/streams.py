@@ -186,7 +186,7 @@ STREAMS_MUTANTS: Final = (
     Mutant(
         "replaced-thread-leaks",
         "KAFKA-12738",
-        "A thread that was replaced leaves its member in the group: tasks without a thread.",
+        "A replaced thread leaves its member in the group, which then has tasks without a thread.",
         ("streams-dead-left", "streams-settles"),
         FAILURES,
         (instead_of(Worker, "_end", _leaves_the_member_behind),),
@@ -194,7 +194,7 @@ STREAMS_MUTANTS: Final = (
     Mutant(
         "thread-replaced-twice",
         "KIP-671",
-        "Two threads take the place of one: each failure adds a thread.",
+        "Two threads replace a failed one, so each failure adds a thread.",
         ("streams-live-threads",),
         FAILURES,
         (instead_of(StreamsClient, "_replace", _replaces_twice),),
@@ -202,7 +202,7 @@ STREAMS_MUTANTS: Final = (
     Mutant(
         "shutdown-lost-with-its-requester",
         "KAFKA-12375, KAFKA-19190",
-        "Only the thread that failed asks for the shutdown, and it dies before it can.",
+        "Only the failed thread asks for the shutdown, and it dies before it can.",
         ("streams-shutdown-reaches",),
         SHUTDOWN,
         (
@@ -213,7 +213,7 @@ STREAMS_MUTANTS: Final = (
     Mutant(
         "shutdown-without-carrier",
         "KAFKA-12537",
-        "The only thread of a client asks for the shutdown, and nobody there hears the answer.",
+        "A client's only thread asks for the shutdown, and no other thread reads the response.",
         ("streams-shutdown-reaches",),
         SINGLE,
         (
@@ -224,7 +224,7 @@ STREAMS_MUTANTS: Final = (
     Mutant(
         "shutdown-told-once",
         "KIP-671",
-        "Who is told of a shutdown in a classic group does not tell it to those that have missed the round.",
+        "A classic member that got a shutdown does not pass it on to members that missed the round.",
         ("streams-shutdown-reaches",),
         ("streams-missed-round",),
         (
@@ -235,7 +235,7 @@ STREAMS_MUTANTS: Final = (
     Mutant(
         "error-left-by-close",
         "KIP-696",
-        "close() on a client in ERROR takes it to PENDING_SHUTDOWN.",
+        "close() moves a client from ERROR to PENDING_SHUTDOWN.",
         ("streams-terminal", "streams-transitions"),
         FAILURES,
         (instead_of(StreamsClient, "close", _leaves_error),),
@@ -243,7 +243,7 @@ STREAMS_MUTANTS: Final = (
     Mutant(
         "failing-handler-is-no-answer",
         "Kafka's own behaviour",
-        "A handler that raises lets its thread die; the client goes on without it.",
+        "A handler that raises ends only its thread, and the client continues without it.",
         ("streams-error-due",),
         FAILURES,
         (instead_of(Handlers, "ask", _handler_that_raises_ends_its_thread),),
@@ -259,7 +259,7 @@ STREAMS_MUTANTS: Final = (
     Mutant(
         "connection-back-means-running",
         "KIP-457",
-        "A thread that is connected again runs, although it was in the middle of a rebalance.",
+        "A reconnected thread becomes RUNNING even if it was in a rebalance.",
         ("streams-reconnects",),
         FAILURES,
         (instead_of(StreamThread, "connection", _forgets_the_connection),),
@@ -267,7 +267,7 @@ STREAMS_MUTANTS: Final = (
     Mutant(
         "steps-last-to-first",
         UNREPORTED,
-        "What follows from an input is carried out from the last to the first: steps are told backwards.",
+        "The consequences of an input are carried out in reverse order.",
         ("streams-transitions",),
         FAILURES,
         (instead_of(StreamsDriver, "carry_out", _last_comes_first),),
@@ -275,7 +275,7 @@ STREAMS_MUTANTS: Final = (
     Mutant(
         "listeners-out-of-order",
         UNREPORTED,
-        "The listener's call for a rebalance comes late, and that for the client's next step overtakes it.",
+        "The listener's call for a rebalance arrives after the call for the client's next step.",
         ("streams-listener",),
         FAILURES,
         (instead_of(StreamsDriver, "_tell_listener", _calls_later),),
@@ -283,7 +283,7 @@ STREAMS_MUTANTS: Final = (
     Mutant(
         "no-threads-is-an-error",
         "KIP-696, before",
-        "The death of the last thread takes a client to ERROR, though no handler said so.",
+        "The death of the last thread moves a client to ERROR without a handler's decision.",
         ("streams-error-cause",),
         FAILURES,
         (instead_of(StreamsClient, "thread_ended", _last_thread_is_an_error),),
@@ -292,7 +292,7 @@ STREAMS_MUTANTS: Final = (
     Mutant(
         "delay-taken-for-shutdown",
         "KIP-1071, Status",
-        "A member takes the status of a delayed assignment for that of a shutdown.",
+        "A member treats the status of a delayed assignment as a shutdown.",
         ("streams-shutdown-cause", "streams-settles"),
         FAILURES,
         (instead_of(StreamsHeartbeats, "shutdown_requested", _misread_status),),
@@ -300,7 +300,7 @@ STREAMS_MUTANTS: Final = (
     Mutant(
         "services-go-on",
         "KIP-671",
-        "The cleaner of the state directory and the recorder outlive their client.",
+        "The state directory cleaner and the recorder outlive their client.",
         ("streams-closed",),
         FAILURES,
         (instead_of(Service, "stop", _services_go_on),),
@@ -308,7 +308,7 @@ STREAMS_MUTANTS: Final = (
     Mutant(
         "failed-batch-committed",
         "KAFKA-15429",
-        "A batch counts as processed before it is, and a thread that failed commits it.",
+        "A batch counts as processed too early, and a failed thread commits it.",
         ("streams-at-least-once",),
         FAILURES,
         (instead_of(Worker, "_process", _commits_after_a_failure), instead_of(Worker, "_end", _unclean)),

@@ -94,7 +94,7 @@ STREAMS_GROUP_MUTANTS: Final = (
     Mutant(
         "task-given-too-soon",
         "KIP-1071, Reconciliation",
-        "An active task is given to a member before another one has let it go.",
+        "A member gets an active task before another member has released it.",
         ("streams-one-owner",),
         FAILURES,
         (instead_of(TaskOwners, "active", _nobody_has_it),),
@@ -102,7 +102,7 @@ STREAMS_GROUP_MUTANTS: Final = (
     Mutant(
         "silence-confirms",
         "KIP-1071, Reconciliation",
-        "A heartbeat that lists no tasks counts as one of a member that owns none.",
+        "A heartbeat without a task list counts as one of a member that owns no tasks.",
         ("streams-reconciles",),
         FAILURES,
         (instead_of(heartbeat, "reconcile", _silence_confirms),),
@@ -110,7 +110,7 @@ STREAMS_GROUP_MUTANTS: Final = (
     Mutant(
         "end-without-rebalance",
         UNREPORTED,
-        "A member of a streams group goes, and the group's epoch stays.",
+        "A member leaves a streams group, and the group epoch does not rise.",
         ("streams-epochs",),
         FAILURES,
         (instead_of(groups, "removal_records", _nobody_is_told),),
@@ -118,7 +118,7 @@ STREAMS_GROUP_MUTANTS: Final = (
     Mutant(
         "task-left-out",
         UNREPORTED,
-        "The target of one member misses its last task, which nobody has then.",
+        "The target of one member lacks its last task, which no member gets.",
         ("streams-target",),
         FAILURES,
         (instead_of(groups, "sticky", _one_task_left_out),),
@@ -126,7 +126,7 @@ STREAMS_GROUP_MUTANTS: Final = (
     Mutant(
         "assignor-without-memory",
         UNREPORTED,
-        "The assignor of tasks does not know who had them.",
+        "The task assignor ignores the previous owners.",
         ("streams-sticky",),
         FAILURES,
         (instead_of(target, "TaskMember", _no_memory),),
@@ -134,7 +134,7 @@ STREAMS_GROUP_MUTANTS: Final = (
     Mutant(
         "standby-dropped",
         "KAFKA-20899",
-        "A standby task whose member has no room any more is given to nobody.",
+        "A standby task whose member has no room left is assigned to no member.",
         ("streams-standby",),
         STANDBY,
         (instead_of(_Assignment, "_stands_by_again", _full_member_drops_it),),
@@ -142,7 +142,7 @@ STREAMS_GROUP_MUTANTS: Final = (
     Mutant(
         "internal-topics-not-created",
         "KIP-1071, Topology Configuration",
-        "Nobody creates the changelogs that a topology needs.",
+        "The coordinator does not create the changelogs that a topology needs.",
         ("streams-topics",),
         ("streams-global-thread",),
         (instead_of(heartbeat, "_effects", _creates_nothing),),
@@ -150,7 +150,7 @@ STREAMS_GROUP_MUTANTS: Final = (
     Mutant(
         "streams-rejoin-fenced",
         "KAFKA-19233",
-        "A member that joins again, since the answer to its join was lost, is fenced.",
+        "A member that rejoins because its join response was lost is fenced.",
         ("streams-answers",),
         ("streams-shutdown", "streams-failures"),
         (instead_of(heartbeat, "_member", _rejoin_is_fenced),),
@@ -158,7 +158,7 @@ STREAMS_GROUP_MUTANTS: Final = (
     Mutant(
         "tasks-only-on-joining",
         UNREPORTED,
-        "Replies name tasks to members that join, and to no others.",
+        "Only responses to joins carry tasks.",
         ("streams-replies",),
         FAILURES,
         (instead_of(heartbeat, "_reply", _tasks_only_on_joining),),
@@ -166,7 +166,7 @@ STREAMS_GROUP_MUTANTS: Final = (
     Mutant(
         "heartbeats-unheard",
         UNREPORTED,
-        "A session ends although its member sends heartbeats.",
+        "A session expires although its member sends heartbeats.",
         ("streams-sessions",),
         FAILURES,
         (instead_of(SoftState, "heard", _hears_nobody),),
@@ -182,7 +182,7 @@ STREAMS_GROUP_MUTANTS: Final = (
     Mutant(
         "gone-members-remembered",
         UNREPORTED,
-        "When members were heard is kept although they have left the group.",
+        "The last-contact times of members that left are kept.",
         ("streams-bookkeeping",),
         FAILURES,
         (instead_of(SoftState, "_forget", _remembers_the_gone),),
@@ -190,7 +190,7 @@ STREAMS_GROUP_MUTANTS: Final = (
     Mutant(
         "tasks-committed-by-anybody",
         "KIP-1251",
-        "Members that were fenced, or whose tasks others have, commit all the same.",
+        "Fenced members, and members that lost a task, can still commit it.",
         ("streams-commits",),
         ("streams-standby-tasks", "streams-frozen-clients"),
         (instead_of(offset_fencing, "check_commit", _anybody_commits),),
@@ -198,7 +198,7 @@ STREAMS_GROUP_MUTANTS: Final = (
     Mutant(
         "endpoints-told-once",
         "KIP-1071, Interactive Queries",
-        "A member is not told what other processes have when their tasks change.",
+        "A member is not notified when the tasks of other processes change.",
         ("streams-endpoints",),
         STANDBY,
         (instead_of(heartbeat, "_reply", _map_is_told_once),),

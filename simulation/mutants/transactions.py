@@ -92,7 +92,7 @@ TRANSACTION_MUTANTS: Final = (
     Mutant(
         "aborted-offsets-count",
         UNREPORTED,
-        "The offsets of an aborted transaction count as those of a committed one.",
+        "The offsets of an aborted transaction count like committed ones.",
         ("transaction-offsets", "exactly-once"),
         ("transactions",),
         (instead_of(transactions, "ended", _always_commits),),
@@ -100,7 +100,7 @@ TRANSACTION_MUTANTS: Final = (
     Mutant(
         "staged-after-plain",
         UNREPORTED,
-        "A staged offset counts with its transaction, though another was committed behind it.",
+        "A staged offset wins over a plain commit that came after it.",
         ("transaction-offsets",),
         _PLAIN,
         (instead_of(OffsetStore, "is_overtaken", lambda *_: False),),
@@ -108,7 +108,7 @@ TRANSACTION_MUTANTS: Final = (
     Mutant(
         "staged-offsets-expire",
         UNREPORTED,
-        "An offset expires although an open transaction has another one of its partition.",
+        "An offset expires although an open transaction has staged another one for its partition.",
         ("transaction-staged",),
         _PLAIN,
         (instead_of(expiry, "expired", _expires_what_is_staged),),
@@ -116,7 +116,7 @@ TRANSACTION_MUTANTS: Final = (
     Mutant(
         "unstable-not-told",
         "KIP-447",
-        "A fetch of stable offsets does not tell which ones an open transaction may change.",
+        "A stable fetch does not mark offsets that an open transaction may change.",
         ("transaction-stable-fetch", "exactly-once"),
         ("transactions",),
         (instead_of(fetching, "fetch", _all_is_stable),),
@@ -124,7 +124,7 @@ TRANSACTION_MUTANTS: Final = (
     Mutant(
         "unstable-taken",
         "KIP-447",
-        "A member begins at offsets that an open transaction may still change.",
+        "A member starts at offsets that an open transaction may still change.",
         ("exactly-once",),
         ("transactions",),
         (instead_of(Positions, "fetched", _takes_unstable_offsets),),
@@ -132,7 +132,7 @@ TRANSACTION_MUTANTS: Final = (
     Mutant(
         "replaced-producer-accepted",
         UNREPORTED,
-        "A producer may go on though another one has its transactional id.",
+        "A replaced producer may continue under its transactional id.",
         ("transaction-fenced",),
         ("transactions",),
         (instead_of(epochs, "check_producer", _any_epoch),),
@@ -140,7 +140,7 @@ TRANSACTION_MUTANTS: Final = (
     Mutant(
         "epoch-given-twice",
         UNREPORTED,
-        "A producer that begins gets the epoch of the one before.",
+        "A new producer gets the epoch of the previous one.",
         ("transaction-epochs",),
         ("transactions",),
         (instead_of(epochs, "initialized", _same_epoch_again),),
@@ -148,7 +148,7 @@ TRANSACTION_MUTANTS: Final = (
     Mutant(
         "group-not-told",
         "KAFKA-17507",
-        "A transaction counts as over before its group has seen the end.",
+        "A transaction counts as complete before its group has the marker.",
         ("transaction-decided",),
         ("transactions",),
         (instead_of(TransactionCoordinator, "_markers", _groups_are_left_out),),
@@ -156,7 +156,7 @@ TRANSACTION_MUTANTS: Final = (
     Mutant(
         "timeout-lost-with-its-record",
         UNREPORTED,
-        "A transaction whose abort could not be written is never tried again.",
+        "A transaction whose abort could not be written is never aborted again.",
         ("transaction-ends",),
         _PLAIN,
         (instead_of(TransactionCoordinator, "not_written", _timer_is_gone),),
@@ -164,7 +164,7 @@ TRANSACTION_MUTANTS: Final = (
     Mutant(
         "committed-at-no-time",
         UNREPORTED,
-        "Commits are as old as time itself: they expire at once.",
+        "Commits get timestamp 0, so they expire at once.",
         ("commit-recorded",),
         ("manual-commits",),
         (instead_of(committing, "_record", _at_no_time),),
@@ -172,7 +172,7 @@ TRANSACTION_MUTANTS: Final = (
     Mutant(
         "revoked-not-described",
         "KAFKA-20431",
-        "A description leaves out the partitions that a member has yet to release.",
+        "A description omits the partitions that a member must still release.",
         ("told-equals-state",),
         ("operators",),
         (instead_of(describing, "_named", _without_what_is_revoked),),
@@ -189,7 +189,7 @@ TRANSACTION_MUTANTS: Final = (
     Mutant(
         "dropped-pattern-unnoticed",
         "KAFKA-19899",
-        "A member that gives up its pattern keeps the topics that only the pattern matched.",
+        "A member that drops its pattern keeps the topics that only the pattern matched.",
         ("subscription-raises-epoch",),
         ("dropped-patterns",),
         (instead_of(regular_expressions, "change_of", _dropped_pattern_changes_nothing),),

@@ -34,10 +34,10 @@ class SacGroup(_Table, frozen=True):
     """The clients at the start."""
 
     id: Name = "billing"
-    """The consumer name that all have in common."""
+    """The consumer name that all clients share."""
     members: Count = 4
     start: Span = Span("uniform", 0, 5 * SECOND)
-    """When clients start, after the beginning of the run."""
+    """Delay of each client's start, from the beginning of the run."""
 
 
 class SacStream(_Table, frozen=True):
@@ -45,9 +45,9 @@ class SacStream(_Table, frozen=True):
 
     name: Name
     partitions: Annotated[int, Meta(ge=0, le=1_000)] = 0
-    """Of a super stream; 0 makes a plain stream."""
+    """Number of partitions of a super stream. 0 makes a plain stream."""
     records_per_second: Annotated[float, Meta(ge=0, le=1_000)] = 0.0
-    """In each partition; 0 leaves the data plane out."""
+    """Messages per second in each partition. With 0 there is no data plane."""
 
     @property
     def partition_names(self) -> list[str]:
@@ -56,67 +56,68 @@ class SacStream(_Table, frozen=True):
 
 
 class SacCluster(_Table, frozen=True):
-    """The nodes. One of them leads the coordinator, as long as it reaches most of the others."""
+    """The nodes. One node leads the coordinator while it reaches a majority."""
 
     nodes: Annotated[int, Meta(ge=1, le=99)] = 3
     replication: Span = Span("uniform", 1_000, 5_000)
-    """From a command's arrival until it is carried out and answered."""
+    """Time from a command's arrival until its response."""
     failover: Span = Span("uniform", 1 * SECOND, 4 * SECOND)
-    """From the loss of a leader until another node begins to lead."""
+    """Time from the loss of a leader until another node begins to lead."""
     load: Span = Span("uniform", 10_000, 200_000)
-    """How long a new leader loads."""
+    """Time that a new leader needs to load."""
     detection: Span = Span("uniform", 1 * SECOND, 8 * SECOND)
-    """From a split until both sides take each other for lost: what is sent meanwhile is lost then."""
+    """Time from a split until each side counts the other as lost. Messages sent in between are lost."""
     tick: Duration = Duration(30 * SECOND)
-    """How often the leader looks for nodes that left."""
+    """Interval at which the leader looks for nodes that left."""
     disconnected_timeout: Duration = Duration(60 * SECOND)
     request_timeout: Duration = Duration(60 * SECOND)
-    """A client that owes an answer for so long is cut off, when its connection looks next. Where messages and
-    callbacks may take longer, nobody judges whether groups settle."""
+    """A client that owes a response for this time is disconnected at the next check. If messages and
+    callbacks may take longer, no checker judges whether groups settle."""
     command_timeout: Duration = Duration(30 * SECOND)
-    """A connection that finds no coordinator for so long ends."""
+    """A connection that finds no coordinator for this time ends."""
 
 
 class SacNetwork(_Table, frozen=True):
     """Links between clients and nodes, and between nodes."""
 
     latency: Span = Span("lognormal", 1_000, 15_000)
-    """One way, drawn for each message."""
+    """One-way latency, drawn for each message."""
     detection: Span = Span("uniform", 1_000, 200_000)
-    """From the loss of a connection until the other side knows."""
+    """Time from the loss of a connection until the other side detects it."""
 
 
 class SacApplication(_Table, frozen=True):
     """What clients do."""
 
     processing: Span = Span("constant", 5_000)
-    """For one message."""
+    """Processing time of one message."""
     callback: Span = Span("uniform", 0, 50_000)
-    """How long a client takes to choose an offset, or to let go."""
+    """Time that a client needs to choose an offset or to release a partition."""
     restart: Span = Span("uniform", 2 * SECOND, 10 * SECOND)
-    """How long a process is down when it is restarted."""
+    """Downtime of a process that is restarted."""
 
 
 class NodeCrash(_Fault, frozen=True, tag="node-crash"):
-    """A node dies with all its connections, and comes back; most nodes have to stay, so it takes three."""
+    """A node dies with all its connections and returns. A majority must stay, so the cluster needs three
+    nodes."""
 
     least_nodes: ClassVar[int] = 3
     lasts: Span = Span("uniform", 2 * SECOND, 90 * SECOND)
 
 
 class NodeLeave(_Fault, frozen=True, tag="node-leave"):
-    """A node dies and is taken out of the cluster; most nodes have to stay, so it takes three."""
+    """A node dies and is removed from the cluster. A majority must stay, so the cluster needs three nodes."""
 
     least_nodes: ClassVar[int] = 3
 
 
 class NodeSplit(_Fault, frozen=True, tag="node-split"):
-    """Some nodes can't reach the others; clients reach all of them."""
+    """Some nodes cannot reach the others. Clients reach all nodes."""
 
     least_nodes: ClassVar[int] = 2
     lasts: Span = Span("uniform", 2 * SECOND, 90 * SECOND)
     share: Share = 0.3
-    """Which part of the nodes, at least one and not all."""
+    """Share of the nodes: at least one, and not all."""
 
 
 class ClientsRestart(RollingRestart, frozen=True, tag="rolling-restart"):

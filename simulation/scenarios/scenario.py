@@ -39,26 +39,26 @@ class ScenarioGroup(_Table, frozen=True):
     id: Name = "orders-service"
     members: Count = 6
     static: bool = False
-    """Whether members have instance ids and keep them over restarts."""
+    """True if members have instance ids, which they keep over restarts."""
     topics: tuple[Name, ...] | None = None
-    """What members subscribe to; all topics of the file if neither this nor `pattern` is given."""
+    """The topics that members subscribe to. Default without `pattern`: all topics of the file."""
     pattern: Annotated[str, Meta(min_length=1)] | None = None
-    """A regular expression (RE2) to subscribe to, beside `topics` if they are given."""
+    """A regular expression (RE2) to subscribe to, in addition to `topics`."""
     protocol: GroupProtocol = "consumer"
-    """The clients' group.protocol: that of KIP-848, or the classic one, in which members assign."""
+    """The clients' group.protocol: `consumer` is KIP-848; with `classic` a member assigns."""
     assignor: Name | None = None
     partition_assignment_strategy: AssignmentStrategy = "range"
-    """The assignor of members that speak the classic protocol; all but `cooperative-sticky` are eager."""
+    """The assignor of classic members. All are eager except `cooperative-sticky`."""
     session_timeout: Duration = Duration(45 * SECOND)
-    """Their session.timeout.ms; for others the coordinator's configuration has it."""
+    """The session.timeout.ms of classic members. For KIP-848 members, `[config]` has it."""
     heartbeat_interval: Duration = Duration(3 * SECOND)
-    """Their heartbeat.interval.ms; for others the coordinator's configuration has it."""
+    """The heartbeat.interval.ms of classic members. For KIP-848 members, `[config]` has it."""
     metadata_max_age: Duration = Duration(300 * SECOND)
-    """How long it may take until they see that topics have changed."""
+    """Maximum time until classic members see changed topics."""
     rebalance_timeout: Duration = Duration(60 * SECOND)
-    """The clients' max.poll.interval.ms, which is also their rebalance timeout."""
+    """The clients' max.poll.interval.ms, which is also the rebalance timeout."""
     start: Span = Span("uniform", 0, 5 * SECOND)
-    """When members start, after the beginning of the run."""
+    """Delay of each member's start, from the beginning of the run."""
 
 
 class ScenarioTopic(_Table, frozen=True):
@@ -67,7 +67,7 @@ class ScenarioTopic(_Table, frozen=True):
     name: Name
     partitions: Annotated[int, Meta(ge=1, le=200_000)] = 12
     records_per_second: Annotated[float, Meta(ge=0, le=1_000_000)] = 0.0
-    """Over all its partitions; 0 leaves the data plane out."""
+    """Records per second over all partitions. With 0 there is no data plane."""
 
 
 class ScenarioCluster(_Table, frozen=True):
@@ -75,63 +75,63 @@ class ScenarioCluster(_Table, frozen=True):
 
     brokers: Annotated[int, Meta(ge=1, le=100)] = 3
     replication: Span = Span("constant", 2_000)
-    """From an append to the high watermark: how long a reply with records waits."""
+    """Time from an append to the high watermark. A response whose request wrote records waits for it."""
     failover: Span = Span("uniform", 1 * SECOND, 4 * SECOND)
-    """From the loss of a coordinator until another broker begins to load the group."""
+    """Time from the loss of a coordinator until another broker begins to load the group."""
     load: Span = Span("uniform", 50_000, 800_000)
-    """How long a new coordinator loads."""
+    """Time that a new coordinator needs to load."""
     metadata: Span = Span("uniform", 5_000, 60_000)
-    """From a change of topics until a coordinator hears of it."""
+    """Time from a change of topics until the coordinator sees it."""
     regex: Span = Span("uniform", 2_000, 40_000)
-    """How long matching regular expressions takes."""
+    """Time that matching regular expressions takes."""
 
 
 class ScenarioNetwork(_Table, frozen=True):
     """Links between members and brokers."""
 
     latency: Span = Span("lognormal", 1_000, 15_000)
-    """One way, drawn for each message."""
+    """One-way latency, drawn for each message."""
     detection: Span = Span("uniform", 1_000, 200_000)
-    """From the loss of a connection until the member's side knows."""
+    """Time from the loss of a connection until the member's side detects it."""
     request_timeout: Duration = Duration(30 * SECOND)
 
 
 class ScenarioApplication(_Table, frozen=True):
-    """What members do with records."""
+    """What the members' application does with records."""
 
     poll: Duration = Duration(1 * SECOND)
-    """How long records gather before a poll returns with them."""
+    """Time that records gather before a poll returns them."""
     max_poll_records: Count = 500
     processing: Span = Span("constant", 1_000)
-    """For one record."""
+    """Processing time of one record."""
     commit: Literal["auto", "sync", "async", "transaction"] = "auto"
-    """Who commits: the consumer (`auto`), or the application after each batch and when partitions go;
-    it waits for the answer (`sync`) or, after a batch, does not (`async`), or a producer of its commits
-    in transactions (`transaction`)."""
+    """How offsets are committed. `auto`: by the consumer. The others commit after each batch and before a
+    revocation: `sync` waits for the response, `async` does not after a batch, `transaction` uses a
+    producer."""
     auto_commit_interval: Duration = Duration(5 * SECOND)
     callback: Span = Span("uniform", 0, 50_000)
-    """How long a rebalance callback takes."""
+    """Duration of a rebalance callback."""
     restart: Span = Span("uniform", 2 * SECOND, 10 * SECOND)
-    """How long a process is down when it is restarted."""
+    """Downtime of a process that is restarted."""
     clock_drift_ppm: Annotated[int, Meta(ge=0, le=100_000)] = 100
-    """Clocks of hosts run faster or slower by up to so many parts in a million."""
+    """Maximum drift of the hosts' clocks, in parts per million."""
     timer_delay: Span = Span("constant", 0)
-    """How much later than asked a process's timers go off: what the system and other processes take."""
+    """Delay of a process's timers, caused by the system and other processes."""
 
 
 class ScenarioTransactions(_Table, frozen=True):
-    """How positions are committed where `application.commit` is `transaction`: exactly once."""
+    """How offsets are committed exactly once, if `application.commit` is `transaction`."""
 
     version: Literal[1, 2] = 2
-    """The clients' transaction.version: with 2 each transaction has an epoch of its own (KIP-890)."""
+    """The clients' transaction.version. With 2 each transaction has its own epoch (KIP-890)."""
     timeout: Duration = Duration(10 * SECOND)
-    """The producers' transaction.timeout.ms: what is open for longer is aborted."""
+    """The producers' transaction.timeout.ms. The coordinator aborts transactions that are open longer."""
     interval: Span = Span("uniform", 1 * SECOND, 5 * SECOND)
-    """How long a transaction stays open, from its first batch on; before partitions go it ends sooner."""
+    """Time that a transaction stays open after its first batch. A revocation ends it earlier."""
     aborts: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    """The chance that the application aborts a transaction, and processes its records again."""
+    """Probability that the application aborts a transaction and processes its records again."""
     plain: Annotated[float, Meta(ge=0, le=1)] = 0.0
-    """The chance that a batch is committed outside of the transaction that is open, as it should not be."""
+    """Probability that a batch is committed outside the open transaction, which is a client bug."""
 
 
 # -- what people do ---------------------------------------------------------------------------------------
@@ -148,37 +148,37 @@ class RollingRestart(_Step, frozen=True, tag="rolling-restart"):
 
     over: Moment = Moment(share=0.3)
     batch: Share | None = None
-    """Which part of the members restarts at the same time, at least one; one by one if not given."""
+    """Share of the members that restart at the same time, at least one. Default: one by one."""
     graceful: bool = True
-    """Whether members close their consumer before they go."""
+    """True if members close their consumer before they stop."""
     protocol: GroupProtocol | None = None
-    """The group.protocol that members have afterwards; as before if not given."""
+    """The members' group.protocol after the step. Default: unchanged."""
     partition_assignment_strategy: tuple[AssignmentStrategy, ...] = ()
-    """The assignors that classic members offer afterwards, the one they like best first: all of them eager or
-    all cooperative; as before if not given."""
+    """The assignors of classic members after the step, in order of preference: all eager or all cooperative.
+    Default: unchanged."""
 
 
 class Scale(_Step, frozen=True, tag="scale"):
-    """Start or stop members until there are so many, evenly over a time."""
+    """Start or stop members, evenly over a time, until the group has the given number."""
 
     members: Annotated[int, Meta(ge=0, le=100_000)] | None = None
     factor: Annotated[float, Meta(gt=0, le=100)] | None = None
-    """Instead of `members`: so many times those at the start."""
+    """Instead of `members`: a multiple of the members at the start."""
     over: Moment = Moment(10 * SECOND)
 
 
 class ChangeSubscription(_Step, frozen=True, tag="subscribe"):
-    """Members change what they subscribe to, evenly over a time."""
+    """Members change their subscription, evenly over a time."""
 
     topics: tuple[Name, ...] = ()
     pattern: Annotated[str, Meta(min_length=1)] | None = None
     share: Share = 1.0
-    """Which part of the members."""
+    """Share of the members."""
     over: Moment = Moment(10 * SECOND)
 
 
 class CreateTopic(_Step, frozen=True, tag="create-topic"):
-    """A topic appears."""
+    """A topic is created."""
 
     name: Name
     partitions: Annotated[int, Meta(ge=1, le=200_000)] = 12
@@ -197,7 +197,7 @@ class GrowTopic(_Step, frozen=True, tag="grow-topic"):
 
 
 class DeleteTopic(_Step, frozen=True, tag="delete-topic"):
-    """A topic disappears, and its records with it."""
+    """A topic is deleted with its records."""
 
     name: Name
 
@@ -208,16 +208,16 @@ Operation: TypeAlias = Literal[
 
 
 class Operate(_Step, frozen=True, tag="operate"):
-    """People ask the coordinator about the group, or change it, as with Kafka's command line tools."""
+    """Operators inspect or change the group, as with Kafka's command line tools."""
 
     request: Operation
-    """What they ask for; offsets are reset to 0, which only a group without members lets them do."""
+    """The request. `reset-offsets` sets offsets to 0, which only a group without members accepts."""
     topics: tuple[Name, ...] = ()
-    """Whose offsets are deleted or reset; those of all topics if not given."""
+    """Topics whose offsets are deleted or reset. Default: all topics."""
     share: Share = 0.5
-    """Which part of the members is removed, at least one."""
+    """Share of the members to remove, at least one."""
     times: Count = 1
-    """How often they ask."""
+    """Number of requests."""
     over: Moment = Moment(10 * SECOND)
 
 
@@ -234,28 +234,28 @@ class _Fault(_Table, frozen=True, tag_field="kind"):
 
     at: Moment | None = None
     every: Duration | None = None
-    """Mean time between two; the seed draws when."""
+    """Mean time between two faults. The seed draws the times."""
     start: Moment = msgspec.field(default=Moment(share=0.0), name="from")
     until: Moment = Moment(share=1.0)
     likely: Share = 1.0
-    """The chance that a run has this fault at all."""
+    """Probability that a run has this fault at all."""
 
 
 class MemberCrash(_Fault, frozen=True, tag="member-crash"):
-    """A member's process dies without a word, and comes back or does not."""
+    """A member's process dies without a leave. It may start again."""
 
     lasts: Span = Span("uniform", 1 * SECOND, 60 * SECOND)
     returns: Annotated[float, Meta(ge=0, le=1)] = 1.0
 
 
 class MemberFreeze(_Fault, frozen=True, tag="member-freeze"):
-    """A member's process stands still, as in a long garbage collection."""
+    """A member's process is frozen, as in a long garbage collection."""
 
     lasts: Span = Span("uniform", 1 * SECOND, 60 * SECOND)
 
 
 class SlowCallback(_Fault, frozen=True, tag="slow-callback"):
-    """A member's next rebalance callback takes long."""
+    """A member's next rebalance callback is slow."""
 
     lasts: Span = Span("uniform", 1 * SECOND, 30 * SECOND)
 
@@ -265,70 +265,70 @@ class CallbackError(_Fault, frozen=True, tag="callback-error"):
 
 
 class PollTimeout(_Fault, frozen=True, tag="poll-timeout"):
-    """A member's application processes one batch for so long beyond its poll interval."""
+    """A member's application processes one batch longer than its poll interval allows."""
 
     lasts: Span = Span("uniform", 1 * SECOND, 30 * SECOND)
 
 
 class ProducerTakeover(_Fault, frozen=True, tag="producer-takeover"):
-    """Another process begins under a member's transactional id: the member's producer is fenced."""
+    """Another process starts with a member's transactional id, which fences the member's producer."""
 
 
 class CoordinatorCrash(_Fault, frozen=True, tag="coordinator-crash"):
-    """The coordinator's host dies; another takes over, unless it is back first."""
+    """The coordinator's host dies. Another broker takes over, unless the host is back first."""
 
     lasts: Span = Span("uniform", 500_000, 30 * SECOND)
 
 
 class CoordinatorMove(_Fault, frozen=True, tag="coordinator-move"):
-    """The group moves to another host in good order."""
+    """The group moves to another host in an orderly way."""
 
 
 class CoordinatorUnavailable(_Fault, frozen=True, tag="coordinator-unavailable"):
-    """The group's partition has no leader, and nobody can say who coordinates."""
+    """The group's partition has no leader, so no broker knows the coordinator."""
 
     lasts: Span = Span("uniform", 500_000, 20 * SECOND)
 
 
 class AppendFailure(_Fault, frozen=True, tag="append-failure"):
-    """The coordinator can't write its log."""
+    """The coordinator cannot write its log."""
 
     lasts: Span = Span("uniform", 100_000, 10 * SECOND)
 
 
 class BrokerCrash(_Fault, frozen=True, tag="broker-crash"):
-    """Any broker's host dies, the coordinator's or another."""
+    """Any broker's host dies, the coordinator's or another one."""
 
     lasts: Span = Span("uniform", 500_000, 30 * SECOND)
 
 
 class BrokerPause(_Fault, frozen=True, tag="broker-pause"):
-    """Any broker's process stands still: its connections stay open, and nothing is answered."""
+    """Any broker's process is frozen. Its connections stay open, and it sends no response."""
 
     lasts: Span = Span("uniform", 500_000, 30 * SECOND)
 
 
 class Partition(_Fault, frozen=True, tag="partition"):
-    """Some members can't reach some brokers: every message between them is lost."""
+    """Some members cannot reach some brokers. Every message between them is lost."""
 
     lasts: Span = Span("uniform", 1 * SECOND, 60 * SECOND)
     share: Share = 0.3
-    """Which part of the members."""
+    """Share of the members."""
     brokers: Share = 1.0
-    """Which part of the brokers."""
+    """Share of the brokers."""
 
 
 class SlowLink(_Fault, frozen=True, tag="slow-link"):
-    """Messages of some members take longer."""
+    """Messages of some members are slow."""
 
     lasts: Span = Span("uniform", 5 * SECOND, 60 * SECOND)
     share: Share = 0.3
     latency: Span = Span("uniform", 50_000, 2 * SECOND)
-    """What is added, drawn for each message."""
+    """Added latency, drawn for each message."""
 
 
 class Loss(_Fault, frozen=True, tag="loss"):
-    """Messages get lost at random, for a while."""
+    """Messages are lost at random for a time."""
 
     lasts: Span = Span("uniform", 5 * SECOND, 60 * SECOND)
     share: Share = 0.5
@@ -347,7 +347,7 @@ class LostResponse(_Fault, frozen=True, tag="lost-response"):
     """The next response to a member is lost, and its connection with it."""
 
     epoch_moved: bool = True
-    """Wait for a response that carries another epoch than its request, or a generation or its assignment."""
+    """True to wait for a response with a new epoch, generation or assignment."""
 
 
 class RequestError(_Fault, frozen=True, tag="request-error"):
@@ -408,12 +408,12 @@ class ScenarioBase(_Table, frozen=True, kw_only=True):
     name: Name = "scenario"
     summary: str = ""
     duration: Duration
-    """How long a run takes in virtual time; longer if the quiet phase needs it."""
+    """The virtual time of a run. The run is longer if the quiet phase needs it."""
     quiet: Duration | None = None
-    """The phase at the end without faults; by default what a group needs to settle. After a shorter one
-    nobody judges whether it has."""
+    """The phase without faults at the end. Default: the time that a group needs to settle. If it is shorter,
+    no checker judges whether the group has settled."""
     swarm: bool = False
-    """Whether each run leaves out about half of the faults and of the steps, if any, as the seed draws."""
+    """True if each run leaves out about half of the faults and steps, drawn by the seed."""
 
     @property
     def settling_us(self) -> int:

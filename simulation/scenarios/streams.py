@@ -39,40 +39,41 @@ class ScenarioStreamsGroup(_Table, frozen=True):
 
     id: Name = "billing"
     members: Count = 3
-    """How many clients there are."""
+    """Number of clients."""
     threads: Annotated[int, Meta(ge=1, le=64)] = 3
-    """Of each client."""
+    """Number of threads of each client."""
     protocol: Literal["streams", "classic"] = "streams"
-    """What members speak: KIP-1071, or the classic protocol with the metadata of Kafka Streams."""
+    """The members' protocol: KIP-1071, or the classic protocol with the metadata of Kafka Streams."""
     session_timeout: Duration = Duration(45 * SECOND)
-    """The session.timeout.ms of members that speak the classic protocol."""
+    """The session.timeout.ms of classic members."""
     heartbeat_interval: Duration = Duration(3 * SECOND)
-    """Their heartbeat.interval.ms."""
+    """The heartbeat.interval.ms of classic members."""
     rebalance_timeout: Duration = Duration(60 * SECOND)
-    """How long threads may take to poll again, and to give tasks up."""
+    """Time that threads have to poll again and to release tasks."""
     start: Span = Span("uniform", 0, 5 * SECOND)
-    """When clients start, after the beginning of the run."""
+    """Delay of each client's start, from the beginning of the run."""
 
 
 class StreamsApplication(_Table, frozen=True):
     """What threads do."""
 
     poll: Duration = Duration(1 * SECOND)
-    """For how long a poll lets records gather."""
+    """Time that a poll lets records gather."""
     max_poll_records: Count = 500
     processing: Span = Span("constant", 1_000)
-    """For one record."""
+    """Processing time of one record."""
     commit_interval: Duration = Duration(5 * SECOND)
     callback: Span = Span("uniform", 0, 50_000)
-    """What a rebalance callback takes beside its commit."""
+    """Duration of a rebalance callback without its commit."""
     restart: Span = Span("uniform", 2 * SECOND, 10 * SECOND)
-    """How long a client is down that died or was shut down on its own."""
+    """Downtime of a client that died or was shut down alone."""
     timer_delay: Span = Span("constant", 0)
-    """How much later than asked a process's timers go off: what the system and other processes take."""
+    """Delay of a process's timers, caused by the system and other processes."""
     changelogs: bool = False
-    """Whether stores have changelogs, which the brokers create for a streams group (KIP-1071)."""
+    """True if stores have changelogs, which the brokers create for a streams group (KIP-1071)."""
     endpoints: bool = False
-    """Whether clients answer interactive queries: a streams group tells each where what is (KIP-1071)."""
+    """True if clients serve interactive queries. A streams group then sends every client the map of endpoints
+    (KIP-1071)."""
 
 
 class StreamsCluster(ScenarioCluster, frozen=True):
@@ -88,20 +89,16 @@ Place: TypeAlias = Literal["any", "processing", "poll", "callback", "global"]
 
 
 class ThreadException(_Fault, frozen=True, tag="thread-exception"):
-    """An exception of some kind leaves a thread, and the handler answers."""
+    """An exception leaves a thread, and the handler decides."""
 
     response: Response = "any"
-    """What the handler answers: that it raises itself and that it answers nonsense are answers, too.
-
-    With "any" each of them but SHUTDOWN_APPLICATION, REPLACE_THREAD half of the times.
-    """
+    """What the handler returns. `raises` raises instead, `nonsense` returns no response of Kafka's. `any`
+    draws all of them except SHUTDOWN_APPLICATION, and REPLACE_THREAD half of the time."""
     where: Place = "any"
-    """Where it is raised: the next time that some thread of a client gets there.
-
-    With "global" in its global thread; with "any" anywhere else.
-    """
+    """Where the exception is raised, the next time that a thread of the client gets there. `global` is the
+    global thread, `any` is everywhere else."""
     threads: Annotated[int, Meta(ge=1, le=64)] = 1
-    """In how many threads of the client, at the same time."""
+    """Number of the client's threads in which it is raised at the same time."""
 
 
 class ThreadChange(_Fault, frozen=True, tag="thread-change"):
@@ -109,17 +106,17 @@ class ThreadChange(_Fault, frozen=True, tag="thread-change"):
 
 
 class ClientClose(_Fault, frozen=True, tag="client-close"):
-    """A client is closed in good order, and started again."""
+    """A client is closed in an orderly way and started again."""
 
 
 class ClientCrash(MemberCrash, frozen=True, tag="member-crash"):
-    """A client's process dies without a word, and is started again after `application.restart`."""
+    """A client's process dies without a leave and is started again after `application.restart`."""
 
     unused = ("lasts", "returns")
 
 
 class ClientCutOff(Partition, frozen=True, tag="partition"):
-    """Some clients can't reach the brokers: every message between them is lost."""
+    """Some clients cannot reach the brokers. Every message between them is lost."""
 
     unused = ("brokers",)
 
@@ -164,7 +161,7 @@ class StreamsScenario(ScenarioBase, frozen=True, kw_only=True):
     group: ScenarioStreamsGroup = ScenarioStreamsGroup()
     topics: Annotated[tuple[ScenarioTopic, ...], Meta(min_length=1)]
     global_topic: ScenarioTopic | None = None
-    """A topic that the global thread of each client reads; without one there is no such thread."""
+    """A topic that each client's global thread reads. Without it clients have no global thread."""
     cluster: StreamsCluster = StreamsCluster()
     network: ScenarioNetwork = ScenarioNetwork()
     application: StreamsApplication = StreamsApplication()

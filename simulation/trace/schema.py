@@ -41,35 +41,38 @@ class Row(NamedTuple):
     seq: Annotated[int, TraceColumn(LONG, "The number of the row in its run, from 1.", required=True)]
     t_us: Annotated[int, TraceColumn(LONG, "Virtual microseconds since the start of the run.", required=True)]
     world: Annotated[
-        str, TraceColumn(TEXT, "`simulated`; other worlds write the same schema.", required=True)
+        str, TraceColumn(TEXT, "`simulated`. Other worlds write the same schema.", required=True)
     ]
     group: Annotated[str, TraceColumn(TEXT, "The group's id.")]
     actor: Annotated[
-        str, TraceColumn(TEXT, "What the event happened to: mostly a host, whose name outlives restarts.")
+        str,
+        TraceColumn(
+            TEXT, "The subject of the event. It is usually a host, whose name stays the same over restarts."
+        ),
     ]
-    kind: Annotated[str, TraceColumn(TEXT, "What happened: one of the kinds below.", required=True)]
+    kind: Annotated[str, TraceColumn(TEXT, "The kind of event: one of the kinds below.", required=True)]
     state_from: Annotated[str, TraceColumn(TEXT, "The state before a transition.")]
     state_to: Annotated[str, TraceColumn(TEXT, "The state after a transition.")]
-    member_epoch: Annotated[int, TraceColumn(INT, "The member's epoch after the event; -1 if it has none.")]
-    group_epoch: Annotated[int, TraceColumn(INT, "The group's epoch after the event; -1 if it has none.")]
+    member_epoch: Annotated[int, TraceColumn(INT, "The member epoch after the event, or -1.")]
+    group_epoch: Annotated[int, TraceColumn(INT, "The group epoch after the event, or -1.")]
     partitions: Annotated[
         tuple[TopicPartition, ...],
-        TraceColumn(PARTITIONS, "List of (topic, partition); the kind says which partitions these are."),
+        TraceColumn(PARTITIONS, "List of (topic, partition). The kind says which partitions."),
     ]
     error: Annotated[
         str,
         TraceColumn(
             TEXT,
-            "Kafka's error; Disconnected, RequestTimedOut, CallbackFailed; a broken invariant; or empty.",
+            ("Kafka's error, Disconnected, RequestTimedOut, CallbackFailed, a violated invariant, or empty."),
         ),
     ]
-    detail: Annotated[str, TraceColumn(TEXT, "What else there is to say; the kind says what.")]
+    detail: Annotated[str, TraceColumn(TEXT, "Further details. The kind says which.")]
 
 
 def columns_of(row: type) -> dict[str, TraceColumn]:
     """Return the columns of a file of such rows, by name and in order: `run_id`, then the row's fields."""
     fields = get_type_hints(row, include_extras=True)
-    run_id = TraceColumn(TEXT, "The run; the only column that is not in the digest.", required=True)
+    run_id = TraceColumn(TEXT, "The run. The digest does not include this column.", required=True)
     return {"run_id": run_id} | {name: get_args(hint)[1] for name, hint in fields.items()}
 
 
@@ -86,10 +89,10 @@ TRACE_DDL: Final = ddl_of(COLUMNS)
 
 
 _MEMBER: Final = "the member's host"
-_MEMBER_OR_SAC: Final = "the member's host; a single active consumer's client and stream"
+_MEMBER_OR_SAC: Final = "the member's host, or a single active consumer's client and stream"
 _BROKER: Final = "the coordinator's host"
 _TRANSITION: Final = {"state_from": "the state before", "state_to": "the state after"}
-_MACHINE: Final = _TRANSITION | {"detail": "the event of the machine's table"}
+_MACHINE: Final = _TRANSITION | {"detail": "the event from the machine's table"}
 
 
 class RowKind(enum.StrEnum):
@@ -117,20 +120,23 @@ class RowKind(enum.StrEnum):
     )
     FAULTS_END = (
         "run.faults_end",
-        "The last fault is over: from here on the bound on the time to settle counts.",
+        "The last fault is over. The time to settle is measured from here.",
         "",
     )
     RUN_END = "run.end", "The run is over.", ""
     HEARTBEAT = (
         "heartbeat",
-        "The coordinator responded to a heartbeat, or to another request of the classic protocol.",
+        ("The coordinator responded to a heartbeat, or to another group request of the classic protocol."),
         _MEMBER,
         {
-            "member_epoch": "the epoch in the response, or that of a request that was refused",
-            "partitions": "the assignment in the response, of the classic protocol that of SyncGroup",
+            "member_epoch": "the epoch in the response, or in the refused request",
+            "partitions": "the assignment in the response (in the classic protocol: of SyncGroup)",
             "error": "the error in the response",
-            "detail": "join (or JoinGroup), full (or SyncGroup), ack, keepalive or leave, then the bytes of "
-            "request and response, such as `ack 152+49`; those of a mere keepalive follow from the names",
+            "detail": (
+                "join (or JoinGroup), full (or SyncGroup), ack, keepalive or leave, then the bytes of "
+                "request and response, such as `ack 152+49`. The bytes of a keepalive follow from the "
+                "names"
+            ),
         },
     )
     REQUEST_LOST = (
@@ -141,106 +147,127 @@ class RowKind(enum.StrEnum):
     )
     RESPONSE_LOST = (
         "response.lost",
-        "A request was carried out, and its response was lost.",
+        "A broker carried out a request, and its response was lost.",
         _MEMBER,
         {"detail": "the request and the broker"},
     )
     MEMBER_STATE = (
         "member.state",
-        "A member's state machine moved. A single active consumer reads in ACTIVE, and holds its stream"
-        " until it has left STEPPING_DOWN.",
+        (
+            "A member's state machine moved. A single active consumer reads in ACTIVE. It holds its "
+            "stream until it leaves STEPPING_DOWN."
+        ),
         _MEMBER_OR_SAC,
-        {"member_epoch": "the member's epoch", "partitions": "those that the member owns"} | _MACHINE,
+        {"member_epoch": "the member's epoch", "partitions": "the member's partitions"} | _MACHINE,
     )
     CALLBACK_BEGIN = (
         "callback.begin",
-        "A rebalance callback begins. From a begin of revoked or lost on, its partitions are not fetchable;"
-        " from one of stepping down or lost on, a single active consumer reads nothing new.",
+        (
+            "A rebalance callback begins. With revoked or lost, its partitions cannot be fetched any "
+            "more. With stepping down or lost, a single active consumer reads nothing new."
+        ),
         _MEMBER_OR_SAC,
         {
-            "partitions": "those that the callback is about",
-            "detail": "assigned, revoked or lost; of a single active consumer activated, stepping down, lost",
+            "partitions": "the callback's partitions",
+            "detail": "assigned, revoked or lost; of a single active consumer activated, stepping down"
+            " or lost",
         },
     )
     CALLBACK_END = (
         "callback.end",
-        "A rebalance callback ends. From an end of assigned on, its partitions are fetchable.",
+        "A rebalance callback ends. After assigned, its partitions can be fetched.",
         _MEMBER_OR_SAC,
         {
-            "partitions": "those that the callback is about",
-            "error": "the callback raised: it, or its opposite, is called again, except if all is given up,"
-            " with the classic protocol, and for a single active consumer",
+            "partitions": "the callback's partitions",
+            "error": (
+                "the callback raised. It, or its opposite, is called again, except if the member releases"
+                " everything, in the classic protocol, and for a single active consumer"
+            ),
             "detail": "as for `callback.begin`",
         },
     )
-    GROUP_STATE = ("group.state", "The group moved between its states.", _BROKER, _TRANSITION)
+    GROUP_STATE = ("group.state", "The group changed its state.", _BROKER, _TRANSITION)
     GROUP_EPOCH = (
         "group.epoch",
-        "The group epoch was raised. Of a classic group the epoch is its generation, and it counts as raised"
-        " when members begin to join.",
+        (
+            "The group epoch was raised. The epoch of a classic group is its generation, which is "
+            "raised when members begin to join."
+        ),
         _BROKER,
         {
             "state_to": "the group's state after that step",
-            "detail": "the cause: that of a heartbeat, timeout (of a member), topics (changed), expressions"
-            " (resolved), or asked (for by the program that drives the group)",
+            "detail": (
+                "the cause: a heartbeat's cause, timeout (of a member), topics (changed), expressions "
+                "(resolved), or asked (by the program that drives the group)"
+            ),
         },
     )
     TARGET = (
         "group.target",
-        "There is a new target assignment, of a classic group its leader's; `group_epoch` is its epoch.",
+        (
+            "A new target assignment exists (in a classic group: the leader's assignment). "
+            "`group_epoch` is its epoch."
+        ),
         _BROKER,
     )
     ASSIGNMENT = (
         "assignment",
-        "The coordinator wrote what a member of a consumer group holds; blank if the member is removed.",
+        (
+            "The coordinator wrote the assignment of a consumer group's member. Blank if the member "
+            "is removed."
+        ),
         _MEMBER,
         {
-            "state_to": "the member's state in the coordinator's eyes",
+            "state_to": "the member's state at the coordinator",
             "member_epoch": "the member's epoch",
-            "partitions": "those that the member is assigned, and those that it must still give up",
+            "partitions": "the assigned partitions, and those that the member must still release",
             "detail": "the member's id",
         },
     )
     MEMBER_REMOVED = (
         "member.removed",
-        "The coordinator removed a member, which is fenced until the coordinator accepts its next join.",
-        "the member's host, or its id if another member runs there by now",
+        ("The coordinator removed a member. It is fenced until the coordinator accepts its next join."),
+        "the member's host, or its id if another member already runs there",
         {
-            "detail": "left, session, rebalance or replaced; join or sync for a classic member that did not"
-            " join, or ask for its assignment, within its rebalance timeout"
+            "detail": (
+                "left, session, rebalance or replaced; join or sync for a classic member that did not "
+                "send JoinGroup or SyncGroup within its rebalance timeout"
+            )
         },
     )
     COMMIT = (
         "commit",
-        "An OffsetCommit has its response, or is given up.",
+        "An OffsetCommit got its response, or the member gave it up.",
         _MEMBER,
         {
             "member_epoch": "the epoch in the request",
-            "partitions": "those that are committed",
-            "error": "the error in the response, or why there is none",
+            "partitions": "the committed partitions",
+            "error": "the error in the response, or the reason why there is no response",
             "detail": "the offsets",
         },
     )
     OPERATION = (
         "operation",
-        "People have the response to a request about the group, or give it up.",
+        "An operator got the response to a request about the group, or gave it up.",
         "`operator`",
         {
-            "error": "the error in the response, or why there is none",
-            "detail": "the request, and what it brought",
+            "error": "the error in the response, or the reason why there is no response",
+            "detail": "the request and its result",
         },
     )
     TRANSACTION = (
         "transaction",
-        "The coordinator of transactions wrote something, or refused a request; or the end of a transaction"
-        " reached its group.",
-        "the transactional id, which is its member's host; the group's coordinator where an end reaches it",
+        (
+            "The transaction coordinator wrote a record or refused a request, or the end of a "
+            "transaction reached its group."
+        ),
+        ("the transactional id, which is its member's host; the group's coordinator if an end reaches it"),
         {
             "state_from": "the state of the transactional id before",
-            "state_to": "the state after; Committed or Aborted where an end reaches the group",
-            "partitions": "those whose staged offsets count from now on",
-            "error": "the error of a request that was refused",
-            "detail": "the producer's id and epoch, the request that was refused, or the offsets that count",
+            "state_to": "the state after; Committed or Aborted if an end reaches the group",
+            "partitions": "the partitions whose staged offsets count from now on",
+            "error": "the error of a refused request",
+            "detail": "the producer's id and epoch, the refused request, or the offsets that count",
         },
     )
     RECORDS = (
@@ -249,36 +276,43 @@ class RowKind(enum.StrEnum):
         _MEMBER,
         {
             "partitions": "the partition of the records",
-            "detail": "the offsets, and where the log ends if that is known: `4..6 of 9` is about the records"
-            " 4 and 5, and 9 would be the next one",
+            "detail": (
+                "the offsets, and the end of the log if it is known: `4..6 of 9` means records 4 and 5, "
+                "and the next record would get 9"
+            ),
         },
     )
     COORDINATOR = (
         "coordinator",
-        "A coordinator's host changed.",
+        "The state of a coordinator's host changed.",
         _BROKER,
         {"detail": "load, active, resign, crash or restart"},
     )
     HOST = (
         "host",
-        "A member's host changed.",
+        "The state of a member's host changed.",
         _MEMBER,
         {"detail": "start, stop, stopped, crash, freeze or thaw"},
     )
     SAC_CONSUMER = (
         "sac.consumer",
-        "A single active consumer moved in the coordinator's eyes.",
+        "A single active consumer changed its status at the coordinator.",
         "the consumer's client and stream",
         {
             "state_from": "the status before",
             "state_to": "the status after",
-            "partitions": "the stream: 0 for one that is no partition of a super stream",
+            "partitions": "the stream, with partition 0 unless it belongs to a super stream",
             "detail": "the command or event, and the connection",
         },
     )
     NODE = ("node", "A node of a stream cluster changed.", "the node", {"detail": "crash, restart or left"})
-    CLIENT_STATE = ("client.state", "A client of a Streams application moved.", "the client", _MACHINE)
-    THREAD_STATE = ("thread.state", "A thread of such a client moved.", "the thread", _MACHINE)
+    CLIENT_STATE = (
+        "client.state",
+        "A client of a Streams application changed its state.",
+        "the client",
+        _MACHINE,
+    )
+    THREAD_STATE = ("thread.state", "A thread of such a client changed its state.", "the thread", _MACHINE)
     THREAD_FAILED = (
         "thread.failed",
         "An exception left a thread, and its handler decided.",
@@ -287,10 +321,10 @@ class RowKind(enum.StrEnum):
     )
     FAULT = (
         "fault",
-        "A fault began or ended; in an embedded Kafka, a test called one of its methods.",
+        "A fault began or ended. In an embedded Kafka: a test called one of its methods.",
         "the kind of the fault, or the method",
         {
-            "state_to": "begin or end; met when a request met a call that waited for it",
+            "state_to": "begin or end; met if a request met a call that waited for it",
             "detail": "what the fault hits, or the arguments",
         },
     )
@@ -304,11 +338,11 @@ class RowKind(enum.StrEnum):
         "topic",
         "A topic changed.",
         "the topic",
-        {"detail": "created, grown or deleted, and the number of partitions that there are now"},
+        {"detail": "created, grown or deleted, and the current number of partitions"},
     )
     VIOLATION = (
         "violation",
-        "A checker found an invariant broken.",
+        "A checker found a violated invariant.",
         "",
         {"error": "the invariant", "detail": "the explanation"},
     )

@@ -176,9 +176,9 @@ def _never(x: ConformExchange, fields: Sequence[str]) -> bool:
 
 NOTHING_MATCHES = Deviation(
     name="expression-matches-nothing",
-    kafka="When a member changes to an expression that turns out to match nothing, the target stays what it "
-    "was: it gives that member partitions of its earlier subscription, which nobody reads.",
-    fencepost="The group's epoch is raised, and the target follows.",
+    kafka="When a member changes to an expression that matches nothing, the target stays unchanged. It "
+    "assigns partitions of the earlier subscription to that member, and no member reads them.",
+    fencepost="The group epoch rises, and a new target follows.",
     why="A partition with subscribers must have a reader.",
     explains=_never,
 )
@@ -186,12 +186,12 @@ NOTHING_MATCHES = Deviation(
 
 TAKES_INSTANCE_ID = Deviation(
     name="dynamic-member-becomes-static",
-    kafka="A known dynamic member that joins again, now with an instance id, is given the target of that "
-    "instance id, which is empty if nobody had it: it loses all partitions until the next epoch. If "
-    "it takes over from a static member that is away, it waits for its own partitions, and the expression "
-    "that it had before goes on counting: another one that matches nothing else raises no epoch.",
-    fencepost="It keeps its target, or takes over the other's; what it had before counts as released, its "
-    "expression too.",
+    kafka="A known dynamic member that rejoins with an instance id gets the target of that instance id."
+    " If no member had that id, the target is empty and the member loses all partitions until the"
+    " next epoch. If it replaces an absent static member, it waits for its own partitions. Its "
+    "earlier expression still counts, so another one that matches nothing more raises no epoch.",
+    fencepost="The member keeps its target, or takes over the other one's. Its earlier partitions and "
+    "expression count as released.",
     why="A partition with subscribers must have a reader.",
     explains=_takes_instance_id,
 )
@@ -199,8 +199,8 @@ TAKES_INSTANCE_ID = Deviation(
 
 WARMS_TASKS_UP = Deviation(
     name="streams-warm-up",
-    kafka="4.4 has tasks with state warmed up by the member that they are to move to, if it is far behind.",
-    fencepost="Tasks move at once, as in 4.3; of the other choices of 4.4 each is taken over.",
+    kafka="In 4.4 the next owner of a stateful task warms it up first if it is far behind.",
+    fencepost="Tasks move at once, as in 4.3. Every other choice of 4.4 is accepted.",
     why="Streams groups have the task assignor of 4.3.",
     explains=_never,
 )
@@ -210,147 +210,150 @@ DEVIATIONS: tuple[Deviation, ...] = (
     NOTHING_MATCHES,
     Deviation(
         name="stale-subscription-type",
-        kafka="When a member joins without topics, or changes to an expression that is not resolved yet, "
-        "just when a new target is due, the assignors are told of the subscriptions as they were before. "
-        "`uniform` may give that member partitions which it does not subscribe to, `range` may give some to "
-        "nobody. They have no reader until the next epoch.",
-        fencepost="The subscriptions are counted with the member that sends the heartbeat.",
+        kafka="A member joins without topics, or changes to an unresolved expression, just when a new "
+        "target is due. Then the assignors get the old subscriptions. `uniform` may assign partitions"
+        " that the member does not subscribe to, and `range` may assign some to no member. They have "
+        "no reader until the next epoch.",
+        fencepost="The subscriptions include the member that sends the heartbeat.",
         why="A partition with subscribers must have a reader.",
         explains=_stale_subscription_type,
     ),
     Deviation(
         name="abandoned-instance-id",
-        kafka="A static member that joins again under another instance id keeps the old one too, until it "
-        "leaves (KAFKA-20747, mended after 4.3.1): nobody else can have it.",
+        kafka="A static member that rejoins with another instance id keeps the old one too until it leaves "
+        "(KAFKA-20747, fixed after 4.3.1). No other member can use it.",
         fencepost="The old instance id is free.",
-        why="It is a defect, and mended in later releases.",
+        why="It is a defect that later releases fix.",
         explains=_abandoned_instance_id,
     ),
     TAKES_INSTANCE_ID,
     Deviation(
         name="static-member-of-a-full-group",
-        kafka="A full group refuses a known instance id under another member id, so a static member cannot "
-        "return to it (KAFKA-20601, mended after 4.3.1).",
-        fencepost="It returns; it is no additional member.",
-        why="It is a defect, and mended in later releases.",
+        kafka="A full group refuses a known instance id with another member id, so a static member cannot "
+        "return (KAFKA-20601, fixed after 4.3.1).",
+        fencepost="The member returns, because it is not an additional member.",
+        why="It is a defect that later releases fix.",
         explains=_full_for_an_instance,
     ),
     Deviation(
         name="simple-group-without-offsets",
-        kafka="A group that consists of committed offsets stays in memory when its last offset is deleted, "
-        "or when its first commit is refused for its metadata, or is one of a transaction that is aborted: "
-        "it is listed, and can be deleted. A restart of the broker, or the next sweep, ends it.",
-        fencepost="It is gone with its last offset.",
-        why="What is in no record does not exist: a coordinator must not answer differently after a restart.",
+        kafka="A group that has only committed offsets stays in memory after its last offset is deleted. It"
+        " also stays after a first commit that is refused for its metadata or aborted with its "
+        "transaction. It is listed and can be deleted, until a restart of the broker or the next "
+        "sweep.",
+        fencepost="The group is removed with its last offset.",
+        why="A group without records does not exist. A coordinator must not respond differently after a "
+        "restart.",
         explains=_simple_group_ended,
     ),
     Deviation(
         name="streams-topology-described",
-        kafka="StreamsGroupDescribe shows the internal topics of a topology with the numbers of partitions "
-        "that the application declared, 0 as a rule, until another record is written to the same partition "
-        "of `__consumer_offsets` after the topics were found; then with those that were decided.",
-        fencepost="The numbers that were decided are shown as soon as they are.",
-        why="An answer about one group must not depend on what other groups do.",
+        kafka="StreamsGroupDescribe shows internal topics with the partition counts that the application "
+        "declared, usually 0. It shows the decided counts only after another record is written to the"
+        " same partition of `__consumer_offsets`.",
+        fencepost="The decided partition counts are shown at once.",
+        why="A response about one group must not depend on other groups.",
         explains=_described_as_declared,
     ),
     Deviation(
         name="assignors-tied",
-        kafka="4.4: while as many members ask for one assignor as for another, heartbeats that change "
-        "nothing raise the group's epoch again and again, and the group does not settle.",
-        fencepost="The epoch is raised when a member asks for another assignor and that decides.",
-        why="A group must come to rest.",
+        kafka="4.4: if two assignors have equally many votes, heartbeats without changes raise the group "
+        "epoch again and again. The group does not settle.",
+        fencepost="The epoch rises only if a member's new vote changes the chosen assignor.",
+        why="A group must settle.",
         explains=_tied,
     ),
     Deviation(
         name="streams-task-offsets",
-        kafka="4.4 asks members of streams groups how far their tasks have got, to warm tasks up before "
-        "they move.",
-        fencepost="Nobody is asked.",
-        why="Nothing is warmed up.",
+        kafka="4.4 asks members of streams groups for their tasks' offsets, to warm up tasks before they "
+        "move.",
+        fencepost="No member is asked.",
+        why="There are no warm-up tasks.",
         explains=_task_offsets_wanted,
         ends_schedule=False,
     ),
     WARMS_TASKS_UP,
     Deviation(
         name="streams-static-members",
-        kafka="4.4 has static members of streams groups.",
+        kafka="4.4 supports static members in streams groups.",
         fencepost="A heartbeat with an instance id is refused with INVALID_REQUEST, as in 4.3.",
         why="Streams groups follow the rules of 4.3.",
         explains=_static_streams_member,
     ),
     Deviation(
         name="streams-task-changes-role",
-        kafka="4.4: a member that has a task as a standby and is to have it as an active one, or the other "
-        "way round, is given the new role in the response that takes the old one away.",
-        fencepost="As in 4.3: the old role is revoked first, and the new one given when that is confirmed.",
+        kafka="4.4: when a task changes between standby and active on the same member, one response revokes"
+        " the old role and assigns the new one.",
+        fencepost="As in 4.3: the old role is revoked first. The new one is assigned after the confirmation.",
         why="Streams groups follow the rules of 4.3.",
         explains=_changes_roles,
     ),
     Deviation(
         name="classic-request-repeated",
-        kafka="The first of two JoinGroup or SyncGroup requests of a member that waits is never answered.",
-        fencepost="It is answered with REBALANCE_IN_PROGRESS.",
-        why="Who waits must be answered; a client that sent again takes no notice.",
+        kafka="If a waiting member sends JoinGroup or SyncGroup again, the first request gets no response.",
+        fencepost="The first request gets REBALANCE_IN_PROGRESS.",
+        why="Each request must get a response. A client that sent again ignores it.",
         explains=_waits_twice,
         ends_schedule=False,
     ),
     Deviation(
         name="classic-sync-left",
-        kafka="SyncGroup of a member that leaves, or is removed, while it waits is never answered.",
-        fencepost="It is answered with UNKNOWN_MEMBER_ID.",
-        why="Who waits must be answered.",
+        kafka="If a member leaves or is removed while its SyncGroup waits, the request gets no response.",
+        fencepost="The request gets UNKNOWN_MEMBER_ID.",
+        why="Each request must get a response.",
         explains=_leaves_while_it_waits,
         ends_schedule=False,
     ),
     Deviation(
         name="classic-dynamic-made-static",
-        kafka="JoinGroup with an instance id, under an id that was given to a dynamic member: "
+        kafka="JoinGroup with an instance id and the member id of a dynamic member gets "
         "UNKNOWN_SERVER_ERROR.",
-        fencepost="UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member holds the instance id.",
-        why="There is a code for it.",
+        fencepost="The request gets UNKNOWN_MEMBER_ID, or FENCED_INSTANCE_ID if another member holds the "
+        "instance id.",
+        why="These errors have their own codes.",
         explains=_dynamic_id_made_static,
     ),
     Deviation(
         name="classic-subscription-malformed",
-        kafka="JoinGroup of a consumer whose subscription can't be read: UNKNOWN_SERVER_ERROR from a "
-        "consumer group; no answer from a classic one, if the bytes announce more than there is.",
-        fencepost="INCONSISTENT_GROUP_PROTOCOL; from a classic group it joins, and is taken to subscribe to "
-        "any topic.",
-        why="Who waits must be answered.",
+        kafka="JoinGroup with an unreadable subscription gets UNKNOWN_SERVER_ERROR from a consumer group. A"
+        " classic group does not respond if the bytes end too early.",
+        fencepost="The request gets INCONSISTENT_GROUP_PROTOCOL from a consumer group. In a classic group"
+        " the member joins and counts as subscribed to any topic.",
+        why="Each request must get a response.",
         explains=_malformed_subscription,
     ),
     Deviation(
         name="migration-without-protocol",
-        kafka="A consumer that joins a classic group in its first round, when no protocol is chosen yet, "
-        "gets UNKNOWN_SERVER_ERROR.",
-        fencepost="The group is upgraded, by what each member offers first.",
-        why="Nobody did anything wrong.",
+        kafka="A consumer that joins a classic group in its first round, before a protocol is chosen, gets "
+        "UNKNOWN_SERVER_ERROR.",
+        fencepost="The group is upgraded, with the first protocol that each member offers.",
+        why="The request is valid.",
         explains=_upgrade_without_protocol,
     ),
     Deviation(
         name="migration-of-two-owners",
-        kafka="A consumer that joins a classic group whose leader has given one partition to two members "
+        kafka="A consumer that joins a classic group whose leader assigned one partition to two members "
         "gets UNKNOWN_SERVER_ERROR.",
-        fencepost="GROUP_ID_NOT_FOUND, as for other assignments that can't be taken over.",
-        why="The joining member did nothing wrong.",
+        fencepost="The consumer gets GROUP_ID_NOT_FOUND, as for other assignments that cannot be converted.",
+        why="The joining member's request is valid.",
         explains=_upgrade_of_two_owners,
     ),
     Deviation(
         name="migration-by-static-member",
-        kafka="A static member that comes back with KIP-848 converts its group without a rebalance, even if "
-        "the group is in a round, or if its topics have got partitions which no round has seen: these are "
-        "taken for known, and nobody reads them until the group rebalances for another reason.",
+        kafka="A static member that returns with KIP-848 converts its group without a rebalance. This "
+        "happens even in a round, or if its topics have new partitions that no round has seen. These "
+        "count as known, and no member reads them until another rebalance.",
         fencepost="The group rebalances.",
-        why="Nobody would own what was about to move, or is new.",
+        why="Otherwise moving and new partitions would have no owner.",
         explains=_static_upgrade,
     ),
     Deviation(
         name="migration-back-by-static-member",
-        kafka="A static member that comes back with the classic protocol converts its group without a "
-        "rebalance, even if members wait for partitions, or have not taken up the last target. If another "
-        "target is due, the group rebalances, and the member is told generation 0.",
-        fencepost="The group rebalances in all of these cases, and the member is told its generation.",
-        why="Nobody would own what was about to move, and SyncGroup would fail at generation 0.",
+        kafka="A static member that returns with the classic protocol converts its group without a "
+        "rebalance. This happens even if members wait for partitions or have not reached the last "
+        "target. If another target is due, the group rebalances and the member receives generation 0.",
+        fencepost="The group rebalances in all these cases, and the member receives its generation.",
+        why="Otherwise moving partitions would have no owner, and SyncGroup would fail at generation 0.",
         explains=_static_downgrade,
     ),
 )

@@ -68,12 +68,12 @@ _OF_CLASSIC: Mapping[type, tuple[ConformRule, ...]] = {
 
 WITHOUT_REQUEST: Mapping[str, str] = {
     "assignor.range.equal": "both range targets are equal",
-    "assignor.uniform.valid": "Kafka's uniform target gives each subscribed partition to one subscriber",
+    "assignor.uniform.valid": "Kafka's uniform target assigns each subscribed partition to one subscriber",
     "assignor.uniform.sizes": "both uniform targets have the same sizes",
-    "assignor.uniform.moves": "our uniform target moves no more partitions than Kafka's",
-    "regex.resolution": "matching regular expressions raises the epoch, or does not",
-    "group.configuration": "a group's settings are taken, or refused",
-    "timer.session": "a member that was silent for its session is removed",
+    "assignor.uniform.moves": "fencepost's uniform target moves no more partitions than Kafka's",
+    "regex.resolution": "a resolution of expressions raises the epoch, or does not",
+    "group.configuration": "group settings are accepted or refused",
+    "timer.session": "a member without heartbeats for its session timeout is removed",
     "timer.rebalance": "a member that does not revoke in time is removed",
     "topics.change": "topics are created, grown, deleted, or refused",
     **classic.WITHOUT_REQUEST,

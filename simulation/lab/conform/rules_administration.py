@@ -43,23 +43,27 @@ def _only(reply: Any) -> Any:
 COMMITS: tuple[ConformRule, ...] = (
     ConformRule(
         "commit.simple_group",
-        "a commit without an epoch makes a group",
+        "a commit without an epoch creates a group",
         lambda x: not x.before.exists and x.request.member_epoch < 0 and ErrorCode.NONE in codes(x.ours),
     ),
-    ConformRule("commit.group_missing", "an epoch needs a group", _committed(ErrorCode.GROUP_ID_NOT_FOUND)),
+    ConformRule(
+        "commit.group_missing",
+        "a commit with an epoch needs a group",
+        _committed(ErrorCode.GROUP_ID_NOT_FOUND),
+    ),
     ConformRule(
         "commit.old_version_group_missing",
-        "below version 9 it is a generation",
+        "below version 9 the epoch is a generation",
         _committed(ErrorCode.ILLEGAL_GENERATION),
     ),
     ConformRule(
         "commit.no_epoch_empty_group",
-        "an empty group takes commits without an epoch",
+        "an empty group accepts commits without an epoch",
         lambda x: x.before.exists and not x.before.members and x.request.member_epoch < 0,
     ),
     ConformRule(
         "commit.unknown_member",
-        "nobody commits that is not a member",
+        "a commit of an unknown member is refused",
         _committed(ErrorCode.UNKNOWN_MEMBER_ID),
     ),
     ConformRule(
@@ -69,23 +73,27 @@ COMMITS: tuple[ConformRule, ...] = (
     ),
     ConformRule(
         "commit.metadata_too_large",
-        "too much metadata fails alone",
+        "too much metadata fails only its partition",
         _committed(ErrorCode.OFFSET_METADATA_TOO_LARGE),
     ),
     ConformRule(
-        "commit.unknown_topic_id", "an unknown topic id fails alone", _committed(ErrorCode.UNKNOWN_TOPIC_ID)
+        "commit.unknown_topic_id",
+        "an unknown topic id fails only its topic",
+        _committed(ErrorCode.UNKNOWN_TOPIC_ID),
     ),
     ConformRule(
         "commit.unknown_partition",
-        "an unknown partition fails alone",
+        "an unknown partition fails only itself",
         _committed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION),
     ),
     ConformRule(
         "commit.stale_held",
-        "an older epoch commits what is held since then (KIP-1251)",
+        "an older epoch can commit partitions held since then (KIP-1251)",
         lambda x: _relation(x) == -1 and x.request.member_epoch >= 0 and ErrorCode.NONE in codes(x.ours),
     ),
-    ConformRule("commit.stale", "an older epoch is stale for all else", lambda x: _relation(x) == -1),
+    ConformRule(
+        "commit.stale", "an older epoch is stale for all other partitions", lambda x: _relation(x) == -1
+    ),
     ConformRule("commit.ahead", "a newer epoch is stale", lambda x: _relation(x) == 1),
     ConformRule("commit.current", "the member's epoch commits any partition", lambda x: _relation(x) == 0),
 )
@@ -108,45 +116,47 @@ def _fetched(x: ConformExchange, what: str) -> bool:
 FETCHES: tuple[ConformRule, ...] = (
     ConformRule(
         "fetch.unknown_member",
-        "nobody fetches that is not a member",
+        "a fetch of an unknown member is refused",
         _is(ErrorCode.UNKNOWN_MEMBER_ID),
     ),
     ConformRule(
         "fetch.stale",
-        "any other epoch than the member's is stale",
+        "a fetch with a wrong epoch is stale",
         _is(ErrorCode.STALE_MEMBER_EPOCH),
     ),
     ConformRule(
         "fetch.member",
-        "the member's epoch fetches",
+        "a fetch with the member's epoch is accepted",
         lambda x: _fetch(x).member_id is not None and _fetch_code(x) is ErrorCode.NONE,
     ),
-    ConformRule("fetch.all", "no topics means all of them", lambda x: _fetch(x).topics is None),
+    ConformRule("fetch.all", "a fetch without topics returns all topics", lambda x: _fetch(x).topics is None),
     ConformRule(
         "fetch.group_missing",
-        "a group that is not there has no offsets",
+        "a missing group has no offsets",
         lambda x: not x.before.exists and not x.before.has_offsets,
     ),
-    ConformRule("fetch.missing", "what was never committed is -1", lambda x: _fetched(x, "missing")),
-    ConformRule("fetch.offset", "what was committed is answered", lambda x: _fetched(x, "found")),
+    ConformRule(
+        "fetch.missing", "a partition without a commit has offset -1", lambda x: _fetched(x, "missing")
+    ),
+    ConformRule("fetch.offset", "a fetch returns the committed offset", lambda x: _fetched(x, "found")),
 )
 
 DESCRIPTIONS: tuple[ConformRule, ...] = (
     ConformRule(
         "describe.missing",
-        "a group that is not there",
+        "a missing group",
         lambda x: _only(x.ours).error_code is not ErrorCode.NONE,
     ),
     ConformRule(
         "describe.revoking",
-        "what is being revoked is shown as assigned (KAFKA-20431)",
+        "partitions under revocation appear as assigned (KAFKA-20431)",
         lambda x: any(
             m.state is ConsumerGroupMemberState.UNREVOKED_PARTITIONS for m in x.before.members.values()
         ),
     ),
     ConformRule(
         "describe.away",
-        "a static member that is away",
+        "an absent static member",
         lambda x: any(m.member_epoch == -2 for m in x.before.members.values()),
     ),
     ConformRule("describe.empty", "an empty group", _in_state("Empty")),
@@ -165,16 +175,16 @@ DESCRIPTIONS: tuple[ConformRule, ...] = (
 
 CLASSIC: tuple[ConformRule, ...] = (
     ConformRule(
-        "describe.classic", "to the classic protocol a consumer group is dead", lambda x: x.before.exists
+        "describe.classic", "DescribeGroups shows a consumer group as dead", lambda x: x.before.exists
     ),
-    ConformRule("describe.classic_missing", "as is one that is not there", lambda x: True),
+    ConformRule("describe.classic_missing", "DescribeGroups shows a missing group as dead", lambda x: True),
 )
 
 LISTS: tuple[ConformRule, ...] = (
     ConformRule("list.states", "groups by state, ignoring case", lambda x: bool(x.request.states_filter)),
     ConformRule("list.types", "groups by type, ignoring case", lambda x: bool(x.request.types_filter)),
     ConformRule(
-        "list.simple", "a group of offsets alone", lambda x: x.before.has_offsets and not x.before.exists
+        "list.simple", "a group that has only offsets", lambda x: x.before.has_offsets and not x.before.exists
     ),
     ConformRule("list.group", "all groups", lambda x: True),
 )
@@ -182,7 +192,7 @@ LISTS: tuple[ConformRule, ...] = (
 REMOVALS: tuple[ConformRule, ...] = (
     ConformRule(
         "remove.several",
-        "several members go at once, and the epoch rises once",
+        "several members are removed at once, and the epoch rises once",
         lambda x: len(x.before.members) - len(x.after.members) > 1,
     ),
     ConformRule(
@@ -192,35 +202,39 @@ REMOVALS: tuple[ConformRule, ...] = (
     ),
     ConformRule(
         "remove.instance_mismatch",
-        "a member is not removed under another's instance id",
+        "a member is not removed with another member's instance id",
         lambda x: any(m.error_code is ErrorCode.FENCED_INSTANCE_ID for m in x.ours.members),
     ),
     ConformRule(
         "remove.unknown",
-        "a member that is not there is unknown",
+        "removing a missing member gets an error",
         lambda x: any(m.error_code is ErrorCode.UNKNOWN_MEMBER_ID for m in x.ours.members),
     ),
     ConformRule(
-        "remove.group_missing", "a group that is not there has no members", lambda x: not x.before.exists
+        "remove.group_missing",
+        "removing members of a missing group gets an error",
+        lambda x: not x.before.exists,
     ),
-    ConformRule("remove.old_version", "below version 3 one member goes", lambda x: x.version < 3),
+    ConformRule(
+        "remove.old_version", "below version 3 a request removes one member", lambda x: x.version < 3
+    ),
     ConformRule("remove.member", "a member is removed", lambda x: bool(x.records)),
 )
 
 DELETIONS: tuple[ConformRule, ...] = (
     ConformRule(
         "delete_group.not_empty",
-        "a group with members stays",
+        "a group with members is not deleted",
         _is(ErrorCode.NON_EMPTY_GROUP),
     ),
     ConformRule(
         "delete_group.missing",
-        "a group that is not there",
+        "a missing group",
         _is(ErrorCode.GROUP_ID_NOT_FOUND),
     ),
     ConformRule(
         "delete_group.offsets",
-        "offsets go with their group",
+        "deleting a group deletes its offsets",
         lambda x: x.before.has_offsets and bool(x.records),
     ),
     ConformRule("delete_group.empty", "an empty group is deleted", lambda x: bool(x.records)),
@@ -229,15 +243,13 @@ DELETIONS: tuple[ConformRule, ...] = (
 FORGETTING: tuple[ConformRule, ...] = (
     ConformRule(
         "forget.subscribed",
-        "offsets of subscribed topics stay",
+        "offsets of subscribed topics are not deleted",
         _committed(ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC),
     ),
     ConformRule(
         "forget.unknown_partition", "an unknown partition", _committed(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
     ),
-    ConformRule(
-        "forget.group_missing", "a group that is not there", lambda x: x.code is ErrorCode.GROUP_ID_NOT_FOUND
-    ),
+    ConformRule("forget.group_missing", "a missing group", lambda x: x.code is ErrorCode.GROUP_ID_NOT_FOUND),
     ConformRule("forget.offset", "other offsets are deleted", lambda x: bool(x.records)),
-    ConformRule("forget.nothing", "an offset that is not there is deleted all the same", lambda x: True),
+    ConformRule("forget.nothing", "deleting a missing offset succeeds", lambda x: True),
 )

@@ -76,22 +76,22 @@ def _in_round(x: ConformExchange) -> bool:
 MIGRATION: tuple[ConformRule, ...] = (
     ConformRule(
         "migration.upgrade.static",
-        "a static member comes back with the newer protocol, and its group follows",
+        "a static member that returns with KIP-848 converts its group",
         lambda x: _becomes_consumer_group(x) and _holder(x) is not None,
     ),
     ConformRule(
         "migration.upgrade.round",
-        "a group that rebalances becomes a consumer group",
+        "a group can become a consumer group during a rebalance",
         lambda x: _becomes_consumer_group(x) and _in_round(x),
     ),
     ConformRule(
         "migration.upgrade",
-        "a consumer of the newer protocol makes a classic group a consumer group",
+        "a KIP-848 consumer converts a classic group to a consumer group",
         _becomes_consumer_group,
     ),
     ConformRule(
         "migration.upgrade.refused",
-        "a classic group that can't be taken over stays one",
+        "a classic group that cannot be converted stays classic",
         lambda x: (
             x.code is ErrorCode.GROUP_ID_NOT_FOUND
             and x.before.classic is not None
@@ -100,22 +100,22 @@ MIGRATION: tuple[ConformRule, ...] = (
     ),
     ConformRule(
         "migration.upgrade.empty",
-        "an empty classic group gives way to a consumer group",
+        "a consumer group replaces an empty classic group",
         lambda x: x.before.classic is not None and not x.before.classic.members and bool(x.after.members),
     ),
     ConformRule(
         "migration.downgrade.static",
-        "a static member comes back with the classic protocol, and its group follows",
+        "a static member that returns with the classic protocol converts its group",
         lambda x: _becomes_classic_group(x) and hasattr(x.request, "protocols"),
     ),
     ConformRule(
         "migration.downgrade",
-        "the last member of the newer protocol leaves a classic group behind",
+        "when the last KIP-848 member leaves, the group becomes classic",
         _becomes_classic_group,
     ),
     ConformRule(
         "migration.downgrade.empty",
-        "an empty consumer group gives way to a classic group",
+        "a classic group replaces an empty consumer group",
         lambda x: (
             x.before.exists
             and x.before.classic is None
@@ -131,7 +131,7 @@ MIGRATION: tuple[ConformRule, ...] = (
 JOINS: tuple[ConformRule, ...] = (
     ConformRule(
         "migration.join.id_given",
-        "a classic consumer gets its id first in a consumer group, too",
+        "a classic consumer gets its member id first, also in a consumer group",
         _of_consumer_group(_code(ErrorCode.MEMBER_ID_REQUIRED)),
     ),
     ConformRule(
@@ -146,32 +146,38 @@ JOINS: tuple[ConformRule, ...] = (
     ),
     ConformRule(
         "migration.join.again",
-        "a classic member of a consumer group joins again, and says what it owns",
+        "a classic member of a consumer group rejoins and lists what it owns",
         _of_consumer_group(lambda x: _ok(x) and x.known is not None),
     ),
     ConformRule("migration.join", "a classic consumer joins a consumer group", _of_consumer_group(_ok)),
     ConformRule("classic.join.group_blank", "a group id is not empty", _code(ErrorCode.INVALID_GROUP_ID)),
     ConformRule(
         "classic.join.session",
-        "a session time-out is within the broker's bounds",
+        "a session timeout is within the broker's limits",
         _code(ErrorCode.INVALID_SESSION_TIMEOUT),
     ),
-    ConformRule("classic.join.full", "a full group takes nobody", _code(ErrorCode.GROUP_MAX_SIZE_REACHED)),
+    ConformRule(
+        "classic.join.full", "a full group refuses new members", _code(ErrorCode.GROUP_MAX_SIZE_REACHED)
+    ),
     ConformRule(
         "classic.join.inconsistent",
-        "members share a protocol",
+        "all members share a protocol",
         _code(ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
     ),
-    ConformRule("classic.join.unknown", "an id is one that was given", _code(ErrorCode.UNKNOWN_MEMBER_ID)),
     ConformRule(
-        "classic.join.fenced", "another's instance id is fenced", _code(ErrorCode.FENCED_INSTANCE_ID)
+        "classic.join.unknown",
+        "a member id must be one that the coordinator assigned",
+        _code(ErrorCode.UNKNOWN_MEMBER_ID),
     ),
     ConformRule(
-        "classic.join.id_given", "a member is given its id first", _code(ErrorCode.MEMBER_ID_REQUIRED)
+        "classic.join.fenced", "another member's instance id is fenced", _code(ErrorCode.FENCED_INSTANCE_ID)
+    ),
+    ConformRule(
+        "classic.join.id_given", "a new member first gets its member id", _code(ErrorCode.MEMBER_ID_REQUIRED)
     ),
     ConformRule(
         "classic.join.interrupted",
-        "who waits is told to join the consumer group that its group became",
+        ("a waiting JoinGroup is refused when its group becomes a consumer group, and the member rejoins"),
         _code(ErrorCode.REBALANCE_IN_PROGRESS),
     ),
     ConformRule(
@@ -181,17 +187,17 @@ JOINS: tuple[ConformRule, ...] = (
     ),
     ConformRule(
         "classic.join.returns",
-        "a static member that returns gets a new id, and no generation begins",
+        "a static member that returns gets a new member id without a new generation",
         lambda x: _returns(x) and not _waited(x),
     ),
     ConformRule(
         "classic.join.returns_changed",
-        "a static member that returns begins a generation if it changes the group's protocol, or in a round",
+        "a static member that returns starts a generation if it changes the group's protocol, or in a round",
         _returns,
     ),
     ConformRule(
         "classic.join.again",
-        "a member that says the same is told of its generation again",
+        "an unchanged JoinGroup gets the current generation again",
         lambda x: _ok(x) and x.before.classic is not None and not _waited(x),
     ),
     ConformRule(
@@ -201,21 +207,21 @@ JOINS: tuple[ConformRule, ...] = (
     ),
     ConformRule(
         "classic.round.vote",
-        "the protocol that most members prefer is taken; of several the first one in a hash map",
+        "the protocol with most votes wins, and ties follow the order of a hash map",
         lambda x: _ok(x) and len(_first_choices(x)) > 1,
     ),
     ConformRule(
         "classic.round.leader",
-        "a generation's leader is told of all members",
+        "the leader receives the list of members",
         lambda x: _ok(x) and x.ours.leader == x.ours.member_id,
     ),
-    ConformRule("classic.round.follower", "the others are told who leads", _ok),
+    ConformRule("classic.round.follower", "followers receive the leader's member id", _ok),
 )
 
 SYNCS: tuple[ConformRule, ...] = (
     ConformRule(
         "migration.sync.behind",
-        "a classic member joins again before it takes what a newer target gives",
+        "a classic member rejoins before it gets partitions of a newer target",
         _of_consumer_group(_code(ErrorCode.REBALANCE_IN_PROGRESS)),
     ),
     ConformRule(
@@ -225,7 +231,7 @@ SYNCS: tuple[ConformRule, ...] = (
     ),
     ConformRule(
         "migration.sync",
-        "a classic member of a consumer group is told what the coordinator assigned",
+        "a classic member of a consumer group receives the coordinator's assignment",
         _of_consumer_group(_ok),
     ),
     ConformRule("classic.sync.group_blank", "a group id is not empty", _code(ErrorCode.INVALID_GROUP_ID)),
@@ -234,37 +240,41 @@ SYNCS: tuple[ConformRule, ...] = (
         "version 5 names the group's protocol",
         _code(ErrorCode.INCONSISTENT_GROUP_PROTOCOL),
     ),
-    ConformRule("classic.sync.unknown", "nobody syncs who is no member", _code(ErrorCode.UNKNOWN_MEMBER_ID)),
     ConformRule(
-        "classic.sync.fenced", "another's instance id is fenced", _code(ErrorCode.FENCED_INSTANCE_ID)
+        "classic.sync.unknown",
+        "SyncGroup of an unknown member is refused",
+        _code(ErrorCode.UNKNOWN_MEMBER_ID),
+    ),
+    ConformRule(
+        "classic.sync.fenced", "another member's instance id is fenced", _code(ErrorCode.FENCED_INSTANCE_ID)
     ),
     ConformRule(
         "classic.sync.generation",
-        "a generation is the group's",
+        "a wrong generation is refused",
         _code(ErrorCode.ILLEGAL_GENERATION),
     ),
     ConformRule(
         "classic.sync.rebalance",
-        "in a round members join first, and who waits is told so",
+        "SyncGroup during a round gets REBALANCE_IN_PROGRESS, also if it already waits",
         _code(ErrorCode.REBALANCE_IN_PROGRESS),
     ),
     ConformRule(
         "classic.sync.leader",
-        "the leader's assignment is everybody's",
+        "the leader's assignment goes to all members",
         lambda x: x.before.classic is not None and x.request.member_id == x.before.classic.leader,
     ),
     ConformRule(
         "classic.sync.stable",
-        "a stable group gives the same assignment again",
+        "a stable group returns the same assignment again",
         lambda x: x.before.classic is not None and x.before.classic.state is ClassicGroupState.STABLE,
     ),
-    ConformRule("classic.sync.follower", "the others are told once the leader has assigned", _ok),
+    ConformRule("classic.sync.follower", "followers get the response once the leader has assigned", _ok),
 )
 
 HEARTBEATS: tuple[ConformRule, ...] = (
     ConformRule(
         "migration.heartbeat.rebalance",
-        "a classic member of a consumer group is told to join again",
+        "a classic member of a consumer group is asked to rejoin",
         _of_consumer_group(_code(ErrorCode.REBALANCE_IN_PROGRESS)),
     ),
     ConformRule(
@@ -273,26 +283,34 @@ HEARTBEATS: tuple[ConformRule, ...] = (
         _of_consumer_group(lambda x: not _ok(x)),
     ),
     ConformRule(
-        "migration.heartbeat", "a classic member of a consumer group may go on", _of_consumer_group(_ok)
+        "migration.heartbeat",
+        "a heartbeat of a classic member in a consumer group is accepted",
+        _of_consumer_group(_ok),
     ),
     ConformRule(
         "classic.heartbeat.group_blank", "a group id is not empty", _code(ErrorCode.INVALID_GROUP_ID)
     ),
-    ConformRule("classic.heartbeat.unknown", "a heartbeat is a member's", _code(ErrorCode.UNKNOWN_MEMBER_ID)),
     ConformRule(
-        "classic.heartbeat.fenced", "another's instance id is fenced", _code(ErrorCode.FENCED_INSTANCE_ID)
+        "classic.heartbeat.unknown",
+        "a heartbeat of an unknown member is refused",
+        _code(ErrorCode.UNKNOWN_MEMBER_ID),
+    ),
+    ConformRule(
+        "classic.heartbeat.fenced",
+        "another member's instance id is fenced",
+        _code(ErrorCode.FENCED_INSTANCE_ID),
     ),
     ConformRule(
         "classic.heartbeat.generation",
-        "a generation is the group's",
+        "a wrong generation is refused",
         _code(ErrorCode.ILLEGAL_GENERATION),
     ),
     ConformRule(
         "classic.heartbeat.rebalance",
-        "in a round members are told to join",
+        "a heartbeat during a round gets REBALANCE_IN_PROGRESS",
         _code(ErrorCode.REBALANCE_IN_PROGRESS),
     ),
-    ConformRule("classic.heartbeat.alive", "a member may go on", _ok),
+    ConformRule("classic.heartbeat.alive", "a member's heartbeat is accepted", _ok),
 )
 
 
@@ -307,15 +325,17 @@ def _leaves(code: ErrorCode) -> Predicate:
 LEAVING: tuple[ConformRule, ...] = (
     ConformRule(
         "classic.leave.fenced",
-        "a member does not leave under another's instance id",
+        "a leave with another member's instance id is refused",
         _leaves(ErrorCode.FENCED_INSTANCE_ID),
     ),
     ConformRule(
-        "classic.leave.unknown", "nobody leaves who is no member", _leaves(ErrorCode.UNKNOWN_MEMBER_ID)
+        "classic.leave.unknown",
+        "a leave of an unknown member is refused",
+        _leaves(ErrorCode.UNKNOWN_MEMBER_ID),
     ),
     ConformRule(
         "classic.leave.id_given",
-        "an id that nobody has joined with is given back",
+        "a member id without a join is returned",
         lambda x: (
             x.before.classic is not None
             and any(member.member_id in x.before.classic.expected for member in x.request.members)
@@ -323,15 +343,15 @@ LEAVING: tuple[ConformRule, ...] = (
     ),
     ConformRule(
         "classic.leave.instance",
-        "an administrator removes an instance",
+        "an admin removes an instance id",
         lambda x: any(not member.member_id for member in x.request.members),
     ),
     ConformRule(
         "classic.leave.last",
-        "the last member leaves an empty group behind",
+        "when the last member leaves, the group is empty",
         lambda x: x.after.classic is not None and not x.after.classic.members,
     ),
-    ConformRule("classic.leave", "a member leaves, and the others join again", lambda x: True),
+    ConformRule("classic.leave", "a member leaves, and the others rejoin", lambda x: True),
 )
 
 
@@ -342,24 +362,30 @@ def _committed(code: ErrorCode) -> Predicate:
 COMMITS: tuple[ConformRule, ...] = (
     ConformRule(
         "classic.commit.rebalance",
-        "nothing is committed before the generation's assignment",
+        "a commit before the generation's assignment is refused",
         _committed(ErrorCode.REBALANCE_IN_PROGRESS),
     ),
     ConformRule(
         "classic.commit.generation",
-        "a commit is of the group's generation",
+        "a commit with a wrong generation is refused",
         _committed(ErrorCode.ILLEGAL_GENERATION),
     ),
-    ConformRule("classic.commit.unknown", "a commit is a member's", _committed(ErrorCode.UNKNOWN_MEMBER_ID)),
     ConformRule(
-        "classic.commit.fenced", "another's instance id is fenced", _committed(ErrorCode.FENCED_INSTANCE_ID)
+        "classic.commit.unknown",
+        "a commit of an unknown member is refused",
+        _committed(ErrorCode.UNKNOWN_MEMBER_ID),
+    ),
+    ConformRule(
+        "classic.commit.fenced",
+        "another member's instance id is fenced",
+        _committed(ErrorCode.FENCED_INSTANCE_ID),
     ),
     ConformRule(
         "classic.commit.empty",
-        "an empty group takes commits of nobody",
+        "an empty group accepts commits without a member id",
         lambda x: x.request.member_epoch < 0 and ErrorCode.NONE in codes(x.ours),
     ),
-    ConformRule("classic.commit", "a member commits, in its group's round too", lambda x: True),
+    ConformRule("classic.commit", "a member's commit is accepted, also during a round", lambda x: True),
 )
 
 
@@ -373,7 +399,7 @@ DESCRIPTIONS: tuple[ConformRule, ...] = tuple(
         ("empty", "a classic group without members", ClassicGroupState.EMPTY),
         (
             "preparing",
-            "a classic group that waits for members shows what they had",
+            "a classic group that waits for members shows their earlier assignment",
             ClassicGroupState.PREPARING_REBALANCE,
         ),
         (
@@ -387,14 +413,14 @@ DESCRIPTIONS: tuple[ConformRule, ...] = tuple(
 
 NEWER_DESCRIPTIONS: tuple[ConformRule, ...] = (
     ConformRule(
-        "classic.describe.newer", "to the newer protocol a classic group is not there", lambda x: True
+        "classic.describe.newer", "ConsumerGroupDescribe does not find a classic group", lambda x: True
     ),
 )
 
 MIGRATED_COMMITS: tuple[ConformRule, ...] = (
     ConformRule(
         "migration.commit.refused",
-        "a commit at another generation than a classic member's in a consumer group",
+        "a classic member in a consumer group commits at a wrong generation",
         lambda x: x.known is not None and x.known.classic is not None and codes(x.ours) != {ErrorCode.NONE},
     ),
     ConformRule(
@@ -406,8 +432,8 @@ MIGRATED_COMMITS: tuple[ConformRule, ...] = (
 """Before those of consumer groups."""
 
 WITHOUT_REQUEST = {
-    "classic.waits": "JoinGroup and SyncGroup wait as long as they do at the broker",
-    "timer.join": "a member that does not join again in time is removed",
-    "timer.sync": "a member that does not ask for its assignment in time is removed",
+    "classic.waits": "JoinGroup and SyncGroup wait as long as at the broker",
+    "timer.join": "a member that does not rejoin in time is removed",
+    "timer.sync": "a member that does not send SyncGroup in time is removed",
 }
 """Rules that no single request exercises."""

@@ -61,7 +61,7 @@ EPOCH: tuple[ConformRule, ...] = (
     ),
     ConformRule(
         "bump.regex_known",
-        "a regular expression that is resolved already raises the epoch at once",
+        "an already resolved expression raises the epoch at once",
         lambda x: _ok(x) and _regex_changed(x) and _regexes(x)[1] in x.before.resolved,
     ),
     ConformRule(
@@ -79,7 +79,7 @@ EPOCH: tuple[ConformRule, ...] = (
     ),
     ConformRule(
         "bump.metadata",
-        "topics that were created, grown or deleted raise the epoch with the next heartbeat",
+        "created, grown or deleted topics raise the epoch with the next heartbeat",
         lambda x: _ok(x) and _counts_changed(x),
     ),
     ConformRule(
@@ -95,7 +95,7 @@ EPOCH: tuple[ConformRule, ...] = (
     ),
     ConformRule(
         "bump.assignor",
-        "another preferred assignor alone raises nothing",
+        "another preferred assignor alone does not raise the epoch",
         lambda x: (
             _ok(x)
             and x.known is not None
@@ -106,7 +106,7 @@ EPOCH: tuple[ConformRule, ...] = (
     ),
     ConformRule(
         "bump.details",
-        "another rack or time-out raises nothing",
+        "another rack or timeout does not raise the epoch",
         lambda x: (
             _ok(x)
             and x.known is not None
@@ -117,7 +117,7 @@ EPOCH: tuple[ConformRule, ...] = (
     ),
     ConformRule(
         "bump.missing_topic",
-        "a topic that does not exist is no error",
+        "a missing topic is no error",
         lambda x: _ok(x) and _missing_topic(x),
     ),
     ConformRule(
@@ -154,33 +154,35 @@ def _assignor(x: ConformExchange) -> str:
 TARGETS: tuple[ConformRule, ...] = (
     ConformRule(
         "target.batched",
-        "within the assignment interval the old target stands (KIP-1263)",
+        "within the assignment interval the old target stays (KIP-1263)",
         lambda x: _ok(x) and x.after.group_epoch > x.after.assignment_epoch,
     ),
     ConformRule(
         "assignor.majority",
-        "the assignor that most members ask for is taken",
+        "the assignor with most votes wins",
         lambda x: _ok(x) and _computed(x) and len(set(_votes(x))) > 1,
     ),
     ConformRule(
         "assignor.range_mixed",
-        "range, with different subscriptions",
+        "the range target with different subscriptions",
         lambda x: _ok(x) and _computed(x) and _assignor(x) == "range" and _mixed(x),
     ),
-    ConformRule("assignor.range", "range", lambda x: _ok(x) and _computed(x) and _assignor(x) == "range"),
+    ConformRule(
+        "assignor.range", "the range target", lambda x: _ok(x) and _computed(x) and _assignor(x) == "range"
+    ),
     ConformRule(
         "assignor.uniform_mixed",
-        "uniform, with different subscriptions: sizes and moves",
+        "the uniform target with different subscriptions: sizes and moves",
         lambda x: _ok(x) and _computed(x) and _assignor(x) == "uniform" and _mixed(x),
     ),
     ConformRule(
         "assignor.uniform",
-        "uniform: sizes and moves",
+        "the uniform target: sizes and moves",
         lambda x: _ok(x) and _computed(x) and _assignor(x) == "uniform",
     ),
     ConformRule(
         "target.same",
-        "a new epoch may bring the same target",
+        "a new epoch may have the same target",
         lambda x: _ok(x) and _computed(x) and not _target_changed(x),
     ),
 )
@@ -221,7 +223,7 @@ def _lost(x: ConformExchange) -> bool:
 RECONCILIATION: tuple[ConformRule, ...] = (
     ConformRule(
         "reconcile.shrink",
-        "topics that are dropped are revoked before a new target is due",
+        "topics that a member unsubscribes from are revoked before a new target is due",
         lambda x: (
             _ok(x)
             and _subscription_changed(x)
@@ -233,22 +235,22 @@ RECONCILIATION: tuple[ConformRule, ...] = (
     ),
     ConformRule(
         "reconcile.revoke",
-        "what is outside of the target is revoked, and the epoch stands still",
+        "partitions outside the target are revoked, and the epoch does not change",
         lambda x: _ok(x) and not _was(x, UNREVOKED) and _is(x, UNREVOKED),
     ),
     ConformRule(
         "reconcile.revoke_released",
-        "what the member says it does not own is freed at once",
+        "partitions that the member does not list are free at once",
         lambda x: _ok(x) and x.request.member_epoch > 0 and _lost(x) and not _is(x, UNREVOKED),
     ),
     ConformRule(
         "reconcile.unconfirmed_null",
-        "a heartbeat that lists nothing confirms nothing",
+        "a heartbeat without a list confirms nothing",
         lambda x: _ok(x) and _was(x, UNREVOKED) and _owned(x) is None,
     ),
     ConformRule(
         "reconcile.unconfirmed",
-        "while any of them is owned, revocation is not done",
+        "a revocation is not complete while any of its partitions is owned",
         lambda x: _ok(x) and _was(x, UNREVOKED) and _owned(x) is not None and not _confirms(x),
     ),
     ConformRule(
@@ -258,37 +260,37 @@ RECONCILIATION: tuple[ConformRule, ...] = (
     ),
     ConformRule(
         "reconcile.confirmed_waits",
-        "a confirmed revocation moves the epoch, and the rest waits for others",
+        "a confirmed revocation raises the member epoch, and the rest waits for others",
         lambda x: _ok(x) and _was(x, UNREVOKED) and _confirms(x) and _is(x, UNRELEASED),
     ),
     ConformRule(
         "reconcile.confirmed",
-        "a confirmed revocation moves the epoch",
+        "a confirmed revocation raises the member epoch",
         lambda x: _ok(x) and _was(x, UNREVOKED) and _confirms(x),
     ),
     ConformRule(
         "reconcile.unreleased_keeps_waiting",
-        "what others hold stays with them",
+        "partitions that others hold stay with them",
         lambda x: _ok(x) and _was(x, UNRELEASED) and _is(x, UNRELEASED),
     ),
     ConformRule(
         "reconcile.released",
-        "what others let go is taken",
+        "partitions that others release are assigned",
         lambda x: _ok(x) and _was(x, UNRELEASED) and not _is(x, UNRELEASED),
     ),
     ConformRule(
         "reconcile.waits",
-        "a member gets what is free, at the new epoch, and waits for the rest",
+        "a member gets the free partitions at the new epoch, and waits for the rest",
         lambda x: _ok(x) and not _was(x, UNRELEASED) and _is(x, UNRELEASED),
     ),
     ConformRule(
         "reconcile.owned_unknown_topic",
-        "an owned topic that does not exist is ignored",
+        "a missing topic in the owned list is ignored",
         lambda x: _ok(x) and any(topic not in x.after.image.by_id for topic in _owned(x) or ()),
     ),
     ConformRule(
         "reconcile.next",
-        "a stable member follows the new target",
+        "a stable member moves to the new target",
         lambda x: (
             _ok(x)
             and _was(x, ConsumerGroupMemberState.STABLE)
@@ -303,7 +305,7 @@ RECONCILIATION: tuple[ConformRule, ...] = (
 REGEX: tuple[ConformRule, ...] = (
     ConformRule(
         "regex.join_unresolved",
-        "the first join with an expression is told an empty assignment",
+        "the first join with an expression gets an empty assignment",
         lambda x: (
             _ok(x)
             and x.request.member_epoch == JOIN_EPOCH
@@ -314,7 +316,7 @@ REGEX: tuple[ConformRule, ...] = (
     ),
     ConformRule(
         "regex.with_names",
-        "names and an expression add up",
+        "topic names and an expression add up",
         lambda x: (
             _ok(x)
             and _computed(x)
@@ -325,12 +327,12 @@ REGEX: tuple[ConformRule, ...] = (
     ),
     ConformRule(
         "regex.removed",
-        "an empty expression removes it, null keeps it",
+        "an empty expression removes the expression, null keeps it",
         lambda x: _ok(x) and x.request.subscribed_topic_regex == "" and _regexes(x)[0] is not None,
     ),
     ConformRule(
         "regex.target",
-        "the topics that match are assigned",
+        "matching topics are assigned",
         lambda x: _ok(x) and _computed(x) and bool(x.after.resolved),
     ),
 )

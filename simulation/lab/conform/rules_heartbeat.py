@@ -50,7 +50,9 @@ def _faults(x: ConformExchange) -> int:
 
 
 CHECKS: tuple[ConformRule, ...] = (
-    ConformRule("check.order", "of several faults the first check answers", lambda x: _faults(x) > 1),
+    ConformRule(
+        "check.order", "if several checks fail, the first one decides the error", lambda x: _faults(x) > 1
+    ),
     ConformRule(
         "check.member_id_blank",
         "version 1 needs a member id",
@@ -69,12 +71,12 @@ CHECKS: tuple[ConformRule, ...] = (
     ),
     ConformRule(
         "check.join_without_timeout",
-        "a join brings its rebalance time-out",
+        "a join has a rebalance timeout",
         _invalid(lambda x: _joins(x) and x.request.rebalance_timeout_ms == -1),
     ),
     ConformRule(
         "check.join_owned_null",
-        "a join says that it owns nothing",
+        "a join has an empty list of owned partitions",
         _invalid(lambda x: _joins(x) and x.request.topic_partitions is None),
     ),
     ConformRule(
@@ -84,7 +86,7 @@ CHECKS: tuple[ConformRule, ...] = (
     ),
     ConformRule(
         "check.join_without_subscription",
-        "a join brings topics or a regular expression",
+        "a join has topics or a regular expression",
         _invalid(
             lambda x: (
                 _joins(x)
@@ -110,22 +112,22 @@ CHECKS: tuple[ConformRule, ...] = (
     ),
     ConformRule(
         "check.group_missing",
-        "only a join makes a group",
+        "only a join creates a group",
         _refused(ErrorCode.GROUP_ID_NOT_FOUND, lambda x: x.request.member_epoch > 0),
     ),
     ConformRule(
         "check.leave_group_missing",
-        "nobody leaves a group that is not there",
+        "a leave of a missing group is refused",
         _refused(ErrorCode.GROUP_ID_NOT_FOUND, lambda x: x.request.member_epoch < 0),
     ),
     ConformRule(
         "check.group_full",
-        "a full group takes no new member",
+        "a full group refuses new members",
         lambda x: x.code is ErrorCode.GROUP_MAX_SIZE_REACHED,
     ),
     ConformRule(
         "check.unknown_member",
-        "a member that is not known must join first",
+        "an unknown member must join first",
         _refused(
             ErrorCode.UNKNOWN_MEMBER_ID,
             lambda x: x.request.member_epoch > 0 and x.request.instance_id is None,
@@ -133,12 +135,12 @@ CHECKS: tuple[ConformRule, ...] = (
     ),
     ConformRule(
         "check.invalid_regex",
-        "a regular expression compiles",
+        "a regular expression must compile",
         lambda x: x.code is ErrorCode.INVALID_REGULAR_EXPRESSION,
     ),
     ConformRule(
         "check.generated_id",
-        "version 0 may leave the member's id to the broker",
+        "in version 0 the broker may choose the member id",
         lambda x: _ok(x) and _joins(x) and not x.request.member_id,
     ),
 )
@@ -224,7 +226,7 @@ def _away(member: ConsumerGroupMember | None) -> bool:
 STATIC: tuple[ConformRule, ...] = (
     ConformRule(
         "static.return_same_id",
-        "a member that is away returns under its id",
+        "an absent member returns with its member id",
         lambda x: _ok(x) and _joins(x) and _away(x.holder) and x.holder is x.known,
     ),
     ConformRule(
@@ -234,17 +236,17 @@ STATIC: tuple[ConformRule, ...] = (
     ),
     ConformRule(
         "static.return_new_id",
-        "a member that returns under a new id inherits everything, and no epoch moves",
+        "a member that returns with a new member id inherits everything, and no epoch changes",
         lambda x: _ok(x) and _joins(x) and _away(x.holder) and x.holder is not x.known,
     ),
     ConformRule(
         "static.unreleased_same_id",
-        "a living static member cannot join again, not even itself",
+        "a static member whose session runs cannot rejoin, not even itself",
         _refused(ErrorCode.UNRELEASED_INSTANCE_ID, lambda x: x.holder is x.known),
     ),
     ConformRule(
         "static.unreleased",
-        "an instance id of a living member is refused",
+        "a join with the instance id of a member whose session runs is refused",
         lambda x: x.code is ErrorCode.UNRELEASED_INSTANCE_ID,
     ),
     ConformRule(
@@ -254,27 +256,27 @@ STATIC: tuple[ConformRule, ...] = (
     ),
     ConformRule(
         "static.unknown_instance",
-        "an instance id that nobody has is unknown",
+        "an instance id without a member is unknown",
         _refused(ErrorCode.UNKNOWN_MEMBER_ID, lambda x: _static(x) and x.request.member_epoch > 0),
     ),
     ConformRule(
         "static.leave_unknown_instance",
-        "nobody leaves under an unknown instance id",
+        "a leave with an unknown instance id is refused",
         _refused(ErrorCode.UNKNOWN_MEMBER_ID, lambda x: _static(x) and x.request.member_epoch < 0),
     ),
     ConformRule(
         "static.leave_other_holder",
-        "nobody leaves under another's instance id",
+        "a leave with another member's instance id is refused",
         _refused(ErrorCode.FENCED_INSTANCE_ID, lambda x: x.request.member_epoch < 0),
     ),
     ConformRule(
         "static.other_holder",
-        "another's instance id is fenced",
+        "another member's instance id is fenced",
         lambda x: x.code is ErrorCode.FENCED_INSTANCE_ID,
     ),
     ConformRule(
         "static.instance_omitted",
-        "a static member may leave its instance id out",
+        "a static member may omit its instance id",
         lambda x: (
             _ok(x)
             and _is_current(x)
@@ -285,7 +287,7 @@ STATIC: tuple[ConformRule, ...] = (
     ),
     ConformRule(
         "static.away_frees_pending",
-        "a member that goes away lets go of what it had to revoke",
+        "a member that leaves temporarily releases what it had to revoke",
         lambda x: (
             _ok(x)
             and x.request.member_epoch == STATIC_LEAVE_EPOCH
@@ -295,7 +297,7 @@ STATIC: tuple[ConformRule, ...] = (
     ),
     ConformRule(
         "static.away",
-        "epoch -2 keeps the member's partitions, and no epoch moves",
+        "epoch -2 keeps the member's partitions, and no epoch changes",
         lambda x: _ok(x) and x.request.member_epoch == STATIC_LEAVE_EPOCH,
     ),
     ConformRule(
@@ -313,17 +315,17 @@ STATIC: tuple[ConformRule, ...] = (
 LEAVING: tuple[ConformRule, ...] = (
     ConformRule(
         "leave.last",
-        "the last member leaves an empty group behind",
+        "when the last member leaves, the group is empty",
         lambda x: _ok(x) and x.request.member_epoch == LEAVE_EPOCH and not x.after.members,
     ),
     ConformRule(
         "leave.member",
-        "a member that leaves raises the group's epoch",
+        "a member that leaves raises the group epoch",
         lambda x: _ok(x) and x.request.member_epoch == LEAVE_EPOCH,
     ),
     ConformRule(
         "leave.unknown_member",
-        "nobody leaves that is not there",
+        "a leave of an unknown member is refused",
         _refused(ErrorCode.UNKNOWN_MEMBER_ID, lambda x: x.request.member_epoch == LEAVE_EPOCH),
     ),
 )
@@ -337,7 +339,7 @@ def _assignment_changed(x: ConformExchange) -> bool:
 RESPONSES: tuple[ConformRule, ...] = (
     ConformRule(
         "response.interval",
-        "a group's own heartbeat interval is told",
+        "the response has the group's own heartbeat interval",
         lambda x: (
             _ok(x)
             and x.request.member_epoch >= 0
@@ -346,18 +348,18 @@ RESPONSES: tuple[ConformRule, ...] = (
     ),
     ConformRule(
         "response.changed",
-        "a changed assignment is told whole",
+        "the response has a changed assignment in full",
         lambda x: _ok(x) and x.request.member_epoch > 0 and not is_full(x.request) and _assignment_changed(x),
     ),
     ConformRule(
         "response.full",
-        "a full request is told its assignment",
+        "the response to a full heartbeat has the assignment",
         lambda x: _ok(x) and x.request.member_epoch > 0 and is_full(x.request),
     ),
-    ConformRule("response.join", "a join is told its assignment", lambda x: _ok(x) and _joins(x)),
+    ConformRule("response.join", "the response to a join has the assignment", lambda x: _ok(x) and _joins(x)),
     ConformRule(
         "response.unchanged",
-        "without a change there is no assignment in the answer",
+        "without a change the response has no assignment",
         lambda x: _ok(x) and x.request.member_epoch > 0,
     ),
 )

@@ -101,84 +101,100 @@ def _without_topics(x: ConformExchange) -> bool:
 HEARTBEATS = (
     ConformRule(
         "streams.request.invalid",
-        "a heartbeat that no member sends is refused",
+        "an invalid heartbeat is refused",
         _code(ErrorCode.INVALID_REQUEST),
     ),
     ConformRule(
         "streams.topology.invalid",
-        "a topology that can't work is refused",
+        "an invalid topology is refused",
         _code(ErrorCode.STREAMS_INVALID_TOPOLOGY),
     ),
-    ConformRule("streams.unexpected", "what Kafka did not expect", _code(ErrorCode.UNKNOWN_SERVER_ERROR)),
+    ConformRule(
+        "streams.unexpected",
+        "a request that makes Kafka fail unexpectedly",
+        _code(ErrorCode.UNKNOWN_SERVER_ERROR),
+    ),
     ConformRule(
         "streams.group.missing",
-        "there is no such streams group",
+        "an unknown streams group is refused",
         _code(ErrorCode.GROUP_ID_NOT_FOUND),
     ),
-    ConformRule("streams.member.unknown", "there is no such member", _code(ErrorCode.UNKNOWN_MEMBER_ID)),
+    ConformRule("streams.member.unknown", "an unknown member is refused", _code(ErrorCode.UNKNOWN_MEMBER_ID)),
+    ConformRule("streams.epoch.fenced", "a wrong epoch is fenced", _code(ErrorCode.FENCED_MEMBER_EPOCH)),
     ConformRule(
-        "streams.epoch.fenced", "an epoch that is not the member's", _code(ErrorCode.FENCED_MEMBER_EPOCH)
+        "streams.group.full", "a full group refuses new members", _code(ErrorCode.GROUP_MAX_SIZE_REACHED)
     ),
-    ConformRule("streams.group.full", "a full group takes nobody", _code(ErrorCode.GROUP_MAX_SIZE_REACHED)),
-    ConformRule("streams.epoch.previous", "the epoch before, with tasks that are assigned", _previous_epoch),
+    ConformRule(
+        "streams.epoch.previous", "the previous epoch is accepted with assigned tasks", _previous_epoch
+    ),
     ConformRule(
         "streams.leave",
-        "a member leaves, and its tasks are free",
+        "a member that leaves frees its tasks",
         lambda x: x.code is ErrorCode.NONE and x.request.member_epoch == LEAVE_EPOCH,
     ),
-    ConformRule("streams.shutdown", "an application is to stop", _told(StatusCode.SHUTDOWN_APPLICATION)),
-    ConformRule("streams.topology.stale", "a member has an older topology", _told(StatusCode.STALE_TOPOLOGY)),
+    ConformRule(
+        "streams.shutdown", "an application is asked to shut down", _told(StatusCode.SHUTDOWN_APPLICATION)
+    ),
+    ConformRule(
+        "streams.topology.stale",
+        "a member's topology is older than the group's",
+        _told(StatusCode.STALE_TOPOLOGY),
+    ),
     ConformRule(
         "streams.topics.source", "source topics are missing", _told(StatusCode.MISSING_SOURCE_TOPICS)
     ),
     ConformRule(
         "streams.topics.partitions",
-        "topics have wrong numbers of partitions",
+        "topics have wrong partition counts",
         _told(StatusCode.INCORRECTLY_PARTITIONED_TOPICS),
     ),
     ConformRule(
         "streams.topics.internal", "internal topics are missing", _told(StatusCode.MISSING_INTERNAL_TOPICS)
     ),
-    ConformRule("streams.topics.no_tasks", "without its topics a group has no tasks", _without_topics),
-    ConformRule("streams.assignment.delayed", "a target is put off", _told(StatusCode.ASSIGNMENT_DELAYED)),
+    ConformRule("streams.topics.no_tasks", "a group without its topics has no tasks", _without_topics),
+    ConformRule("streams.assignment.delayed", "a target is delayed", _told(StatusCode.ASSIGNMENT_DELAYED)),
     ConformRule(
         "streams.rejoin",
-        "a known member joins again",
+        "a known member rejoins",
         lambda x: _joins(x) and _before(x) is not None,
     ),
     ConformRule(
         "streams.join.first",
-        "the first member makes the group",
+        "the first member creates the group",
         lambda x: _joins(x) and x.before.streams is None,
     ),
     ConformRule("streams.join", "a member joins", lambda x: _joins(x) and _before(x) is None),
     ConformRule(
         "streams.revocation.asked",
-        "a member must let go of tasks",
+        "a member must release tasks",
         _state(StreamsGroupMemberState.UNREVOKED_TASKS),
     ),
-    ConformRule("streams.revocation.awaited", "a release is not confirmed", _kept_waiting),
-    ConformRule("streams.revocation.confirmed", "a member let go of tasks", _released),
+    ConformRule("streams.revocation.awaited", "a release is not confirmed yet", _kept_waiting),
+    ConformRule("streams.revocation.confirmed", "a member released tasks", _released),
     ConformRule(
-        "streams.unreleased", "tasks are held by others", _state(StreamsGroupMemberState.UNRELEASED_TASKS)
+        "streams.unreleased",
+        "other members hold tasks of the target",
+        _state(StreamsGroupMemberState.UNRELEASED_TASKS),
     ),
-    ConformRule("streams.target.standby", "tasks are stood by for", lambda x: _computed(x) and _standby(x)),
-    ConformRule("streams.target.processes", "threads of a process share", _shares_a_process),
+    ConformRule(
+        "streams.target.standby", "standby tasks are assigned", lambda x: _computed(x) and _standby(x)
+    ),
+    ConformRule("streams.target.processes", "threads of one process share its tasks", _shares_a_process),
     ConformRule("streams.target.moved", "a target moves tasks between members", _moved),
     ConformRule("streams.target", "a target is computed", _computed),
     ConformRule(
         "streams.endpoints",
-        "members are told what is at which endpoint",
+        "members receive the map of endpoints",
         lambda x: bool(x.ours.partitions_by_endpoint),
     ),
-    ConformRule("streams.steady", "a heartbeat that changes nothing", _steady),
+    ConformRule("streams.steady", "a heartbeat without changes", _steady),
     ConformRule("streams.heartbeat", "any other heartbeat", lambda x: True),
 )
 
 DESCRIPTIONS = (
     ConformRule(
         "streams.describe.missing",
-        "what is no streams group is not described",
+        "a group that is not a streams group is not described",
         lambda x: x.ours.groups[0].error_code is not ErrorCode.NONE,
     ),
     ConformRule("streams.describe", "a group is described", lambda x: True),
@@ -187,14 +203,14 @@ DESCRIPTIONS = (
 OFFSETS = (
     ConformRule(
         "streams.commit.refused",
-        "a commit at an epoch that may not",
+        "a commit at a wrong epoch is refused",
         lambda x: isinstance(x.step, CommitStep) and bool(codes(x.ours) - {ErrorCode.NONE}),
     ),
     ConformRule("streams.offsets", "offsets of a streams group", lambda x: True),
 )
 
 WITHOUT_REQUEST = {
-    "streams.topics.created": "internal topics are created as a group needs them",
-    "streams.target.valid": "Kafka 4.4's target gives each task to one member",
+    "streams.topics.created": "internal topics are created when a group needs them",
+    "streams.target.valid": "Kafka 4.4's target assigns each task to one member",
 }
 """Rules that no single request exercises."""

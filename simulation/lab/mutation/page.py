@@ -29,27 +29,31 @@ SCORE_COLUMNS: Final = (
 
 _HEAD: Final = """# Mutation score
 
-Are the checkers awake? `fencepost mutants --automatic` changes the code of the coordinator and of the
-members in one place at a time: it negates a comparison, halves a constant, drops a statement, a record or
-an effect, swaps branches, or returns early. It plays the library's scenarios with each change, and looks
-whether a checker objects. This page is what it found; the command makes it again:
+The mutation score says how many random bugs the checkers report. Read it to learn which code no checker
+judges yet. This command runs the measurement and writes this page:
 
 ```
 fencepost mutants --automatic{options} --page docs/mutation.md
 ```
 
-| word | meaning |
+A mutant is one change of one place in the coordinator or the members. The change negates a comparison,
+halves a constant, drops a statement, a record or an effect, swaps branches, or returns early. The command
+runs the library's scenarios with each mutant and looks for violations.
+
+| term | meaning |
 |---|---|
+| core | A group of modules: one kind of group, the offsets and transactions, or the members. |
+| judged | Mutants in the sample. |
 | unreached | No run of the library reaches the changed statement. |
 | no effect | Every run has the digest of the healthy code. |
-| crashed | Runs end with an exception, or do not end. No checker is needed to see that. |
-| killed | A checker objects. |
-| allowed | Digests differ, no checker objects, and the protocol allows the change. |
-| survived | Digests differ, and no checker objects although one should. |
-| score | The share of killed among killed and survived, with the 95 % interval of a sample. |
+| crashed | Runs end with an exception, or do not end. That needs no checker. |
+| killed | A checker reports a violation. |
+| allowed | Digests differ, no checker reports a violation, and the protocol allows the change. |
+| survived | Digests differ, and no checker reports a violation although one should. |
+| score | Killed mutants divided by killed and survived ones, with the 95 % interval of the sample. |
 
-Each mutant got at most {seeds} runs that reach it. A core should have a score of {least:.0%} or more, and
-at most {most:.0%} unreached.
+Each mutant got at most {seeds} runs that reach it. A core should have a score of at least {least:.0%}, and
+at most {most:.0%} unreached mutants.
 """
 
 
@@ -87,7 +91,7 @@ def _lines(report: MutationReport) -> Iterator[str]:
     yield _HEAD.format(options=options, seeds=report.seeds, least=LEAST_SCORE, most=MOST_UNREACHED)
     if report.left_out:
         yield (
-            "No mutant got these runs, since the code as it is breaks an invariant in them:"
+            "These runs were left out, because the healthy code breaks an invariant in them:"
             f" {'; '.join(report.left_out)}.\n"
         )
     yield "## By core\n"
@@ -96,17 +100,17 @@ def _lines(report: MutationReport) -> Iterator[str]:
     yield from _table(("module", *SCORE_COLUMNS[1:]), (score_row(each) for each in report.modules))
     yield "\n## Survivors\n"
     if report.survivors:
-        yield "Each one needs a new judge, or a proof that the protocol allows the change.\n"
+        yield "Each survivor needs a new checker, or a proof that the protocol allows the change.\n"
         yield from _table(("mutant", "change", "runs changed", "seen in"), map(_survivor, report.survivors))
     else:
-        yield "None."
+        yield "No mutant survived."
     yield "\n## Allowed\n"
     rows = ((*_survivor(each)[:2], reason) for each, reason in report.allowed)
     yield from _table(("mutant", "change", "why"), rows)
     yield "\n## Unreached\n"
     names = sorted({f"{each.mutant.module}:{each.mutant.function}" for each in report.unreached})
     yield (
-        "No scenario of the library reaches some statement of: "
+        "Each of these functions has a statement that no scenario of the library reaches: "
         + ", ".join(f"`{name}`" for name in names)
         + "."
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import subprocess
@@ -71,3 +72,39 @@ def test_bash_completes_a_scenario(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_shell_that_is_none_is_refused(words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     assert main(words) == 2
     assert capsys.readouterr().err == "fencepost: --completion: expected one shell of bash, zsh, fish\n"
+
+
+def command_in(folder: Path) -> str:
+    """Put a `fencepost` of this Python into the folder, and return the search path that begins with it."""
+    program = folder / "fencepost"
+    program.write_text(f'#!/bin/sh\nexec "{sys.executable}" -m fencepost.simulation "$@"\n')
+    program.chmod(0o755)
+    return f"{folder}{os.pathsep}{os.environ['PATH']}"
+
+
+PRESSES = [
+    ("simulate rolling-d", "rolling-deploy"),
+    ("states clas", "classic"),
+    ("mutants sessions-n", "sessions-never-end"),
+]
+
+
+@pytest.mark.real
+@pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
+@pytest.mark.parametrize(("typed", "wanted"), PRESSES)
+def test_fish_completes_names(
+    typed: str, wanted: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["--completion", "fish"])
+    file = tmp_path / "fencepost.fish"
+    file.write_text(capsys.readouterr().out)
+    done = subprocess.run(
+        ["fish", "--no-config", "-c", f"source {file}; complete -C 'fencepost {typed}'"],
+        env={**os.environ, "PATH": command_in(tmp_path), "HOME": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    offers = [line.partition("\t")[0] for line in done.stdout.splitlines()]
+    assert any(offer.startswith(wanted) for offer in offers), done.stdout

@@ -1,0 +1,101 @@
+"""The site in a browser, at the width of a phone, a laptop and a wide screen; in headless Chromium."""
+
+from __future__ import annotations
+
+import functools
+import http.server
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+SITE = Path(__file__).parents[2] / "build" / "site"
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
+PLAYWRIGHT = pytest.importorskip("playwright.sync_api", reason="needs playwright")
+WIDTHS = (400, 1280, 1920)
+PAGES = ("index.html", "tutorial.html", "guides/simulate-a-rollout.html", "api/tests.html")
+PATIENCE_MS = 40_000
+
+pytestmark = [
+    pytest.mark.long,
+    pytest.mark.real,
+    pytest.mark.timeout(240),
+    pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium to look at the site"),
+    pytest.mark.skipif(not (SITE / "index.html").is_file(), reason="needs build/site: run make site"),
+]
+
+
+class Quiet(http.server.SimpleHTTPRequestHandler):
+    """Serves files, and prints no line for each."""
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture(scope="module")
+def address() -> Iterator[str]:
+    """The site behind HTTP: the search loads its index in a worker, which no browser does from a disk."""
+    handler = functools.partial(Quiet, directory=str(SITE))
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}/"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def browser(address: str) -> Iterator[Any]:
+    assert address
+    with PLAYWRIGHT.sync_playwright() as playwright:
+        found = playwright.chromium.launch(
+            executable_path=CHROMIUM,
+            args=["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"],
+            timeout=2 * PATIENCE_MS,
+        )
+        yield found
+        found.close()
+
+
+@pytest.fixture(params=WIDTHS)
+def page(browser: Any, request: pytest.FixtureRequest) -> Iterator[Any]:
+    """A page of one width. What its console says, an error in it or a missing file fails the test."""
+    said: list[str] = []
+    context = browser.new_context(viewport={"width": request.param, "height": 900})
+    context.set_default_timeout(PATIENCE_MS)
+    opened = context.new_page()
+    opened.on("console", lambda message: said.append(message.text) if message.type == "error" else None)
+    opened.on("pageerror", lambda error: said.append(str(error)))
+    opened.on("response", lambda got: said.append(f"{got.status} {got.url}") if got.status >= 400 else None)
+    yield opened
+    context.close()
+    assert said == []
+
+
+def overflow(page: Any) -> int:
+    """By how many pixels the page is wider than the window."""
+    root = "document.documentElement"
+    return int(page.evaluate(f"{root}.scrollWidth - {root}.clientWidth"))
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_page_fits_and_says_nothing(page: Any, address: str, name: str) -> None:
+    page.goto(address + name)
+    assert page.locator("h1").first.inner_text().strip("¶ ")
+    assert overflow(page) <= 0
+
+
+def test_the_search_finds_a_page(page: Any, address: str) -> None:
+    page.goto(address + "index.html")
+    if not page.locator("input.md-search__input").is_visible():
+        page.locator("label.md-header__button[for=__search]").click()
+    page.locator("input.md-search__input").fill("move_coordinator")
+    page.locator("a.md-search-result__link").first.wait_for()
+    assert any(
+        "embedded" in link.get_attribute("href") or "api/" in link.get_attribute("href")
+        for link in page.locator("a.md-search-result__link").all()
+    )
+    assert overflow(page) <= 0
