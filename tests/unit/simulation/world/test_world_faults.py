@@ -156,9 +156,7 @@ def test_append_failure_refuses_records_until_it_is_over() -> None:
         world.programs["shop"].kill()
 
     play(test, "append-failure", at="10s", lasts="5s")
-    assert max(after - before for before, after in itertools.pairwise(sent)) == pytest.approx(
-        5, abs=0.5
-    )
+    assert max(after - before for before, after in itertools.pairwise(sent)) == pytest.approx(5, abs=0.5)
 
 
 def test_takeover_fences_a_transactional_producer() -> None:
