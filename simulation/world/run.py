@@ -104,39 +104,47 @@ def run_world(
     plan: Draw | None = None,
     keep_rows: bool = False,
     logs: bool = False,
+    until: str = "",
 ) -> WorldResult:
     """Run a test function in a new world. `plan` replaces what the seed would draw.
 
-    With `keep_rows` the result has the trace. Without `logs` nothing is logged meanwhile.
+    The run ends when the invariant `until` is found broken, or with the test. With `keep_rows` the result has the trace. Without `logs` nothing is logged meanwhile.
     """
     chosen = plan_of_world(settings, seed) if plan is None else plan
+    with _quiet(logs=logs), _collected_by_hand():
+        return _run(function, settings, seed, chosen, keep_rows=keep_rows, until=until)
+
+
+def _run(
+    function: WorldTest, settings: WorldSettings, seed: int, plan: Draw, *, keep_rows: bool, until: str
+) -> WorldResult:
+    """Run it; nothing of the run is referred to any more when garbage is collected after it."""
     started = wall_clock()
     loop = WorldLoop(max_events=MAX_EVENTS)
     streams = Streams(seed)
     loop.network = VirtualNetwork(loop, streams, settings.scenario.network.latency.quantiles)
-    machine = Machine(loop, streams)
-    run = _Run(function, settings, chosen, loop, streams)
-    with (
-        _quiet(logs=logs),
-        _collected_by_hand(),
-        substituted(machine),
-        between_steps(loop) as pass_interrupts_on,
-    ):
+    run = _Run(function, settings, plan, loop, streams, until)
+    with substituted(Machine(loop, streams)), between_steps(loop) as pass_interrupts_on:
         try:
             run.go()
             pass_interrupts_on()
-            result = run.result(seed, wall_clock() - started, keep_rows=keep_rows)
+            return run.result(seed, wall_clock() - started, keep_rows=keep_rows)
         finally:
             run.take_down()
             loop.close()
-    return result
 
 
 class _Run:
     """The parts of one run."""
 
     def __init__(
-        self, function: WorldTest, settings: WorldSettings, plan: Draw, loop: WorldLoop, streams: Streams
+        self,
+        function: WorldTest,
+        settings: WorldSettings,
+        plan: Draw,
+        loop: WorldLoop,
+        streams: Streams,
+        until: str,
     ) -> None:
         self._function = function
         self._settings = settings
@@ -144,6 +152,7 @@ class _Run:
         self._loop = loop
         self._streams = streams
         self._world = SimulatedWorld(loop, streams, loop.network, settings.claims)
+        self._world.until = until
         self._error: BaseException | None = None
         self._task: asyncio.Task[None] | None = None
         loop.set_exception_handler(self._unhandled)

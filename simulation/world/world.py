@@ -99,6 +99,8 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         self.violations: list[Violation] = []
         self.failure: BaseException | None = None
         """What ended the run, if it was no violation."""
+        self.until = ""
+        """The invariant with whose violation the run ends."""
         self.faults_over = asyncio.Event()
         """Set when the phase without faults begins."""
         self._calm_since: float | None = None
@@ -422,6 +424,8 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             at_us = self.loop.now_us
             self.violations.append(Violation(invariant=invariant, seq=trace.seq, t_us=at_us, message=message))
             self.endpoint.observer.note("", RowKind.VIOLATION, detail=f"{invariant}: {message}")
+            if invariant == self.until:
+                self.loop.stop()
 
     def fail(self, error: BaseException) -> None:
         """End the run with an error that is the test's own."""
