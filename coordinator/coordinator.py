@@ -9,7 +9,7 @@ The groups of one kind are a `GroupKind`, their offsets are in `offsets.store`; 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from fencepost.coordinator import administration
@@ -164,8 +164,9 @@ class GroupCoordinator:
 
         :raises InconsistentRecord: if it cannot follow the records before it.
         """
-        self._appliers[type(record.key)](record.key, record.value)
-        if self._sweep_ms is None and record.value is not None:
+        key, value = record.key, record.value
+        self._appliers[type(key)](key, value)
+        if self._sweep_ms is None and value is not None:
             self._sweep_ms = self.soft.now_ms + self.config.offsets_retention_check_interval_ms
 
     def replay(self, records: Iterable[Record], now_ms: int) -> None:
@@ -192,19 +193,19 @@ class GroupCoordinator:
         :raises InconsistentRecord: if one cannot follow the records before it.
         :raises IllegalTransition: if a group moved along no arrow of its table.
         """
-        before = self._states(records)
+        moving = [record for record in records if type(record.key) in self._moving]
+        before = self._states(moving) if moving else None
         for record in records:
             self.apply(record)
-        after = self._states(records)
-        if after != before:
+        if before is not None and (after := self._states(moving)) != before:
             self._check_arrows(before, after)
 
-    def _states(self, records: tuple[Record, ...]) -> dict[str, str]:
-        """The state of each group with an epoch that the records are about; Empty for one that is missing."""
+    def _states(self, moving: Sequence[Record]) -> dict[str, str]:
+        """The state of each group that these records may move; Empty for one that is missing."""
         found: dict[str, str] = {}
-        for record in records:
+        for record in moving:
             group_id = record.key.group_id
-            if type(record.key) in self._moving and group_id not in found:
+            if group_id not in found:
                 found[group_id] = "Empty"
                 for groups, _ in self._checked:
                     group = groups.get(group_id)

@@ -201,7 +201,10 @@ class CoordinatorHost(Generic[C]):
         It happens now, by the host's clock, or at `at_ms`.
         """
         now_ms = self._now_ms() if at_ms is None else at_ms
-        outcome = self.step(event, now_ms)
+        outcome = self._handle(event, now_ms)
+        self.failure = None
+        if outcome.records:
+            outcome = self._keep(event, outcome, now_ms)
         reply = outcome.reply
         if (
             type(reply) is ConsumerGroupHeartbeatResponse
@@ -228,8 +231,10 @@ class CoordinatorHost(Generic[C]):
         """
         outcome = self._handle(event, now_ms)
         self.failure = None
-        if not outcome.records:
-            return outcome
+        return self._keep(event, outcome, now_ms) if outcome.records else outcome
+
+    def _keep(self, event: Any, outcome: Any, now_ms: int) -> Any:
+        """Append and apply the records of an outcome; if the journal fails, return another outcome."""
         if self.journal is not None:
             try:
                 self.journal.append(outcome.records)

@@ -42,10 +42,11 @@ class PartitionEpochs:
         """The same for several partitions of a topic, in their order."""
         holders, epochs = self._topics.get(topic_id, _NOBODY), self._epochs
         known = len(holders)
-        return [
-            NO_EPOCH if number >= known or (holder := holders[number]) is None else epochs[holder]
-            for number in partitions
-        ]
+        found = [holders[number] if number < known else None for number in partitions]
+        if found and found.count(found[0]) == len(found):  # mostly they are one member's
+            holder = found[0]
+            return [NO_EPOCH if holder is None else epochs[holder]] * len(found)
+        return [NO_EPOCH if holder is None else epochs[holder] for holder in found]
 
     def taken(self, topic_id: TopicId, partitions: Iterable[int]) -> set[int]:
         """Those of the topic's partitions that someone holds."""

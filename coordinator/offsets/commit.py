@@ -32,7 +32,7 @@ from fencepost.coordinator.protocol.records import (
     PendingOffsetCommitValue,
     Record,
 )
-from fencepost.coordinator.protocol.topics import TopicsImage
+from fencepost.coordinator.protocol.topics import Topic, TopicsImage
 
 CommitFence: TypeAlias = Callable[[OffsetCommitRequest], PartitionFence | None]
 """Raises ProtocolError if the member may not commit at all; answers None if it may for any partition."""
@@ -47,7 +47,11 @@ def commit(
     now_ms: int,
 ) -> Outcome:
     """The records of a commit and its reply, with a code for each partition in the request's order."""
-    errors = {partition: _existence(request, partition, image) for partition in request.offsets}
+    by_name, stated = image.by_name, request.topic_ids
+    errors = {
+        partition: _existence(partition, by_name.get(partition.topic), stated.get(partition.topic))
+        for partition in request.offsets
+    }
     existing = [partition for partition, code in errors.items() if code is ErrorCode.NONE]
     if not existing:
         return Outcome(reply=OffsetCommitResponse(errors=errors))
@@ -55,7 +59,7 @@ def commit(
     try:
         partition_fence = fence(request)
         for partition in existing:
-            topic_id = image.by_name[partition.topic].topic_id
+            topic_id = by_name[partition.topic].topic_id
             position = request.offsets[partition]
             if _is_too_large(position, metadata_max_bytes):
                 errors[partition] = ErrorCode.OFFSET_METADATA_TOO_LARGE
@@ -110,9 +114,8 @@ def fence_without_members(request: OffsetCommitRequest, *, group_exists: bool) -
     raise ProtocolError(ErrorCode.ILLEGAL_GENERATION, f"group {request.group_id} has no generation")
 
 
-def _existence(request: OffsetCommitRequest, partition: TopicPartition, image: TopicsImage) -> ErrorCode:
-    topic = image.by_name.get(partition.topic)
-    stated = request.topic_ids.get(partition.topic)
+def _existence(partition: TopicPartition, topic: Topic | None, stated: TopicId | None) -> ErrorCode:
+    """Whether the partition is there, under the id that the request states, if it does."""
     if stated is not None and (topic is None or topic.topic_id != stated):
         return ErrorCode.UNKNOWN_TOPIC_ID
     if topic is None or not 0 <= partition.partition < topic.partitions:

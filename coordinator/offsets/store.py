@@ -31,11 +31,14 @@ class OffsetStore:
 
     def apply(self, key: OffsetCommitKey, value: OffsetCommitValue | None) -> None:
         """Replays one record. A tombstone of what is not there is accepted: compaction leaves such."""
-        if key.group_id in self._pending:
+        if self._pending and key.group_id in self._pending:
             self._overtake(key.group_id, TopicPartition(key.topic, key.partition), value is not None)
         if value is not None:
-            topics = self._groups.setdefault(key.group_id, {})
-            topics.setdefault(key.topic, {})[key.partition] = value
+            try:
+                self._groups[key.group_id][key.topic][key.partition] = value
+            except KeyError:
+                topics = self._groups.setdefault(key.group_id, {})
+                topics.setdefault(key.topic, {})[key.partition] = value
             return
         topics = self._groups.get(key.group_id, {})
         partitions = topics.get(key.topic, {})
@@ -92,9 +95,12 @@ class OffsetStore:
         """A group's offsets by topic and partition, in the order of their first commits."""
         return self._groups.get(group_id, _NONE)
 
-    def get(self, group_id: str, partition: TopicPartition) -> OffsetCommitValue | None:
+    def get(self, group_id: str, partition: TopicPartition | OffsetCommitKey) -> OffsetCommitValue | None:
         """The offset committed for a partition, or None."""
-        return self.topics(group_id).get(partition.topic, {}).get(partition.partition)
+        try:
+            return self._groups[group_id][partition.topic].get(partition.partition)
+        except KeyError:
+            return None
 
     def committed(self, group_id: str) -> Iterator[tuple[TopicPartition, OffsetCommitValue]]:
         """All offsets of a group, by topic and partition: the order in which they came does not show."""

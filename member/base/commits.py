@@ -304,4 +304,4 @@ class Commits:
 
     def expires_ms(self) -> int | None:
         """When to give one up."""
-        return min((commit.deadline_ms for commit in self.queue), default=None)
+        return min([commit.deadline_ms for commit in self.queue]) if self.queue else None

@@ -205,13 +205,17 @@ class Positions:
 
     def deliver(self, consumed: Mapping[TopicPartition, int]) -> None:
         """Records before these offsets were handed over. Partitions that are not fetchable are left alone."""
+        if not consumed:
+            return
         fetchable = self.fetchable()
+        moved: dict[TopicPartition, int] = {}
         for partition, offset in consumed.items():
             if partition in fetchable:
                 position = self._partitions[partition]
-                position.delivered = offset
+                position.delivered = moved[partition] = offset
                 self._fresh[partition] = position
-                self._fetchable = None
+        if moved:
+            self._fetchable = {**fetchable, **moved}
 
     def process(self) -> None:
         """The application came back for more: what it was given is processed."""
@@ -249,12 +253,18 @@ class Positions:
 
     def uncommitted(self, *, delivered: bool) -> dict[TopicPartition, OffsetAndMetadata]:
         """What a commit of the member's own has to say: processed positions, or all that were handed over."""
-        offsets: dict[TopicPartition, OffsetAndMetadata] = {}
-        for partition, position in self._partitions.items():
-            offset = position.delivered if delivered else position.processed
-            if offset != position.committed and position.state is KNOWN:
-                offsets[partition] = OffsetAndMetadata(offset=offset)
-        return offsets
+        # Of thousands of positions a few have moved since the last commit.
+        if delivered:
+            return {
+                partition: OffsetAndMetadata(offset=position.delivered)
+                for partition, position in self._partitions.items()
+                if position.delivered != position.committed and position.state is KNOWN
+            }
+        return {
+            partition: OffsetAndMetadata(offset=position.processed)
+            for partition, position in self._partitions.items()
+            if position.processed != position.committed and position.state is KNOWN
+        }
 
     def delivered(self) -> dict[TopicPartition, OffsetAndMetadata]:
         """All that was handed over, committed or not."""
@@ -271,6 +281,8 @@ class Positions:
                 position.committed = offset.offset
 
     def _sought_in(self, state: PositionState) -> dict[TopicPartition, Position]:
+        if not self.sought:
+            return {}
         return {
             partition: position
             for partition, position in self.sought.items()

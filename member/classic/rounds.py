@@ -39,6 +39,7 @@ class Rounds:
         "_config",
         "_group_id",
         "_tokens",
+        "_topics",
         "beat_at_ms",
         "beat_in_flight",
         "counting",
@@ -65,6 +66,8 @@ class Rounds:
         """The leader's question for the sizes of topics."""
         self.roster: tuple[Subscriber, ...] = ()
         """Of the leader: all members."""
+        self._topics: tuple[tuple[Subscriber, ...], tuple[str, ...]] = (), ()
+        """A roster, and what its members subscribe to."""
         self.sizes: dict[str, int] | None = None
         """Sizes of topics when this member, as the leader, assigned them; None of any other member."""
         self.sizes_at_ms = 0
@@ -181,9 +184,12 @@ class Rounds:
 
     def topics(self) -> tuple[str, ...]:
         """All topics that members of the roster subscribe to."""
-        return tuple(
-            sorted({topic for each in self.roster if each.subscription for topic in each.subscription.topics})
-        )
+        roster, topics = self._topics
+        if roster is not self.roster:
+            subscribed = [each.subscription.topics for each in self.roster if each.subscription]
+            topics = tuple(sorted({topic for names in set(subscribed) for topic in names}))
+            self._topics = self.roster, topics
+        return topics
 
     def count(self, topics: tuple[str, ...]) -> CountPartitions:
         """The question for the sizes of these topics, now in flight."""

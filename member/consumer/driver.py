@@ -76,6 +76,11 @@ class ConsumerDriver(MemberDriver):
         response = outcome_of(reply)
         if self._stopped:
             return
+        if type(response) is ConsumerGroupHeartbeatResponse:  # as a rule
+            if self._observer is not None:
+                self._observer.on_response(action.request, response)
+            self._run(self._member.heartbeat_answered(action.token, response, self._clock.now_ms()))
+            return
         if isinstance(response, ProtocolError):
             response = ConsumerGroupHeartbeatResponse(
                 error_code=response.code, error_message=response.message

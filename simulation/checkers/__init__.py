@@ -20,7 +20,7 @@ from fencepost.simulation.checkers.liveness import Liveness
 from fencepost.simulation.checkers.members import Callbacks, Transitions
 from fencepost.simulation.checkers.polls import PollConsequences
 from fencepost.simulation.checkers.records import Records
-from fencepost.simulation.checkers.requests import Requests
+from fencepost.simulation.checkers.requests import RequestFollower, Requests
 from fencepost.simulation.checkers.retries import Retries
 from fencepost.simulation.checkers.transactions import Transactions
 
@@ -36,7 +36,8 @@ def all_checkers(
     some: list[Checker] = [ClassicMembers(), ClassicRounds()] if "classic" in protocols else []
     if transactions:
         some.append(Transactions())
-    return [Coordination(), ClassicGroupsChecker(), *_of_members(), *some]
+    coordination = Coordination()
+    return [coordination, ClassicGroupsChecker(), *_of_members(coordination), *some]
 
 
 def real_checkers(protocols: Container[str] = ("consumer",)) -> list[Checker]:
@@ -51,9 +52,9 @@ def real_checkers(protocols: Container[str] = ("consumer",)) -> list[Checker]:
     return checkers
 
 
-def _of_members() -> list[Checker]:
+def _of_members(*followers: RequestFollower) -> list[Checker]:
     records = Records()
     polls, leaving, retries = PollConsequences(records), Leaving(), Retries()
-    requests = Requests(records, polls, leaving, retries)
+    requests = Requests(*followers, records, polls, leaving, retries)
     liveness = Liveness(records.is_processing)
     return [OneClaimant(), Transitions(), Callbacks(), requests, records, polls, leaving, retries, liveness]

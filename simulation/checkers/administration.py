@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from fencepost.coordinator.consumer.group import ConsumerGroup
     from fencepost.coordinator.consumer.member import ConsumerGroupMember
     from fencepost.coordinator.coordinator import GroupCoordinator
+    from fencepost.simulation.checkers.journal import Shadow
     from fencepost.simulation.kernel.observers import StepEvent
 
 _NONE: Final = ErrorCode.NONE
@@ -55,16 +56,16 @@ class AdministrationChecks:
         }
 
     def check(
-        self, live: GroupCoordinator, before: GroupCoordinator, event: StepEvent, outcome: Outcome
+        self, live: GroupCoordinator, shadow: Shadow, event: StepEvent, outcome: Outcome
     ) -> Iterator[Finding]:
-        """Findings of one step, which people may have asked for."""
+        """Findings of one step, which people may have asked for; the shadow has not taken it in."""
         if isinstance(event, OffsetCommitRequest):
             self._committed.add(event.group_id)
         told, changed = self._told.get(type(event)), self._changed.get(type(event))
         if told is not None:
             yield from told(live, event, outcome.reply)
         elif changed is not None and not _was_not_written(outcome.reply):
-            yield from changed(live, before, event, outcome.reply)
+            yield from changed(live, shadow.coordinator, event, outcome.reply)
 
     def adopt(self, records: Iterable[Record]) -> None:
         """Take in what was in the journal before anybody looked."""

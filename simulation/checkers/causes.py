@@ -16,6 +16,7 @@ from fencepost.simulation.checkers.targets import is_taken_over
 from fencepost.simulation.kernel.observers import RecordsObserved
 
 if TYPE_CHECKING:
+    from fencepost.coordinator.consumer.group import ConsumerGroup
     from fencepost.coordinator.consumer.member import ConsumerGroupMember
     from fencepost.simulation.checkers.step import GroupStep
 
@@ -65,6 +66,10 @@ class EpochCauses:
             yield "epoch-caused", f"the epoch of {step.group_id} was raised from {epoch} by {raised} at once"
         if raised <= 0 and (why := self._due(step, pairs, matched)):
             yield "epoch-caused", f"the epoch of {step.group_id} stayed {epoch}, though {why}"
+
+    def knows(self, group: ConsumerGroup) -> bool:
+        """Whether the digest of its topics is the one that was seen last."""
+        return self._digest == group.metadata_hash
 
     def _matched_by_now(self, step: GroupStep) -> dict[str, tuple[str, ...]]:
         """What expressions match after the event; the same object if it said nothing of them."""

@@ -7,6 +7,7 @@ judged by what the group was before a request.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Final, TypeAlias
 
 import msgspec
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from fencepost.coordinator.classic.group import ClassicGroup
     from fencepost.coordinator.coordinator import GroupCoordinator
 
+_INSTANCE: Final = attrgetter("instance_id")
 _S = ClassicGroupState
 _E = ErrorCode
 _FENCING: Final = frozenset(
@@ -56,11 +58,13 @@ class KnownClassic:
     def __init__(self, group: ClassicGroup) -> None:
         self.generation = group.generation
         self.state = group.state
-        self.members: Mapping[MemberId, str | None] = {
-            member_id: member.instance_id for member_id, member in group.members.items()
-        }
+        instances = [*map(_INSTANCE, group.members.values())]
+        self.members: Mapping[MemberId, str | None] = dict(zip(group.members, instances, strict=True))
         """Instance ids by member id."""
-        self.instances = {name: member_id for member_id, name in self.members.items() if name is not None}
+        static = len(instances) - instances.count(None)
+        self.instances = (
+            {name: each for each, name in self.members.items() if name is not None} if static else {}
+        )
         self.timers = _most_timers(group)
 
     def is_still(self, group: ClassicGroup) -> bool:
@@ -328,7 +332,8 @@ def _reachable(source: ClassicGroupState, target: ClassicGroupState) -> bool:
 
 
 def _sizes(group: ClassicGroup) -> Iterator[Finding]:
-    static = sum(member.instance_id is not None for member in group.members.values())
+    instances = [*map(_INSTANCE, group.members.values())]
+    static = len(instances) - instances.count(None)
     if len(group.static_members) != static:
         yield (
             "static-bijection",

@@ -7,6 +7,7 @@ which something was reported is left alone until another coordinator loads it.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import msgspec
@@ -30,6 +31,7 @@ from fencepost.coordinator.protocol.consumer import (
     LeaveGroupResponse,
 )
 from fencepost.coordinator.protocol.errors import ErrorCode
+from fencepost.coordinator.protocol.ids import MemberId
 from fencepost.coordinator.protocol.offsets import (
     OffsetCommitRequest,
     OffsetCommitResponse,
@@ -628,8 +630,8 @@ def check_state(account: ExpectedGroup, live: GroupCoordinator) -> Iterator[Find
             f"{group_id} is {at[0]} in generation {at[1]} instead of {right[0]} in {right[1]}",
         )
         return
-    seats = {each.member_id: each.instance_id for each in group.members.values()}
-    if seats != {each.member_id: each.instance_id for each in account.members.values()}:
+    if not _seats_alike(group.members, account.members):
+        seats = {each.member_id: each.instance_id for each in group.members.values()}
         yield "classic-members", f"{group_id} has the members {seats} instead of {sorted(account.members)}"
         return
     if group.protocol != account.protocol or (group.protocol_type or None) != account.protocol_type:
@@ -644,8 +646,21 @@ def check_state(account: ExpectedGroup, live: GroupCoordinator) -> Iterator[Find
             f"{group_id} waits for {[*group.pending_joins]} to join and {[*group.pending_syncs]} to sync, not"
             f" for {sorted(account.given_ids)} and {sorted(account.unsynced)}",
         )
-    timers = live.classic.timers
+    deadline_of: Any = live.classic.timers.deadline_of
     for deadline, right_ms in account.deadlines.items():
-        at_ms = timers.deadline_of(GroupTimerKey(GroupTimerKind(deadline.kind), group_id, deadline.member_id))
+        kind, member_id = deadline
+        at_ms = deadline_of((kind, group_id, member_id))  # equal to a GroupTimerKey, and there are hundreds
         if at_ms != right_ms:
             yield _wrong_timer(group_id, deadline, at_ms, right_ms)
+
+
+_INSTANCE: Final = attrgetter("instance_id")
+
+
+def _seats_alike(one: Mapping[MemberId, Any], other: Mapping[MemberId, Any]) -> bool:
+    """Whether these are the same members, with the same instance ids. There are hundreds, and many steps."""
+    if one.keys() != other.keys():
+        return False
+    if [*one] == [*other]:
+        return [*map(_INSTANCE, one.values())] == [*map(_INSTANCE, other.values())]
+    return all(one[member_id].instance_id == other[member_id].instance_id for member_id in one)

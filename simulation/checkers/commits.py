@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Iterator, Mapping
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from fencepost.coordinator.protocol import records as r
 from fencepost.coordinator.protocol.errors import ErrorCode
@@ -19,7 +19,7 @@ from fencepost.coordinator.protocol.offsets import (
 )
 from fencepost.coordinator.protocol.outcome import Outcome
 from fencepost.coordinator.protocol.topics import TopicsImage
-from fencepost.simulation.checkers.base import OF_LOG, Finding
+from fencepost.simulation.checkers.base import NOTHING, OF_LOG, Finding
 from fencepost.simulation.checkers.heartbeats import NONE
 from fencepost.simulation.kernel.observers import StepEvent
 
@@ -138,18 +138,28 @@ def check_recorded(
         return
     by_name, accepted = image.by_name, {}
     for partition, code in reply.errors.items():
-        metadata = event.offsets[partition].metadata
+        position = event.offsets[partition]
+        metadata = position.metadata
         units = len(metadata.encode("utf-16-le", "surrogatepass")) // 2 if metadata else 0
         too_large = units > metadata_max
         if (too_large and code is NONE) or (not too_large and code is ErrorCode.OFFSET_METADATA_TOO_LARGE):
             yield "commit-recorded", f"metadata of {units} units for {partition} was answered {code.name}"
         if code is NONE:
-            position, topic = event.offsets[partition], by_name.get(partition.topic)
+            topic = by_name.get(partition.topic)
             topic_id = None if topic is None else topic.topic_id
             accepted[partition] = (position.offset, position.leader_epoch, position.metadata, topic_id)
-    written = {}
+    written, plain = {}, not event.is_transactional
     for record in outcome.records:
         key, value = record.key, record.value
+        if (
+            type(key) is r.OffsetCommitKey
+            and type(value) is r.OffsetCommitValue
+            and plain
+            and (now_ms is None or value.commit_timestamp_ms == now_ms)
+        ):
+            place = TopicPartition(key.topic, key.partition)
+            written[place] = (value.offset, value.leader_epoch, value.metadata, value.topic_id)
+            continue
         transactional = isinstance(key, r.PendingOffsetCommitKey) and key.producer_id == event.producer_id
         right = transactional if event.is_transactional else isinstance(key, r.OffsetCommitKey)
         if (
@@ -213,25 +223,30 @@ class CommittedOffsets:
         event: StepEvent | None = None,
     ) -> Iterator[Finding]:
         """Takes records in, of that event if it is known."""
+        request = event if isinstance(event, OffsetCommitRequest) else None
+        sent = self._count
+        if request is not None:
+            sent, _ = self._on_their_way.get(id(request), (sent, request))
         for record in records:
-            if type(record.key) is r.OffsetCommitKey:
-                yield from self._take(record, known, image)
-                if isinstance(event, OffsetCommitRequest):
-                    yield from self._advances(record, event)
+            key, value = record.key, record.value
+            if type(key) is r.OffsetCommitKey:
+                if type(value) is r.OffsetCommitValue:
+                    self.committed[TopicPartition(key.topic, key.partition)] = value
                 else:
-                    self._last.pop((record.key.topic, record.key.partition), None)
-            elif type(record.key) is r.PendingOffsetCommitKey:
-                (self._pending.discard if record.value is None else self._pending.add)(record.key)
-        if isinstance(event, OffsetCommitRequest):
-            self._on_their_way.pop(id(event), None)
+                    yield from self._goes(record, known, image)
+                if request is None:
+                    self._last.pop((key.topic, key.partition), None)
+                elif value is not None and (finding := self._advances(key, value, request, sent)) is not None:
+                    yield finding
+            elif type(key) is r.PendingOffsetCommitKey:
+                (self._pending.discard if value is None else self._pending.add)(key)
+        if request is not None:
+            self._on_their_way.pop(id(request), None)
 
-    def _take(self, record: r.Record, known: KnownGroup | None, image: TopicsImage) -> Iterator[Finding]:
+    def _goes(self, record: r.Record, known: KnownGroup | None, image: TopicsImage) -> Iterator[Finding]:
         key = record.key
         assert isinstance(key, r.OffsetCommitKey)
         (partition,) = topic_partitions(key.topic, (key.partition,))
-        if isinstance(record.value, r.OffsetCommitValue):
-            self.committed[partition] = record.value
-            return
         had = self.committed.pop(partition, None)
         subscribers = [] if known is None else list(known.members.values())
         wanted = any(key.topic in member.subscribed_topic_names for member in subscribers)
@@ -247,15 +262,13 @@ class CommittedOffsets:
         self._count += 1
         self._on_their_way[id(request)] = self._count, request
 
-    def _advances(self, record: r.Record, event: OffsetCommitRequest) -> Iterator[Finding]:
+    def _advances(
+        self, key: r.OffsetCommitKey, value: Any, event: OffsetCommitRequest, sent: int
+    ) -> Finding | None:
         """Whether what a member commits is not before what it has committed itself, unless others did since.
 
         Of two members of which each has reasons to believe that it owns the partition, the later one counts.
         """
-        key, value = record.key, record.value
-        assert isinstance(key, r.OffsetCommitKey)
-        assert isinstance(value, r.OffsetCommitValue)
-        sent, _ = self._on_their_way.get(id(event), (self._count, event))
         place = key.topic, key.partition
         last = self._last.get(place)
         self._last[place] = event.member_id, sent, value
@@ -264,18 +277,23 @@ class CommittedOffsets:
             self._of_earlier |= {(name, number) for name, number in self._committed_ever if name == key.topic}
         self._committed_ever.add(place)
         if not event.member_id or last is None:
-            return
+            return None
         last_by, last_sent, last_value = last
-        same = event.member_id == last_by and value.topic_id == last_value.topic_id
-        if same and value.offset < last_value.offset and last_sent <= sent:
+        if (
+            value.offset < last_value.offset
+            and event.member_id == last_by
+            and value.topic_id == last_value.topic_id
+            and last_sent <= sent
+        ):
             if not event.topic_ids and place in self._of_earlier:
                 self._of_earlier.discard(place)
-                return
-            yield (
+                return None
+            return (
                 "offsets-advance",
                 f"{last_by} of {key.group_id} committed {last_value.offset} for"
                 f" {key.topic}-{key.partition}, and then {value.offset}",
             )
+        return None
 
     def _position(self, partition: TopicPartition, image: TopicsImage) -> OffsetAndMetadata:
         """What is committed; that of a topic which was deleted and created again since is nothing."""
@@ -295,15 +313,17 @@ class CommittedOffsets:
         known: KnownGroup | None,
         image: TopicsImage,
     ) -> Iterator[Finding]:
-        gone = missing(request, reply, image)
-        too_large = {p for p, got in reply.errors.items() if got is ErrorCode.OFFSET_METADATA_TOO_LARGE}
+        codes = reply.errors
+        refused = any(codes.values())  # as a rule not one of them is
+        gone = missing(request, reply, image) if refused else NOTHING
+        too_large = {p for p, got in codes.items() if got is ErrorCode.OFFSET_METADATA_TOO_LARGE}
         has_offsets = bool(self.committed or self._pending)
         expected = expected_commit_error(
             request, known, image, has_offsets=has_offsets, alone=gone | too_large
         )
-        if expected is None:
+        if expected is None or (expected is NONE and not refused):
             return
-        for partition, got in reply.errors.items():
+        for partition, got in codes.items():
             if partition in gone:
                 continue
             if partition in too_large:

@@ -32,6 +32,7 @@ from fencepost.simulation.checkers.administration import AdministrationChecks
 from fencepost.simulation.checkers.base import Checker, Finding, shown
 from fencepost.simulation.checkers.causes import EpochCauses
 from fencepost.simulation.checkers.commits import CommittedOffsets, check_recorded
+from fencepost.simulation.checkers.epoch_moves import SubscribedTopics, is_sound, moved_member
 from fencepost.simulation.checkers.expressions import Expressions
 from fencepost.simulation.checkers.groups import GroupInvariants, SoftStateInvariants, check_epochs
 from fencepost.simulation.checkers.heartbeats import NONE, check_answer, check_reply
@@ -51,6 +52,7 @@ from fencepost.simulation.checkers.targets import Targets, is_taken_over
 from fencepost.simulation.kernel.observers import RecordsObserved, StepEvent
 
 if TYPE_CHECKING:
+    from fencepost.coordinator.consumer.group import ConsumerGroup
     from fencepost.coordinator.consumer.member import ConsumerGroupMember
     from fencepost.coordinator.protocol.topics import TopicsImage
     from fencepost.simulation.kernel.observers import Report, WorldView
@@ -98,6 +100,7 @@ class GroupChecks:
         self._causes = EpochCauses()
         self._targets = Targets(default_assignor)
         self._watch = GroupInvariants()
+        self._subscribed = SubscribedTopics()
 
     def loaded(self, now_ms: int) -> None:
         """Another coordinator has loaded the group: all timers run their full length again."""
@@ -115,6 +118,16 @@ class GroupChecks:
         yield from self.reconciliation.check(step)
         yield from self._watch.check(step, self.ownership.holders.total)
 
+    def stands(self, group: ConsumerGroup, moved: ConsumerGroupMember, image: TopicsImage) -> bool:
+        """Whether nothing is wrong with the group after a step that moved this member's epoch alone."""
+        return (
+            self._causes.knows(group)
+            and self._watch.stands(group, self.ownership.holders.total)
+            and moved.member_id not in self.reconciliation.revoking_since
+            and self._subscribed.include(moved.subscribed_topic_names, moved.assigned, image)
+            and self.ownership.is_at(group, moved.assigned, moved.member_epoch)
+        )
+
 
 class Coordination(Checker):
     """Watches the coordinators of a world: their state, their replies, and their journal."""
@@ -131,7 +144,8 @@ class Coordination(Checker):
         self._shadow = Shadow(world.config)
         self._administration = AdministrationChecks(world.config.group_consumer_assignors[0])
         self._soft = SoftStateInvariants()
-        self._verified: dict[MemberId, Outcome] = {}
+        self._verified: dict[MemberId, Outcome | Response] = {}
+        """By member, the answer to its steady heartbeat, or a reply that moved its epoch and will be that."""
         self._loads = 0
         self._paused: set[str] = set()
         """Brokers that have done nothing since they began to stand still."""
@@ -155,28 +169,57 @@ class Coordination(Checker):
         checks = self._checks.get(getattr(event, "group_id", ""))
         if checks is not None:
             checks.sessions.takes(event, outcome, now_ms)
-        self.report_all(self._findings(live, event, outcome, now_ms))
+        if checks is None or not self._only_moves(live, checks, event, outcome, now_ms):
+            self.report_all(self._findings(live, event, outcome, now_ms))
         self._look_at_expressions(live, event, outcome, now_ms)
         if self.has_the_time and not self._failing:
-            self.report_all(self._overdue(live, now_ms))
+            for each in self._checks.values():
+                if each.sessions.is_due(now_ms):
+                    self.report_all(self._overdue(live, now_ms))
+                    break
+
+    def _only_moves(
+        self, live: GroupCoordinator, checks: GroupChecks, event: StepEvent, outcome: Outcome, now_ms: int
+    ) -> bool:
+        """Whether a heartbeat moved its member's epoch, and nothing is wrong with that; then takes it in."""
+        if type(event) is not ConsumerGroupHeartbeatRequest or not self.has_the_time:
+            return False
+        group_id, reply = event.group_id, outcome.reply
+        known, group = self._tracker.groups.get(group_id), live.groups.get(group_id)
+        if known is None or group is None:
+            return False
+        after = moved_member(event, outcome, known, group)
+        if (
+            after is None
+            or not isinstance(reply, ConsumerGroupHeartbeatResponse)
+            or not is_sound(event, reply, after, known, group)
+            or not checks.stands(group, after, live.image)
+            or not self._soft.stands(live, group_id, after.member_id)
+            or check_answer(event, reply, known)
+        ):
+            return False
+        checks.sessions.keeps(after, live.settings(group_id).session_timeout_ms, now_ms)
+        before, known.members[after.member_id] = known.members[after.member_id], after
+        self._verified[after.member_id] = reply
+        self.report_all(self._shadow.follow_move(live, outcome.records[0], before))
+        return True
 
     def _look_at_expressions(
         self, live: GroupCoordinator, event: Event | StepEvent, outcome: Outcome, now_ms: int
     ) -> None:
         if not self.has_the_time:
             return
-        if live.image.version and live.image is not self._image:
-            self._image = live.image
+        image = live.image
+        if image is not self._image and image.version:
+            self._image = image
             for each in self._checks.values():
-                each.expressions.sees(live.image)
+                each.expressions.sees(image)
         group_id = getattr(event, "group_id", "")
         group, checks = live.groups.get(group_id), self._checks.get(group_id)
         if group is not None and checks is not None and (group.counts.regexes or checks.expressions.used):
             refresh_ms = live.config.group_consumer_regex_refresh_interval_ms
             self.report_all(
-                checks.expressions.check(
-                    event, outcome, group, live.image, refresh_ms=refresh_ms, now_ms=now_ms
-                )
+                checks.expressions.check(event, outcome, group, image, refresh_ms=refresh_ms, now_ms=now_ms)
             )
 
     def _overdue(self, live: GroupCoordinator, now_ms: int) -> Iterator[Finding]:
@@ -192,10 +235,11 @@ class Coordination(Checker):
         self, live: GroupCoordinator, event: StepEvent, outcome: Outcome, now_ms: int
     ) -> Iterator[Finding]:
         yield from self._before(live, event, outcome)
-        metadata_max = self.world.config.offset_metadata_max_bytes
-        own_ms = now_ms if self.has_the_time else None
-        yield from check_recorded(event, outcome, live.image, own_ms, metadata_max=metadata_max)
-        yield from self._administration.check(live, self._shadow.coordinator, event, outcome)
+        if type(event) is not ConsumerGroupHeartbeatRequest:
+            metadata_max = self.world.config.offset_metadata_max_bytes
+            own_ms = now_ms if self.has_the_time else None
+            yield from check_recorded(event, outcome, live.image, own_ms, metadata_max=metadata_max)
+            yield from self._administration.check(live, self._shadow, event, outcome)
         if not outcome.records:
             yield from self._reply(live, event, outcome, now_ms)
             return
@@ -279,16 +323,24 @@ class Coordination(Checker):
                 now_ms=now_ms,
             )
 
-    def on_member_request(self, host: str, request: Request, now_us: int) -> None:
+    def takes_request(self, host: str, request: Request, now_us: int) -> None:
         """A commit goes out."""
         if type(request) is OffsetCommitRequest:
             self._commits[request.group_id].sends(request)
+
+    def takes_response(
+        self, host: str, request: Request, response: Response | Exception, now_us: int
+    ) -> None:
+        """What a member receives was judged as it was sent."""
 
     def on_steady_step(self, host: str, event: Event, outcome: Outcome, now_us: int) -> None:
         """The steady heartbeat: its answer was verified once, and the member has not changed since."""
         if type(event) is ConsumerGroupHeartbeatRequest:
             reply: Any = outcome.reply
-            if self._verified.get(event.member_id) is outcome and event.member_epoch == reply.member_epoch:
+            verified = self._verified.get(event.member_id)
+            if (verified is outcome and event.member_epoch == reply.member_epoch) or (
+                verified is reply and self._repeats(host, event, outcome)
+            ):
                 checks = self._checks[event.group_id]
                 checks.sessions.heard[event.member_id] = now_us // 1000
                 if checks.expressions.used:
@@ -299,6 +351,31 @@ class Coordination(Checker):
             if self.world.coordinators[host].coordinator is not None:
                 self._verified[event.member_id] = outcome
         self.on_coordinator_step(host, event, outcome, now_us)
+
+    def _repeats(self, host: str, request: ConsumerGroupHeartbeatRequest, outcome: Outcome) -> bool:
+        """Whether a reply that moved its member's epoch is rightly sent again; it is verified from now on.
+
+        The member says nothing but that epoch, and neither it nor its group has gone on since.
+        """
+        live, reply = self.world.coordinators[host].coordinator, outcome.reply
+        known = self._tracker.groups.get(request.group_id)
+        if live is None or known is None or host in self._paused:
+            return False
+        group, epoch, member_id = live.groups.get(request.group_id), request.member_epoch, request.member_id
+        if (
+            group is None
+            or not isinstance(reply, ConsumerGroupHeartbeatResponse)
+            or not reply.member_epoch == epoch == group.assignment_epoch == group.group_epoch
+            or known.members.get(member_id) is not group.members.get(member_id)
+            or request.topic_partitions is not None
+            or request.subscribed_topic_names is not None
+            or request.subscribed_topic_regex is not None
+            or request.server_assignor is not None
+            or request.instance_id is not None
+        ):
+            return False
+        self._verified[member_id] = outcome
+        return True
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
         """A coordinator that has loaded must be what the last one was."""

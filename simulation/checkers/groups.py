@@ -50,6 +50,18 @@ class GroupInvariants:
         if not group.members:
             yield from _empty(group)
 
+    def stands(self, group: ConsumerGroup, held_partitions: int) -> bool:
+        """Whether the group is where it was: no other state, as many static members, nothing left over."""
+        members, static = len(group.members), len(group.static_members)
+        return (
+            group.state is self._state
+            and static == self._static
+            and static <= members
+            and len(group.targets) <= members
+            and len(group.partition_epochs) == held_partitions
+            and not group.resolved
+        )
+
     def _instances(self, step: GroupStep, group: ConsumerGroup) -> Iterator[Finding]:
         for change in step.members:
             old = None if change.before is None else change.before.instance_id
@@ -259,6 +271,20 @@ class SoftStateInvariants:
             if len(soft.timers) > limit:
                 yield "bounded-memory", f"{len(soft.timers)} timers run, {limit} at most are for members"
         yield from _timers(live, step)
+
+    def stands(self, live: GroupCoordinator, group_id: str, member_id: MemberId) -> bool:
+        """Whether nothing came or went since the step before, and a member that is settled has its timer."""
+        soft, members = live.soft, len(live.groups[group_id].members)
+        known, timers = soft.groups.get(group_id), soft.timers
+        return (
+            known is not None
+            and soft.groups is self._groups
+            and len(known.contacts) == members == self._contacts.get(group_id)
+            and len(soft.groups) <= len(live.groups)
+            and len(timers) <= 1 + 2 * self._total
+            and (SESSION, group_id, member_id) in timers  # equal to a TimerKey
+            and (REBALANCE, group_id, member_id) not in timers
+        )
 
     def _count(self, groups: Mapping[str, ConsumerGroupSoftState]) -> None:
         self._groups = groups

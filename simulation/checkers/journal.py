@@ -44,6 +44,8 @@ class JournalVersion(enum.StrEnum):
     HALF_COMPACTED = "the journal with its older half compacted"
 
 
+_OFFSETS_ONLY: Final = frozenset({r.OffsetCommitKey})
+_OF_OFFSETS: Final = frozenset({r.OffsetCommitKey, r.PendingOffsetCommitKey})
 _HAVE_BYTES: Final = frozenset(get_args(r.RecordKey))
 """Keys of the records that have an encoding: those of a further kind of groups have none."""
 
@@ -56,11 +58,24 @@ class Shadow:
     """
 
     def __init__(self, config: GroupCoordinatorConfig) -> None:
-        self.coordinator = GroupCoordinator(config)
+        self._coordinator = GroupCoordinator(config)
+        self._offsets: dict[r.OffsetCommitKey, r.Record] = {}
+        """The newest commits, which nothing else depends on: they are made true when somebody looks."""
+
+    @property
+    def coordinator(self) -> GroupCoordinator:
+        """The coordinator, with all records that there were."""
+        self._catch_up()
+        return self._coordinator
 
     def apply(self, record: r.Record) -> None:
         """Make a record true."""
-        self.coordinator.replay_one(record)
+        self._coordinator.replay_one(record)
+
+    def _catch_up(self) -> None:
+        for record in self._offsets.values():
+            self.apply(decode(encode(record)))
+        self._offsets.clear()
 
     def follow(
         self,
@@ -73,30 +88,50 @@ class Shadow:
 
         `before` are the members that it names as the live coordinator knew them.
         """
-        ours, apply = self.coordinator, self.apply
-        if _offsets_only(batch):
-            # They are many and all alike: one of them goes through its bytes.
-            apply(decode(encode(batch[0])))
-            for record in batch[1:]:
-                apply(record)
+        kinds = {type(record.key) for record in batch}
+        if kinds == _OFFSETS_ONLY:
+            self._offsets.update({record.key: record for record in batch})  # type: ignore[misc]  # by their kind
+            yield from _compare_offsets(live, batch)
         else:
+            if not kinds.isdisjoint(_OF_OFFSETS):
+                self._catch_up()
+            ours, apply = self._coordinator, self.apply
             for record in batch:
                 has_bytes = type(record.key) in _HAVE_BYTES
                 apply(self._through_bytes(record, before) if has_bytes else record)
             yield from self._compare_groups(live, named)
-        for record in batch:
-            key = record.key
-            if type(key) is r.GroupMetadataKey:
-                one, other = (each.classic.stored.get(key.group_id) for each in (ours, live))
-                yield from _compare(live.classic, key.group_id, one, other, SEEN_SO_FAR)
-            elif type(key) is StreamsGroupMetadataKey:
-                mine, theirs = (_hard_state(each.streams.groups.get(key.group_id)) for each in (ours, live))
-                yield from _compare(live.streams, key.group_id, mine, theirs, SEEN_SO_FAR)
-            elif type(key) is r.OffsetCommitKey:
-                stored = live.offsets.topics(key.group_id).get(key.topic, {}).get(key.partition)
-                if stored is not record.value and stored != record.value:
-                    what = f"the offset of {key.topic}-{key.partition}"
-                    yield _difference(key.group_id, what, record.value, stored)
+            yield from _compare_offsets(live, batch)
+            for record in batch:
+                key = record.key
+                if type(key) is r.GroupMetadataKey:
+                    one, other = (each.classic.stored.get(key.group_id) for each in (ours, live))
+                    yield from _compare(live.classic, key.group_id, one, other, SEEN_SO_FAR)
+                elif type(key) is StreamsGroupMetadataKey:
+                    mine, theirs = (
+                        _hard_state(each.streams.groups.get(key.group_id)) for each in (ours, live)
+                    )
+                    yield from _compare(live.streams, key.group_id, mine, theirs, SEEN_SO_FAR)
+
+    def follow_move(
+        self, live: GroupCoordinator, record: r.Record, before: ConsumerGroupMember
+    ) -> Iterable[Finding]:
+        """Takes in a batch of one record, which moves a member's epoch and nothing else."""
+        member_id, group_id = before.member_id, record.key.group_id
+        self.apply(self._through_bytes(record, {member_id: before}))
+        ours, theirs = self._coordinator.groups.get(group_id), live.groups.get(group_id)
+        if (
+            ours is not None
+            and theirs is not None
+            and ours.state is theirs.state
+            and ours.group_epoch == theirs.group_epoch
+            and ours.assignment_epoch == theirs.assignment_epoch
+            and len(ours.members) == len(theirs.members)
+            and ours.members.get(member_id) == theirs.members.get(member_id)
+        ):
+            return ()
+        touched = Touched()
+        touched.members[member_id] = None
+        return self._compare_groups(live, {group_id: touched})
 
     def _through_bytes(
         self, record: r.Record, before: Mapping[MemberId, ConsumerGroupMember | None]
@@ -110,7 +145,7 @@ class Shadow:
         key, value = record.key, record.value
         if type(value) is r.ConsumerGroupCurrentMemberAssignmentValue:
             assert type(key) is r.ConsumerGroupCurrentMemberAssignmentKey
-            known, group = before.get(key.member_id), self.coordinator.groups.get(key.group_id)
+            known, group = before.get(key.member_id), self._coordinator.groups.get(key.group_id)
             ours = None if group is None else group.members.get(key.member_id)
             if (
                 known is not None
@@ -129,7 +164,7 @@ class Shadow:
 
     def _compare_groups(self, live: GroupCoordinator, named: Mapping[str, Touched]) -> Iterator[Finding]:
         for group_id, touched in named.items():
-            ours, theirs = self.coordinator.groups.get(group_id), live.groups.get(group_id)
+            ours, theirs = self._coordinator.groups.get(group_id), live.groups.get(group_id)
             if ours is None or theirs is None:
                 if ours is not theirs:
                     yield (
@@ -152,13 +187,19 @@ class Shadow:
                     yield _difference(group_id, f"the target of {member_id}", target, live_target)
 
 
+def _compare_offsets(live: GroupCoordinator, batch: tuple[r.Record, ...]) -> Iterator[Finding]:
+    """What a batch says of offsets, against the live ones."""
+    for record in batch:
+        key = record.key
+        if type(key) is r.OffsetCommitKey:
+            stored = live.offsets.get(key.group_id, key)
+            if stored is not record.value and stored != record.value:
+                what = f"the offset of {key.topic}-{key.partition}"
+                yield _difference(key.group_id, what, record.value, stored)
+
+
 def _hard_state(group: StreamsGroup | None) -> dict[str, Any] | None:
     return None if group is None else group.hard_state()
-
-
-def _offsets_only(batch: tuple[r.Record, ...]) -> bool:
-    """Whether the batch is a commit. Offsets that expire may come with the end of their group."""
-    return type(batch[0].key) is r.OffsetCommitKey and type(batch[-1].key) is r.OffsetCommitKey
 
 
 def _there(group: object | None) -> str:

@@ -21,6 +21,7 @@ from fencepost.coordinator.protocol.outcome import Request, Response
 from fencepost.member.classic.states import ClassicMemberState
 from fencepost.member.consumer.states import FATAL, FENCED, ConsumerMemberEvent
 from fencepost.simulation.checkers.base import Checker, Finding
+from fencepost.simulation.checkers.heartbeats import NONE
 from fencepost.simulation.checkers.members import CLOSE_TIMEOUT_US
 from fencepost.simulation.checkers.polls import ACTIVE_STATES, POLL_TIMED_OUT
 from fencepost.simulation.checkers.requests import AFTER_FAILURE_US
@@ -150,7 +151,7 @@ class MembershipEnd:
             )
 
     def sends(self, request: Request, now_us: int) -> Iterator[Finding]:
-        """A request goes out."""
+        """A request goes out, by which a member may join or leave."""
         if isinstance(request, LeaveGroupRequest) or (
             isinstance(request, ConsumerGroupHeartbeatRequest) and request.member_epoch < JOIN_EPOCH
         ):
@@ -166,6 +167,14 @@ class MembershipEnd:
 
     def receives(self, request: Request, response: Response | Exception, now_us: int) -> None:
         """A request was answered, or failed."""
+        if (
+            type(response) is ConsumerGroupHeartbeatResponse
+            and response.error_code is NONE
+            and response.member_epoch > 0
+            and request is not self._in_flight
+        ):
+            self._last_code, self._is_member = NONE, True
+            return
         code = ErrorCode.NONE if isinstance(response, Exception) else getattr(response, "error_code", 0)
         self._last_code = None if isinstance(response, Exception) else ErrorCode(code)
         if request is self._in_flight:
@@ -231,7 +240,11 @@ class Leaving(Checker):
 
     def takes_request(self, host: str, request: Request, now_us: int) -> None:
         """The leave, or the next join."""
-        if type(request) is not OffsetCommitRequest and (end := self._ends.get(host)):
+        if type(request) is OffsetCommitRequest:
+            return
+        if type(request) is ConsumerGroupHeartbeatRequest and request.member_epoch > JOIN_EPOCH:
+            return
+        if end := self._ends.get(host):
             self.report_all(end.sends(request, now_us))
 
     def takes_response(

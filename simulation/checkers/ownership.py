@@ -179,6 +179,16 @@ class Ownership:
                         f" {holder or 'nobody'} holds at epoch {epoch}",
                     )
 
+    @staticmethod
+    def is_at(group: ConsumerGroup, partitions: Partitions, epoch: int) -> bool:
+        """Whether the coordinator's own map has all of these at that epoch."""
+        of_all = group.partition_epochs.of_all
+        for topic_id, numbers in partitions.items():
+            epochs = of_all(topic_id, numbers)
+            if epochs.count(epoch) != len(epochs):
+                return False
+        return True
+
     def compare_all(self, group: ConsumerGroup) -> Iterator[Finding]:
         """The whole map against all members; for failovers and the end."""
         expected: dict[TopicId, dict[int, int]] = {}

@@ -78,15 +78,19 @@ class PollTimer:
         """The application has its records, or an exception."""
         self.out_since_us = now_us
 
-    def sends(self, request: Request, now_us: int) -> Iterator[Finding]:
-        """The member sends something. Heartbeats stop when the time between polls is over."""
+    def told(self, request: Request) -> None:
+        """The member sends something, and may say in it how long its application may be out of poll."""
         if type(request) is ConsumerGroupHeartbeatRequest:
             if request.rebalance_timeout_ms > 0:
                 self.interval_ms = request.rebalance_timeout_ms
-            if request.member_epoch >= 0:
-                yield from self.overdue("sends a heartbeat", now_us)
         elif type(request) is JoinGroupRequest:
             self.interval_ms = request.rebalance_timeout_ms
+
+    def sends(self, request: Request, now_us: int) -> Iterator[Finding]:
+        """The member sends something, out of poll. Heartbeats stop when the time between polls is over."""
+        if type(request) is ConsumerGroupHeartbeatRequest:
+            if request.member_epoch >= 0:
+                yield from self.overdue("sends a heartbeat", now_us)
         elif type(request) is HeartbeatRequest:
             yield from self.overdue("sends a heartbeat", now_us)
 
@@ -413,7 +417,9 @@ class PollConsequences(Checker):
         """Heartbeats stop when polls do."""
         process = self._processes[host]
         if type(request) is not OffsetCommitRequest:
-            self.report_all(process.timer.sends(request, now_us))
+            process.timer.told(request)
+            if process.timer.out_since_us is not None:
+                self.report_all(process.timer.sends(request, now_us))
         if process.commits is not None:
             process.commits.sends(request, now_us)
 

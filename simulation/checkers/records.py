@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections import defaultdict, deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import partial
 
 from fencepost.coordinator.protocol.errors import ErrorCode
-from fencepost.coordinator.protocol.ids import TopicPartition, topic_partitions
+from fencepost.coordinator.protocol.ids import TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetCommitResponse
 from fencepost.coordinator.protocol.outcome import Outcome, Request, Response
 from fencepost.coordinator.protocol.records import OffsetCommitKey, OffsetCommitValue
@@ -34,16 +34,19 @@ class ProcessedProgress:
 
     def processed(
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int
-    ) -> Iterator[Finding]:
+    ) -> Sequence[Finding]:
         """An application finished with [first, last_exclusive)."""
         frontier = self.frontiers.get(partition, 0)
-        if first > frontier:
-            yield (
-                "at-least-once",
-                f"{host} processed {partition.topic}-{partition.partition} from {first}; nobody has processed"
-                f" [{frontier}, {first})",
-            )
-        self.frontiers[partition] = max(frontier, last_exclusive)
+        if last_exclusive > frontier:
+            self.frontiers[partition] = last_exclusive
+        if first <= frontier:
+            return ()
+        finding = (
+            "at-least-once",
+            f"{host} processed {partition.topic}-{partition.partition} from {first}; nobody has processed"
+            f" [{frontier}, {first})",
+        )
+        return (finding,)
 
 
 _REMEMBERED = 64
@@ -132,17 +135,19 @@ class ProcessedRecords:
         """What is being processed is of another topic of that name, if of any."""
         self.of_earlier |= {partition for partition in self.in_hand if partition.topic == topic}
 
-    def delivered(self, partition: TopicPartition, first: int, last_exclusive: int) -> Iterator[Finding]:
+    def delivered(self, partition: TopicPartition, first: int, last_exclusive: int) -> Sequence[Finding]:
         """The application was handed [first, last_exclusive)."""
         position = self.positions.get(partition)
-        if position is not None and first != position and partition not in self.outlived:
-            yield (
-                "at-least-once",
-                f"{self.host} was handed {partition.topic}-{partition.partition} from {first}, its position"
-                f" was {position}",
-            )
         self.positions[partition] = last_exclusive
         self.in_hand.add(partition)
+        if position is None or first == position or partition in self.outlived:
+            return ()
+        finding = (
+            "at-least-once",
+            f"{self.host} was handed {partition.topic}-{partition.partition} from {first}, its position"
+            f" was {position}",
+        )
+        return (finding,)
 
     def finished(self, partition: TopicPartition, last_exclusive: int) -> bool:
         """The application has processed what it was handed. Whether the topic is still the same."""
@@ -165,9 +170,13 @@ class ProcessedRecords:
         frontiers: Mapping[TopicPartition, int],
     ) -> Iterator[Finding]:
         """A commit is sent."""
+        attempted, processed = self.attempted, self.processed
         for partition, offset in offsets.items():
-            self.attempted[partition] = max(offset, self.attempted.get(partition, 0))
-            limit = self.processed.get(partition, frontiers.get(partition, 0))
+            if offset > attempted.get(partition, 0):
+                attempted[partition] = offset
+            limit = processed.get(partition)
+            if limit is None:
+                limit = frontiers.get(partition, 0)
             if offset > limit and partition not in self.outlived:
                 yield (
                     "commit-within-processed",
@@ -324,12 +333,13 @@ class Records(Checker):
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """What is committed was processed by somebody."""
         by_name = isinstance(event, OffsetCommitRequest) and not event.topic_ids
+        frontiers = self._progress.frontiers
         for record in outcome.records:
             key, value = record.key, record.value
             if type(key) is OffsetCommitKey and type(value) is OffsetCommitValue:
-                (partition,) = topic_partitions(key.topic, (key.partition,))
+                partition = TopicPartition(key.topic, key.partition)
                 self._committed.committed(partition, value.offset, now_us)
-                frontier = self._progress.frontiers.get(partition, 0)
+                frontier = frontiers.get(partition, 0)
                 if value.offset > frontier and not (by_name and key.topic in self._again):
                     self.report(
                         "commit-within-processed",
@@ -337,5 +347,4 @@ class Records(Checker):
                         f" {frontier}",
                     )
             elif type(key) is OffsetCommitKey and value is None:
-                (partition,) = topic_partitions(key.topic, (key.partition,))
-                self._committed.committed(partition, 0, now_us)
+                self._committed.committed(TopicPartition(key.topic, key.partition), 0, now_us)

@@ -103,6 +103,7 @@ class Sender:
         "_joins",
         "_may_hold_instance",
         "_must_be_full",
+        "_named_of",
         "_names",
         "_names_sent",
         "_owned",
@@ -111,6 +112,7 @@ class Sender:
         "blind_us",
         "checked",
         "classic",
+        "compared",
         "early_us",
         "haste_us",
         "host",
@@ -144,7 +146,11 @@ class Sender:
         """Whether it looks for the coordinator since its last heartbeat, whose answer may still come."""
         self.interval_ms = 0
         self.patience_us = patience_us(self.interval_ms)
+        self.compared: tuple[object, object] = None, None
+        """What the application was told that it owns, and what callbacks say: two that agreed."""
         self._names = names
+        self._named_of: tuple[Partitions | None, int, frozenset[TopicPartition]] = None, 0, NOTHING
+        """An assignment of its coordinator, and the same by as many names as there were."""
         self._must_be_full = True
         self._epoch = JOIN_EPOCH
         """The newest epoch that was received and belongs to this membership."""
@@ -263,11 +269,15 @@ class Sender:
                 "one-in-flight",
                 f"{self.host} sent a heartbeat at epoch {request.member_epoch} in {self.state}",
             )
-        if self.state == STABLE and self._assigned is not None and self.holds != self._named(self._assigned):
+        if (
+            self.state == STABLE
+            and self._assigned is not None
+            and self.holds != (wanted := self._assigned_names(self._assigned))
+        ):
             yield (
                 "reconciles-on",
                 f"{self.host} is STABLE, and owns {shown_names(self.holds)}; it was assigned"
-                f" {shown_names(self._named(self._assigned))}",
+                f" {shown_names(wanted)}",
             )
         yield from self._fields(request)
         if request.subscribed_topic_names is not None:
@@ -328,6 +338,14 @@ class Sender:
                 f"{self.host} at epoch {request.member_epoch} listed {shown_names(foreign)} without"
                 " owning it",
             )
+
+    def _assigned_names(self, assigned: Partitions) -> frozenset[TopicPartition]:
+        """The names of what it was assigned, which stays the same for many heartbeats."""
+        known, count, found = self._named_of
+        if known is not assigned or count != len(self._names):
+            found = frozenset(self._named(assigned))
+            self._named_of = assigned, len(self._names), found
+        return found
 
     def _named(self, partitions: Partitions) -> set[TopicPartition]:
         named: set[TopicPartition] = set()
@@ -480,12 +498,18 @@ class Requests(Checker):
         calls_back = getattr(driver, "is_calling_back", None)  # not known of one in another process
         if driver is None or calls_back is None:
             return
-        told = as_set(driver.assignment)
-        if not sender.holds <= told or (told != sender.holds and not calls_back):
+        assignment, holds = driver.assignment, sender.holds
+        agreed, with_these = sender.compared
+        if agreed is assignment and with_these is holds:
+            return
+        told = as_set(assignment)
+        if told == holds:
+            sender.compared = assignment, holds
+        elif not holds <= told or not calls_back:
             self.report(
                 "owned-honest",
-                f"{host} tells its application that it owns {shown_names(driver.assignment)}, by its"
-                f" callbacks it owns {shown_names(sender.holds)}",
+                f"{host} tells its application that it owns {shown_names(assignment)}, by its"
+                f" callbacks it owns {shown_names(holds)}",
             )
 
     def on_member_response(

@@ -39,8 +39,9 @@ if TYPE_CHECKING:
 NONE = ErrorCode.NONE
 """A name of its own: in Python 3.11 an attribute of an enum class costs as much as a call."""
 
-_REQUESTS: Final = (ConsumerGroupHeartbeatRequest, HeartbeatRequest, JoinGroupRequest, SyncGroupRequest)
-_ANSWERS: Final = (ConsumerGroupHeartbeatResponse, HeartbeatResponse, JoinGroupResponse, SyncGroupResponse)
+_REQUESTS: Final = (HeartbeatRequest, JoinGroupRequest, SyncGroupRequest)
+_ANSWERS: Final = (HeartbeatResponse, JoinGroupResponse, SyncGroupResponse)
+"""Of the classic protocol."""
 _ALIVE: Final = frozenset({ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS})
 """Answers to a member whose session goes on."""
 _NEVER_MS: Final = 2**63
@@ -77,11 +78,15 @@ class Sessions:
     def takes(self, event: StepEvent, outcome: Outcome, now_ms: int) -> None:
         """A request may keep its member's session."""
         reply: Any = outcome.reply
-        if isinstance(event, MemberHeard):
+        if type(event) is ConsumerGroupHeartbeatRequest:
+            if type(reply) is ConsumerGroupHeartbeatResponse:
+                lives = reply.error_code in _ALIVE and event.member_epoch >= 0
+                (self.heard if lives else self._perhaps)[reply.member_id or event.member_id] = now_ms
+        elif isinstance(event, MemberHeard):
             self.heard[event.member_id] = now_ms
         elif isinstance(event, _REQUESTS) and isinstance(reply, _ANSWERS):
             member_id = getattr(reply, "member_id", None) or event.member_id
-            if reply.error_code not in _ALIVE or getattr(event, "member_epoch", 0) < 0:
+            if reply.error_code not in _ALIVE:
                 self._perhaps[member_id] = now_ms
                 return
             self.heard[member_id] = now_ms
@@ -109,9 +114,12 @@ class Sessions:
                 self._forget(change.member_id)
             else:
                 # One that joins anew, under whatever name, begins a session; it may be a short one.
-                heard_ms = self.heard.setdefault(change.member_id, step.now_ms)
-                session_ms = _session_ms(change.after, default_session_ms)
-                self._look_ms = min(self._look_ms, heard_ms + session_ms)
+                self.keeps(change.after, default_session_ms, step.now_ms)
+
+    def keeps(self, member: ConsumerGroupMember, default_session_ms: int, now_ms: int) -> None:
+        """Takes in a step in which the member stays."""
+        heard_ms = self.heard.setdefault(member.member_id, now_ms)
+        self._look_ms = min(self._look_ms, heard_ms + _session_ms(member, default_session_ms))
 
     def _forget(self, member_id: MemberId) -> None:
         for known in (self.heard, self._perhaps, self._told_to_join, self._joined):

@@ -43,6 +43,8 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int
     options: list[OptionAnswer]
     recommendation: Recommendation
+    stopped: str
+    """Why there were no more runs, in a sentence."""
     wall_seconds: float
     lost: Lost
     """Executors of the cluster that were lost on the way, and how many runs were done again."""
@@ -266,6 +268,7 @@ def _print_plan(
                 partitions=question.partitions,
                 options=found.options,
                 recommendation=advice,
+                stopped=found.stopped,
                 wall_seconds=found.wall_seconds,
                 lost=found.lost,
                 out=None if kept is None else str(kept),
@@ -279,7 +282,7 @@ def _print_plan(
     out.say(f"{_title(question, found)}\n")
     _print_table(found, question.event, advice.option)
     out.say(f"\n{advice.text}")
-    for line in (*advice.why, *advice.basis):
+    for line in (*advice.why, *advice.basis, found.stopped):
         out.say(f"  {line}")
     _print_failed(found)
     if kept is not None:
@@ -303,7 +306,7 @@ def _write_report(question: Question, found: PlanAnswer, report: Path) -> None:
     ]
     source = str(found.files.runs[0]).rpartition("/runs/")[0] if found.files.runs else ""
     data = report_input(_title(question, found), source, found.files, found.analysis, found.wall_seconds)
-    note = " ".join([advice.text, *advice.why, *advice.basis])
+    note = " ".join([advice.text, *advice.why, *advice.basis, found.stopped])
     table = TableGrid("What each option costs", note, columns, rows)
     render_campaign_report(msgspec.structs.replace(data, answer=(table,)), report)
 

@@ -56,7 +56,11 @@ class SimulatedApplication:
         self._commit_due = self._committing = False
         self._looked_up: tuple[Mapping[TopicPartition, int], int] = {}, 0
         """What `_first_us` was found for: positions, and changes of the logs."""
+        self._arrivals: dict[TopicPartition, int] = {}
+        """When the next record of each of these positions is there."""
         self._first_us: int | None = None
+        self._handed_over: dict[TopicPartition, int] = {}
+        """How far the last poll moved positions."""
         self._filled_by: TopicPartition | None = None
         """The partition that brought the last poll to its most records; more may wait there and elsewhere."""
         self._waiter: asyncio.Future[None] | None = None
@@ -101,7 +105,8 @@ class SimulatedApplication:
             if transactional is not None and transactional.replaced is not None:
                 return transactional.replaced  # it gave up meanwhile
             self._batch = dict(taken)
-            self._driver.poll_end({partition: end for partition, (_, end) in taken.items()})
+            self._handed_over = {partition: end for partition, (_, end) in taken.items()}
+            self._driver.poll_end(self._handed_over)
             await self._process(taken)
             if taken and self._commit == "sync":
                 await self._commit_processed()
@@ -186,14 +191,22 @@ class SimulatedApplication:
         # Whoever is woken often has the same positions as before; they are another object if not.
         if fetchable is not before or changes != changes_before:
             self._looked_up = fetchable, changes
-            self._first_us, outside = self._logs.next_record_us(fetchable)
+            moved = self._handed_over
+            if moved and changes == changes_before and fetchable == {**before, **moved}:
+                later, outside = self._logs.arrivals(moved)
+                self._arrivals.update(later)
+            else:
+                self._arrivals, outside = self._logs.arrivals(fetchable)
+            self._first_us = min(self._arrivals.values(), default=None)
             for partition in outside:
                 self._driver.offset_out_of_range(partition)
         return self._first_us
 
     def _take(self) -> Taken:
         """Records that are there now."""
-        taken, self._filled_by = self._logs.take(self._driver.fetchable(), self._most, self._filled_by)
+        fetchable = self._driver.fetchable()
+        arrivals = self._arrivals if fetchable is self._looked_up[0] else None
+        taken, self._filled_by = self._logs.take(fetchable, self._most, self._filled_by, arrivals)
         return taken
 
     async def _process(self, taken: Taken) -> None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from fencepost.coordinator.coordinator import GroupCoordinator
 from fencepost.coordinator.host import CoordinatorHost, HostHooks
+from fencepost.coordinator.protocol.consumer import ConsumerGroupHeartbeatRequest
 from fencepost.coordinator.protocol.errors import ErrorCode
 from fencepost.coordinator.protocol.outcome import (
     NOTHING,
@@ -82,7 +83,11 @@ class BrokerHost(Host, HostHooks):
             return
         request = call.request
         now = self.loop.now_us
-        if not isinstance(request, GROUP_REQUESTS):
+        if type(request) is ConsumerGroupHeartbeatRequest and self.status is ACTIVE:  # most of them
+            assert self.coordinator_host is not None
+            outcome = self.coordinator_host.process(request)
+            call.answer(outcome.reply, now + self._replication.draw() if outcome.records else now)
+        elif type(request) not in GROUP_REQUESTS:
             self._receive_other(call)
         elif self.status is ACTIVE:
             if type(request) in MAY_WAIT:

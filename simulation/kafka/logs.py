@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from typing import Any
 
 import msgspec
 
@@ -68,8 +69,15 @@ class PartitionLogs(Mapping[TopicPartition, int]):
 
         The time stays the same until positions or `changes` are others.
         """
+        arrivals, outside = self.arrivals(positions)
+        return min(arrivals.values(), default=None), outside
+
+    def arrivals(
+        self, positions: Mapping[TopicPartition, int]
+    ) -> tuple[dict[TopicPartition, int], list[TopicPartition]]:
+        """When the record at each of these positions is there, if ever; and whose is out of range."""
         now, logs = self._loop.now_us, self._logs
-        first: int | None = None
+        arrivals: dict[TopicPartition, int] = {}
         outside = []
         for partition, position in positions.items():
             log = logs.get(partition)
@@ -79,34 +87,48 @@ class PartitionLogs(Mapping[TopicPartition, int]):
             at = log.began_us + (position + 1) * interval_us
             if at - interval_us > now if interval_us else position:
                 outside.append(partition)
-            elif interval_us and (first is None or at < first):
-                first = at
-        return first, outside
+            elif interval_us:
+                arrivals[partition] = at
+        return arrivals, outside
 
     def take(
-        self, positions: Mapping[TopicPartition, int], most: int, after: TopicPartition | None
+        self,
+        positions: Mapping[TopicPartition, int],
+        most: int,
+        after: TopicPartition | None,
+        arrivals: Mapping[TopicPartition, int] | None = None,
     ) -> tuple[dict[TopicPartition, tuple[int, int]], TopicPartition | None]:
         """At most so many of the records that are there now, as ranges of offsets; and who filled the poll.
 
         They come from one partition after the other, beginning behind `after`, the one that filled the poll
-        before: so all have their turn where there are always more.
+        before: so all have their turn where there are always more. `arrivals` are those of these positions,
+        if they are known.
         """
+        if arrivals is None:
+            arrivals, _ = self.arrivals(positions)
+        now, logs = self._loop.now_us, self._logs
+        ready = [partition for partition, at_us in arrivals.items() if at_us <= now]
         if after is not None and after in positions:
             order = list(positions)
             first = order.index(after) + 1
-            positions = {partition: positions[partition] for partition in order[first:] + order[:first]}
+            there = set(ready)
+            ready = [partition for partition in order[first:] + order[:first] if partition in there]
         taken: dict[TopicPartition, tuple[int, int]] = {}
-        now, logs = self._loop.now_us, self._logs
-        for partition, position in positions.items():
-            log = logs.get(partition)
-            if log is None or (end := log.end(now)) <= position:
-                continue
-            end = min(end, position + most)
+        for partition in ready:
+            position = positions[partition]
+            end = min(logs[partition].end(now), position + most)
             taken[partition] = (position, end)
             most -= end - position
             if not most:
                 return taken, partition
         return taken, None
+
+    def get(self, partition: TopicPartition, default: Any = None, /) -> Any:
+        """As of any mapping, without the way over an exception."""
+        log = self._logs.get(partition)
+        if log is None:
+            return default
+        return (self._loop.now_us - log.began_us) // log.interval_us if log.interval_us else 0
 
     def __getitem__(self, partition: TopicPartition) -> int:
         return self._logs[partition].end(self._loop.now_us)

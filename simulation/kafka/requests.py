@@ -90,21 +90,23 @@ class OffsetsSince(msgspec.Struct, frozen=True):
     since_us: int
 
 
-GROUP_REQUESTS: tuple[type, ...] = (
-    ConsumerGroupHeartbeatRequest,
-    StreamsGroupHeartbeatRequest,
-    OffsetCommitRequest,
-    OffsetFetchRequest,
-    JoinGroupRequest,
-    SyncGroupRequest,
-    HeartbeatRequest,
-    LeaveGroupRequest,
-    LeaveGroupBatchRequest,
-    ConsumerGroupDescribeRequest,
-    DescribeGroupsRequest,
-    ListGroupsRequest,
-    DeleteGroupsRequest,
-    OffsetDeleteRequest,
+GROUP_REQUESTS: frozenset[type] = frozenset(
+    {
+        ConsumerGroupHeartbeatRequest,
+        StreamsGroupHeartbeatRequest,
+        OffsetCommitRequest,
+        OffsetFetchRequest,
+        JoinGroupRequest,
+        SyncGroupRequest,
+        HeartbeatRequest,
+        LeaveGroupRequest,
+        LeaveGroupBatchRequest,
+        ConsumerGroupDescribeRequest,
+        DescribeGroupsRequest,
+        ListGroupsRequest,
+        DeleteGroupsRequest,
+        OffsetDeleteRequest,
+    }
 )
 """What only the group's coordinator answers."""
 

@@ -118,13 +118,15 @@ class Call(msgspec.Struct, eq=False):
 
     def exception(self) -> BaseException | None:
         """What it failed with, if it did."""
-        return self.response if isinstance(self.response, BaseException) else None
+        response = self.response
+        return response if isinstance(response, BaseException) else None
 
     def result(self) -> Any:
         """The answer; raises the exception if there is one."""
-        if isinstance(self.response, BaseException):
-            raise self.response
-        return self.response
+        response = self.response
+        if isinstance(response, BaseException):
+            raise response
+        return response
 
     def add_done_callback(self, callback: Callable[[Any], object]) -> None:
         """Call back with this call once it is done."""

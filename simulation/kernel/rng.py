@@ -11,7 +11,7 @@ import hashlib
 import math
 import random
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from statistics import NormalDist
 from typing import TypeAlias
 
@@ -65,16 +65,17 @@ class Streams:
 class Samples:
     """Draws from a table of quantiles: a generator in one integer."""
 
-    __slots__ = ("_quantiles", "_state")
+    __slots__ = ("draw",)
 
     def __init__(self, state: int, quantiles: Quantiles) -> None:
-        self._state = state
-        self._quantiles = quantiles
+        self.draw: Callable[[], int] = _draws(state, quantiles).__next__
+        """Answers the next value. A run asks a million times: to resume a generator is the cheapest way."""
 
-    def draw(self) -> int:
-        """The next value."""
-        self._state = state = (self._state * _MULTIPLIER + _INCREMENT) & _MASK
-        return self._quantiles[state >> 54]
+
+def _draws(state: int, quantiles: Quantiles) -> Iterator[int]:
+    while True:
+        state = (state * _MULTIPLIER + _INCREMENT) & _MASK
+        yield quantiles[state >> 54]
 
 
 class SmallRandom:

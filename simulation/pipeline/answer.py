@@ -17,7 +17,7 @@ from fencepost.simulation.pipeline.analyze import AnalysisResults, analyze_files
 from fencepost.simulation.pipeline.campaign import Lost, OpenCampaign, opened
 from fencepost.simulation.pipeline.jobs import run_job, settings_for
 from fencepost.simulation.pipeline.plan_note import PlanNote, write_plan_note
-from fencepost.simulation.pipeline.progress import Progress, Silent
+from fencepost.simulation.pipeline.progress import Progress, Silent, rough_time
 from fencepost.simulation.pipeline.question import (
     BEGIN,
     Choice,
@@ -26,7 +26,15 @@ from fencepost.simulation.pipeline.question import (
     options,
     scenario_text,
 )
-from fencepost.simulation.pipeline.rounds import FIRST_RUNS, estimate, next_round, undecided
+from fencepost.simulation.pipeline.rounds import (
+    ALIKE,
+    RunTimes,
+    estimate,
+    look_sizes,
+    machine_speed,
+    next_look,
+    undecided,
+)
 from fencepost.simulation.pipeline.session import LOCAL, check_can_start, error_text, is_of_spark, wall_clock
 from fencepost.simulation.pipeline.spec import CampaignSpec
 from fencepost.simulation.pipeline.tasks import OPTION, CampaignCell, Task, cells_of, seeds_of
@@ -103,6 +111,8 @@ class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
     options: list[OptionAnswer]
     samples: dict[str, Sample]
     wall_seconds: float
+    stopped: str = ""
+    """Why there were no more runs, in a sentence."""
     lost: Lost = Lost()
     """Executors of the cluster that were lost on the way, and how many runs were done again."""
     analysis: AnalysisResults | None = None
@@ -156,12 +166,13 @@ def answer(
     questions = {cell.parameters[OPTION]: asked[Path(cell.source).stem][0] for cell in cells}
     with opened(spec, master=master, out_dir=out_dir / "runs", progress=shown) as (running, _):
         measured = _Measured(running, questions, chosen)
-        _run_rounds(measured, cells, questions, runs, shown, all_at_once=one)
+        stopped = _run_rounds(measured, cells, questions, runs, shown, all_at_once=one)
         answers = [measured.answer(cell, kept) for cell in cells]
         answered = PlanAnswer(
             options=answers if one else sorted(answers, key=lambda each: (not each.is_sound, each.cost)),
             samples=measured.samples,
             wall_seconds=wall_clock() - began,
+            stopped=stopped,
             lost=running.losses.found(),
         )
         if report is not None:
@@ -184,34 +195,48 @@ def _run_rounds(
     progress: Progress,
     *,
     all_at_once: bool,
-) -> None:
-    """Do runs until it is clear which option costs least, or each has had its `runs`."""
+) -> str:
+    """Do runs until it is clear which option costs least, or each had its `runs`; answer why they ended."""
     names = [cell.parameters[OPTION] for cell in cells]
     cores = measured.running.spark.sparkContext.defaultParallelism
-    first = runs if all_at_once else min(runs, FIRST_RUNS)
-    progress.say(
-        estimate([questions[name] for name in names], [*measured.chosen.values()], cores, first, runs)
-    )
-    wanted, done = list(names), 0
-    upto = first
-    while wanted:
+    sizes = [runs] if all_at_once else look_sizes(runs)
+    times = RunTimes.estimated(questions, measured.chosen, cores, machine_speed())
+    progress.say(estimate(times, sizes[0], runs))
+    wanted, done, upto = list(names), 0, sizes[0]
+    while True:
         tasks = [
             Task(number, seed, True)
             for seed in range(done, upto)
             for number, name in enumerate(names)
             if name in wanted
         ]
+        # The longest ones first: then no core waits for long at the end.
+        tasks.sort(key=lambda task: -times.seconds[names[task.cell]])
         measured.running.do(tasks, progress)
         measured.look(progress)
         done = upto
         costs = {name: run_costs(sample) for name, sample in measured.samples.items()}
-        open_ = undecided(costs, measured.failed)
+        open_ = [] if all_at_once else undecided(costs, measured.failed)
         if done >= runs or not open_:
-            if open_ and not all_at_once:
-                progress.say(f"{done} runs each leave it open: {' or '.join(open_)}")
-            return
-        wanted, upto = open_, min(runs, next_round(done))
-        progress.say(f"{done} runs each leave it open: {' or '.join(open_)}; {upto - done} more of each")
+            return _reason(costs, done, open_, all_at_once=all_at_once)
+        wanted, upto = open_, next_look(costs, open_, sizes, done)
+        times = RunTimes(measured.seconds, cores)
+        takes = rough_time(times.of(wanted, upto - done))
+        progress.say(
+            f"{done} runs each leave it open: {' or '.join(open_)}; {upto - done} more of each, about {takes}"
+        )
+
+
+def _reason(
+    costs: Mapping[str, Mapping[str, float]], done: int, open_: list[str], *, all_at_once: bool
+) -> str:
+    """Why there were no more runs than these."""
+    if all_at_once or len(costs) < 2:
+        return f"All {done} runs of each were done, as asked for."
+    if open_:
+        return f"{done} runs each, the most that were asked for, leave it open: {' or '.join(open_)}."
+    near = f"{ALIKE * 100:.0f} %"
+    return f"No more runs were needed: each other option costs more, or within {near} of the cheapest."
 
 
 class _Measured:
@@ -226,6 +251,9 @@ class _Measured:
         self.outages: dict[str, dict[str, OutageCost]] = {}
         """By option and run."""
         self.failed: dict[str, int] = {}
+        self.seconds: dict[str, float] = {}
+        """By option, how long a run took on the average."""
+        self._wall: dict[str, list[float]] = {}
         self._questions = questions
         self._seen: set[str] = set()
 
@@ -246,8 +274,8 @@ class _Measured:
                 rows = run_job(
                     spark, "measures", lambda: self._rows(spark, files), lambda done, total: advance(0)
                 )
-                failed = run_job(
-                    spark, "runs", lambda: _failed(spark.read.parquet(*files.runs)) if files.runs else {}
+                ended = run_job(
+                    spark, "runs", lambda: _ended(spark.read.parquet(*files.runs)) if files.runs else []
                 )
             except Exception as error:
                 if is_of_spark(error):
@@ -258,8 +286,11 @@ class _Measured:
             advance(1)
         for row in rows:
             self._take(row)
-        for name, count in failed.items():
-            self.failed[name] = self.failed.get(name, 0) + count
+        for name, seconds, is_bad in ended:
+            self._wall.setdefault(name, []).append(seconds)
+            if is_bad:
+                self.failed[name] = self.failed.get(name, 0) + 1
+        self.seconds = {name: sum(found) / len(found) for name, found in self._wall.items()}
 
     def _rows(self, spark: SparkSession, files: TraceFiles) -> list[dict[str, Any]]:
         if not files.traces:
@@ -383,12 +414,14 @@ def _measure(table: pa.Table, sizes: Mapping[str, tuple[int, Traffic]]) -> pa.Ta
     return pa.Table.from_pylist([row], schema)
 
 
-def _failed(summaries: DataFrame) -> dict[str, int]:
-    """By option, how many runs failed, broke an invariant, or left the group unsettled to their end."""
-    bad = (
-        summaries.where("error IS NOT NULL OR violations > 0 OR NOT converged").groupBy("parameters").count()
-    )
-    return {_option_of(row["parameters"]): row["count"] for row in bad.collect()}
+def _ended(summaries: DataFrame) -> list[tuple[str, float, bool]]:
+    """Of each run its option, its wall time, and whether it failed.
+
+    It did with an error, with a broken invariant, or if it left the group unsettled to its end.
+    """
+    bad = "coalesce(error IS NOT NULL OR violations > 0 OR NOT converged, true) AS bad"
+    rows = summaries.selectExpr("parameters", "wall_seconds", bad).collect()
+    return [(_option_of(row["parameters"]), row["wall_seconds"], row["bad"]) for row in rows]
 
 
 def _option_of(parameters: str) -> str:

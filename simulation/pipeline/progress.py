@@ -133,14 +133,15 @@ def rough_time(seconds: float) -> str:
 
 
 def progress_for(*, json: bool = False, lines: bool = False, stream: TextIO | None = None) -> Progress:
-    """Bars if a person watches, silence with `--json`; where standard error is no terminal, lines or silence.
+    """Bars if a person watches; where standard error is no terminal, lines or silence.
 
-    There FENCEPOST_PROGRESS decides, `lines` or `none`; if it is not set, the caller.
+    There FENCEPOST_PROGRESS decides, `lines` or `none`; if it is not set, the caller: `lines` is for work of
+    minutes. With `--json` other work is silent everywhere: a program waits for it.
 
     :raises FencepostError: if it is neither.
     """
     target = stream or sys.stderr
-    if json:
+    if json and not lines:
         return Silent()
     if target.isatty():
         return Bars(target)

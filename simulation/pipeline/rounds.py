@@ -1,8 +1,9 @@
 """How many runs a plan takes: as many as it needs to tell which option costs least, and no more.
 
-All options get the same seeds, so that their costs are compared seed by seed: what a seed makes all options
-do alike cancels out. An option is decided once the 99 % interval of its difference to the cheapest one (by
-Student's t) leaves 0 out, or is so narrow that the two may as well be the same.
+All options get the same seeds, and their costs are compared seed by seed. Costs are looked at after 3 runs of
+each option, then after twice as many, and so on, `LOOKS` times at most. Whoever looks again and again finds a
+difference by chance at last. So each look asks at a level of 1 %, and all of them together mislead about an
+option in 5 % of plans at most, however many of the looks are taken.
 """
 
 from __future__ import annotations
@@ -12,46 +13,67 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Final
 
+import msgspec
+
 from fencepost.simulation.pipeline.progress import rough_time
+from fencepost.simulation.pipeline.question import ask, choices, options, scenario_text
+from fencepost.simulation.pipeline.session import wall_clock
+from fencepost.simulation.scenarios.load import loads
 
 if TYPE_CHECKING:
     from fencepost.simulation.pipeline.question import Choice, Question
 
 FIRST_RUNS: Final = 3
 """Of each option, before anything is decided: fewer have no interval that is worth the name."""
-ALIKE: Final = 0.05
+LOOKS: Final = 5
+ALIKE: Final = 0.1
 """Two options whose costs differ by less than this share are as good as each other."""
 _T: Final = {
-    1: 63.66,
-    2: 9.925,
-    3: 5.841,
-    4: 4.604,
-    5: 4.032,
-    6: 3.707,
-    7: 3.499,
-    9: 3.250,
-    11: 3.106,
-    15: 2.947,
-    20: 2.845,
-    30: 2.750,
-    60: 2.660,
+    1: 31.82,
+    2: 6.965,
+    3: 4.541,
+    4: 3.747,
+    5: 3.365,
+    6: 3.143,
+    7: 2.998,
+    9: 2.821,
+    11: 2.718,
+    15: 2.602,
+    20: 2.528,
+    30: 2.457,
+    60: 2.390,
 }
-"""Half of a 99 % interval in standard errors, by degrees of freedom; between two, that of the fewer."""
+"""The 99 % quantile of Student's t by degrees of freedom; between two of these, that of the fewer."""
 
 Costs = Mapping[str, Mapping[str, float]]
 """What options cost, by name and run."""
 
 
-def interval(first: Mapping[str, float], second: Mapping[str, float]) -> tuple[float, float] | None:
-    """Return the 99 % interval of how much more the second costs than the first, over the runs of both.
+def look_sizes(most: int) -> list[int]:
+    """Return the numbers of runs of each option after which costs may be compared; `most` is the last one."""
+    factor = max(2.0, (most / FIRST_RUNS) ** (1 / (LOOKS - 1)))
+    sizes = [round(FIRST_RUNS * factor**number) for number in range(LOOKS)]
+    return [*(size for size in sizes if size < most), most]
 
-    None if there are fewer than two of these.
+
+def interval(first: Mapping[str, float], second: Mapping[str, float]) -> tuple[float, float] | None:
+    """Return bounds of how much more the second costs than the first, over the runs of both.
+
+    The difference is below the lower bound with a chance of 1 %, and as seldom above the upper one. None if
+    there are fewer than two such runs.
     """
-    differences = [second[run] - first[run] for run in first if run in second]
-    if len(differences) < 2:
-        return None
-    factor = _T[max(freedom for freedom in _T if freedom < len(differences))]
-    half = factor * statistics.stdev(differences) / math.sqrt(len(differences))
+    differences = _differences(first, second)
+    return _bounds(differences, len(differences)) if len(differences) > 1 else None
+
+
+def _differences(first: Mapping[str, float], second: Mapping[str, float]) -> list[float]:
+    return [second[run] - first[run] for run in first if run in second]
+
+
+def _bounds(differences: Sequence[float], runs: int) -> tuple[float, float]:
+    """The interval of `runs` such differences, scattered like these."""
+    factor = _T[max(freedom for freedom in _T if freedom < runs)]
+    half = factor * statistics.stdev(differences) / math.sqrt(runs)
     middle = statistics.fmean(differences)
     return middle - half, middle + half
 
@@ -61,41 +83,87 @@ def undecided(costs: Costs, failed: Mapping[str, int]) -> list[str]:
 
     Options with runs that failed are not among them: what they cost is not known.
     """
-    sound = [name for name, found in costs.items() if found and not failed.get(name)]
-    if len(sound) < 2:
+    best = _cheapest(costs, failed)
+    if best is None:
         return []
-    best = min(sound, key=lambda name: statistics.fmean(costs[name].values()))
-    open_ = [name for name in sound if name != best and _is_open(costs[best], costs[name])]
+    open_ = [name for name in _sound(costs, failed) if name != best and _is_open(costs[best], costs[name])]
     return [best, *open_] if open_ else []
 
 
-def _is_open(best: Mapping[str, float], other: Mapping[str, float]) -> bool:
-    found = interval(best, other)
-    if found is None:
+def _sound(costs: Costs, failed: Mapping[str, int]) -> list[str]:
+    return [name for name, found in costs.items() if found and not failed.get(name)]
+
+
+def _cheapest(costs: Costs, failed: Mapping[str, int]) -> str | None:
+    sound = _sound(costs, failed)
+    if len(sound) < 2:
+        return None
+    return min(sound, key=lambda name: statistics.fmean(costs[name].values()))
+
+
+def _is_open(best: Mapping[str, float], other: Mapping[str, float], runs: int | None = None) -> bool:
+    """Whether it is open, or would be after so many `runs` like these."""
+    differences = _differences(best, other)
+    if len(differences) < 2:
         return True
-    low, high = found
+    low, high = _bounds(differences, runs or len(differences))
     near = ALIKE * statistics.fmean(best.values())
     return low <= 0 and not (-near <= low and high <= near)
 
 
-def next_round(done: int) -> int:
-    """Return how many runs undecided options have after the next round: half as many again."""
-    return done + max(1, done // 2)
+def next_look(costs: Costs, open_: Sequence[str], sizes: Sequence[int], done: int) -> int:
+    """Return after how many runs of each to look again.
+
+    That is the next of the `sizes`, or the one after it if the costs so far scatter so much that the next
+    look would leave everything open.
+    """
+    ahead = [size for size in sizes if size > done]
+    best, *others = open_
+    hopeless = all(_is_open(costs[best], costs[name], ahead[0]) for name in others)
+    return ahead[1] if hopeless and len(ahead) > 1 else ahead[0]
 
 
-def estimate(
-    questions: Sequence[Question], chosen: Sequence[Choice], cores: int, first: int, most: int
-) -> str:
+class RunTimes(msgspec.Struct, frozen=True):
+    """How long runs take on this machine, in seconds by option, and how many of them run at a time."""
+
+    seconds: Mapping[str, float]
+    cores: int
+
+    @classmethod
+    def estimated(
+        cls, questions: Mapping[str, Question], chosen: Mapping[str, Choice], cores: int, speed: float
+    ) -> RunTimes:
+        """Estimate them; `speed` is how much longer than usual a short run took."""
+        return cls({name: speed * _run_seconds(questions[name], chosen[name]) for name in chosen}, cores)
+
+    def of(self, names: Sequence[str], runs: int) -> float:
+        """Return how long so many runs of each of these take, side by side."""
+        together = runs * sum(self.seconds[name] for name in names) / self.cores
+        return max(together, max(self.seconds[name] for name in names) if runs else 0.0)
+
+
+_UNSURE: Final = 1.5
+"""By how much runs may take longer than estimated."""
+_START_S: Final = 15.0
+"""Spark's first task, and a look at the costs."""
+_LOOK_S: Final = 3.0
+
+
+def estimate(times: RunTimes, first: int, most: int) -> str:
     """Return how long the runs may take at least and at most, in a sentence."""
-    once = sum(map(_run_seconds, questions, chosen))
-    low, high = (runs * once / max(1, min(cores, runs * len(chosen))) + _SPARK_S for runs in (first, most))
+    names, cores = [*times.seconds], times.cores
+    low = times.of(names, first) + _START_S
+    high = times.of(names, most) * _UNSURE + _START_S + _LOOK_S * (len(look_sizes(most)) - 1)
     each = f"{first} to {most} runs" if most > first else f"{first} run{'s' if first > 1 else ''}"
-    count = f"{len(chosen)} option{'s' if len(chosen) > 1 else ''}"
-    span = rough_time(low) if most == first else f"{rough_time(low)} to {rough_time(high)}"
-    return f"{count}, {each} of each: about {span} on {cores} core{'s' if cores > 1 else ''}"
+    count = f"{len(names)} option{'s' if len(names) > 1 else ''}"
+    spans = list(dict.fromkeys(map(rough_time, (low, high))))
+    return f"{count}, {each} of each: {' to '.join(spans)} on {cores} core{'s' if cores > 1 else ''}"
 
 
-_SPARK_S: Final = 15.0
+_SHORT: Final = {"members": 8, "partitions": 24, "start_up": "5s", "protocol": "consumer", "static": False}
+_SHORT_S: Final = 0.08
+"""Seconds that a run of this question took on the machine of the figures below."""
+_TRIES: Final = 5
 _MEMBER_S: Final = 17e-6
 """Processor time for a second of a member's life."""
 _MOVE_S: Final = 12e-6
@@ -104,6 +172,23 @@ _JOIN_S: Final = 2e-3
 """That for each member, whenever a member restarts and all join again, as in the classic protocol."""
 _DEAL_S: Final = 80e-6
 """That for each partition, whenever a leader of the classic protocol deals them out again."""
+
+
+def machine_speed() -> float:
+    """Return how many times as long as usual a short run takes on this machine, as busy as it is."""
+    from fencepost.simulation.run import run
+
+    question = ask(_SHORT, {})
+    chosen = choices(question)
+    (option,) = options(chosen, {})
+    settings = [f"{key}={value}" for key, value in option.settings.items()]
+    scenario = loads(scenario_text(question, chosen), overrides=settings)
+    taken = []
+    for seed in range(_TRIES):
+        began = wall_clock()
+        run(scenario, seed)
+        taken.append(wall_clock() - began)
+    return statistics.median(taken) / _SHORT_S
 
 
 def _run_seconds(question: Question, choice: Choice) -> float:

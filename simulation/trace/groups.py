@@ -57,6 +57,8 @@ class GroupTraceWriter(TraceWriter):
         """By broker and token, the requests that are not answered yet."""
         self._members: tuple[MemberId, ...] = ()
         """Of a group that is compared with what it was."""
+        self._known: frozenset[MemberId] = frozenset()
+        """The same members as a set."""
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """A step of a group of either kind, and the answers to classic members."""
@@ -68,7 +70,7 @@ class GroupTraceWriter(TraceWriter):
             self._step(host, group if name == STREAMS_GROUP_TYPE else None, event, outcome, now_us)
             return
         if name == CONSUMER_GROUP_TYPE:
-            self._members = ()
+            self._members, self._known = (), frozenset()
             self._step(host, group, event, outcome, now_us)
             self._answers(host, event, outcome, now_us)
             return
@@ -96,6 +98,7 @@ class GroupTraceWriter(TraceWriter):
         for member_id in [one for one in self._members if one not in group.members]:
             self._removed(member_id, event, outcome, now_us)
         self._members = tuple(group.members)
+        self._known = frozenset(self._members)
         if isinstance(event, kind.heartbeat_requests) and outcome.reply is not None:
             self._asked_and_answered(event, outcome.reply, type(event).__name__, now_us)
         self._moved(host, group, now_us)
@@ -132,7 +135,9 @@ class GroupTraceWriter(TraceWriter):
 
     def _gone(self, host: str, group: ClassicGroup, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """Members that are there no more, and what was written."""
-        gone = {member_id: None for member_id in self._members if member_id not in group.members}
+        gone: dict[MemberId, None] = {}
+        if not self._known <= group.members.keys():
+            gone = {member_id: None for member_id in self._members if member_id not in group.members}
         for record in outcome.records:
             key, value = record.key, record.value
             if value is None and isinstance(key, r.ConsumerGroupMemberMetadataKey):
@@ -146,6 +151,7 @@ class GroupTraceWriter(TraceWriter):
             self._removed(member_id, event, outcome, now_us)
         if gone or len(group.members) != len(self._members):
             self._members = tuple(group.members)
+            self._known = frozenset(self._members)
 
     def _answers(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """Rows of the classic protocol's requests that were answered in this step."""

@@ -123,10 +123,9 @@ class TraceRows:
 
     def append(self, event: Event) -> None:
         """Record one event, given without the columns that are the same for all rows. The hot path."""
-        self.seq += 1
-        events = self._events
-        events.append(event)
-        if len(events) >= BATCH_ROWS:
+        self.seq = seq = self.seq + 1
+        self._events.append(event)
+        if not seq % BATCH_ROWS:  # a batch ends early only at the end of all
             self.flush()
 
     def flush(self) -> None:

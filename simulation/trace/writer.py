@@ -69,6 +69,7 @@ _HEARTBEAT = RowKind.HEARTBEAT.value
 _ASSIGNMENT = RowKind.ASSIGNMENT.value
 _MEMBER_STATE = RowKind.MEMBER_STATE.value
 _CALLBACK_BEGIN, _CALLBACK_END = RowKind.CALLBACK_BEGIN.value, RowKind.CALLBACK_END.value
+_RECORDS, _COMMIT = RowKind.RECORDS.value, RowKind.COMMIT.value
 _KEEPALIVE = "keepalive"
 _SETTLED = frozenset({"Stable", "Empty", "Dead"})
 
@@ -197,6 +198,8 @@ class TraceWriter(Observer):
         state = "" if group is None else str(group.state)
         for record in outcome.records:
             key, value = record.key, record.value
+            if type(key) is r.OffsetCommitKey:
+                continue  # most batches are commits, and their members tell of these
             if isinstance(key, r.ASSIGNMENT_KEYS):
                 self._assignment(group, key.member_id, value, now_us)
             elif isinstance(value, r.EPOCH_VALUES):
@@ -307,15 +310,21 @@ class TraceWriter(Observer):
     ) -> None:
         """A commit was answered, or was not."""
         error = type(response).__name__ if isinstance(response, Exception) else error_name(response)
-        offsets = sorted(request.offsets.items())
-        self._add(
-            now_us,
-            host,
-            RowKind.COMMIT,
-            member_epoch=request.member_epoch,
-            partitions=tuple([tp for tp, _ in offsets]),
-            error=error,
-            detail=" ".join([f"{tp.topic}-{tp.partition}:{o.offset}" for tp, o in offsets]),
+        partitions = sorted(request.offsets)
+        said = " ".join([f"{tp[0]}-{tp[1]}:{request.offsets[tp].offset}" for tp in partitions])
+        self._append(
+            (
+                now_us,
+                host,
+                _COMMIT,
+                "",
+                "",
+                request.member_epoch,
+                self._group_epoch,
+                tuple(partitions),
+                error,
+                said,
+            )
         )
 
     def on_records_processed(
@@ -324,7 +333,7 @@ class TraceWriter(Observer):
         """The application finished with records."""
         end = self.world.log_ends.get(partition)
         span = f"{first}..{last_exclusive}" if end is None else f"{first}..{last_exclusive} of {end}"
-        self._add(now_us, host, RowKind.RECORDS, partitions=(partition,), detail=span)
+        self._append((now_us, host, _RECORDS, "", "", -1, self._group_epoch, (partition,), "", span))
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
         """A member's host changed."""

@@ -17,10 +17,10 @@ from fencepost.simulation.world.processes import PROCESS, WorldProcess
 
 
 def client_methods() -> Iterator[tuple[type, str, Any]]:
-    """Yield each method of a client that has a substitute: its class, its name and the substitute."""
+    """Yield each attribute of a client that has a substitute: its class, its name and the substitute."""
     if find_spec("aiokafka") is None:
         return
-    from aiokafka import AIOKafkaConsumer
+    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
     from aiokafka.consumer.subscription_state import SubscriptionState
     from aiokafka.producer.message_accumulator import BatchBuilder
     from aiokafka.producer.transaction_manager import TransactionManager
@@ -28,6 +28,7 @@ def client_methods() -> Iterator[tuple[type, str, Any]]:
     from fencepost.member.kafka.consumer import KIP848Consumer
     from fencepost.member.kafka.listener import ApplicationListener
 
+    yield AIOKafkaProducer, "_PRODUCER_CLIENT_ID_SEQUENCE", 0  # it goes into client ids
     yield BatchBuilder, "append", _stamped(BatchBuilder.append)
     yield TransactionManager, "__init__", _noted(TransactionManager.__init__)
     yield SubscriptionState, "listener", property(_disturbed_listener)

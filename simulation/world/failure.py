@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from pathlib import Path
 from typing import Final
 
@@ -19,7 +20,9 @@ from fencepost.simulation.report.model import duration
 from fencepost.simulation.world.run import WorldResult, WorldSettings, WorldTest, run_world
 
 TRIES: Final = 150
-"""How many runs a failure is made smaller by."""
+"""The most runs by which a failure is made smaller."""
+LONGEST_S: Final = 45.0
+"""The most seconds that this process computes for that."""
 FOLDER: Final = "world-failures"
 
 
@@ -63,8 +66,12 @@ def explain(
         test=settings.scenario.name, seed=result.seed, invariant=result.invariant, plan=result.plan
     )
 
+    begin = time.process_time()
+
     def run(candidate: WorldFailure, _: int | None) -> WorldResult | None:
-        found = run_world(function, settings, candidate.seed, plan=candidate.plan)
+        if time.process_time() - begin > LONGEST_S:
+            return None  # what was found so far is small enough
+        found = run_world(function, settings, candidate.seed, plan=candidate.plan, until=candidate.invariant)
         return found if any(each.invariant == candidate.invariant for each in found.violations) else None
 
     tries = 1 if result.invariant == f"{RAISED}{OutsideWorld.__name__}" else TRIES

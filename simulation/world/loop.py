@@ -183,7 +183,7 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
     # -- descriptors ------------------------------------------------------------------------------------
 
     def open_descriptor(self, sock: VirtualSocket) -> int:
-        """Give a socket a number that no other had: what is left of a killed process may still use its own."""
+        """Give a socket a new number: what is left of a killed process may still use its own."""
         number = self._next_descriptor
         self._next_descriptor += 1
         self._sockets[number] = sock

@@ -104,46 +104,55 @@ def run_world(
     plan: Draw | None = None,
     keep_rows: bool = False,
     logs: bool = False,
+    until: str = "",
 ) -> WorldResult:
     """Run a test function in a new world. `plan` replaces what the seed would draw.
 
-    With `keep_rows` the result has the trace. Without `logs` nothing is logged meanwhile.
+    The run ends when the invariant `until` is found broken, or with the test. With `keep_rows` the result has
+    the trace. Without `logs` nothing is logged meanwhile.
     """
     chosen = plan_of_world(settings, seed) if plan is None else plan
+    with _quiet(logs=logs), _collected_by_hand():
+        return _run(function, settings, seed, chosen, keep_rows=keep_rows, until=until)
+
+
+def _run(
+    function: WorldTest, settings: WorldSettings, seed: int, plan: Draw, *, keep_rows: bool, until: str
+) -> WorldResult:
+    """Run it; nothing of the run is referred to any more when garbage is collected after it."""
     started = wall_clock()
     loop = WorldLoop(max_events=MAX_EVENTS)
     streams = Streams(seed)
     loop.network = VirtualNetwork(loop, streams, settings.scenario.network.latency.quantiles)
-    machine = Machine(loop, streams)
-    run = _Run(function, settings, chosen, loop, streams)
-    with (
-        _quiet(logs=logs),
-        _collected_by_hand(),
-        substituted(machine),
-        between_steps(loop) as pass_interrupts_on,
-    ):
+    run = _Run(function, settings, plan, loop, streams)
+    run.world.until = until
+    with substituted(Machine(loop, streams)), between_steps(loop) as pass_interrupts_on:
         try:
             run.go()
             pass_interrupts_on()
-            result = run.result(seed, wall_clock() - started, keep_rows=keep_rows)
+            return run.result(seed, wall_clock() - started, keep_rows=keep_rows)
         finally:
             run.take_down()
             loop.close()
-    return result
 
 
 class _Run:
     """The parts of one run."""
 
     def __init__(
-        self, function: WorldTest, settings: WorldSettings, plan: Draw, loop: WorldLoop, streams: Streams
+        self,
+        function: WorldTest,
+        settings: WorldSettings,
+        plan: Draw,
+        loop: WorldLoop,
+        streams: Streams,
     ) -> None:
         self._function = function
         self._settings = settings
         self._plan = plan
         self._loop = loop
         self._streams = streams
-        self._world = SimulatedWorld(loop, streams, loop.network, settings.claims)
+        self.world = SimulatedWorld(loop, streams, loop.network, settings.claims)
         self._error: BaseException | None = None
         self._task: asyncio.Task[None] | None = None
         loop.set_exception_handler(self._unhandled)
@@ -157,15 +166,15 @@ class _Run:
             self._loop.run_forever()
         except (Deadlock, TooManyEvents) as error:
             self._error = error
-        if self._world.failure is not None:
-            self._error = self._world.failure
+        if self.world.failure is not None:
+            self._error = self.world.failure
         elif self._error is None and self._task.done() and not self._task.cancelled():
             self._error = self._task.exception()
         if isinstance(self._error, KeyboardInterrupt | SystemExit):
             raise self._error
 
     async def _play(self) -> None:
-        world, settings = self._world, self._settings
+        world, settings = self.world, self._settings
         broker_config = BrokerConfig.from_properties(
             {"default.replication.factor": min(3, settings.brokers), **settings.config}
         )
@@ -203,17 +212,17 @@ class _Run:
                 world.report(violation.invariant, violation.message)
 
     def _tell_fault(self, fault: str, phase: str, detail: str) -> None:
-        self._world.endpoint.observer.note(str(fault), RowKind.FAULT, state_to=phase, detail=detail)
+        self.world.endpoint.observer.note(str(fault), RowKind.FAULT, state_to=phase, detail=detail)
 
     def _calm(self) -> None:
-        self._world.endpoint.observer.note("", RowKind.FAULTS_END)
-        self._world.calm()
+        self.world.endpoint.observer.note("", RowKind.FAULTS_END)
+        self.world.calm()
 
     def _look(self, _: object) -> None:
         try:
-            self._world.look()
+            self.world.look()
         except Exception as error:  # of a function that the test gave
-            self._world.fail(error)
+            self.world.fail(error)
         self._loop.schedule(self._loop.now_us + _LOOK_US, self._look, None)
 
     def _collect(self, _: object) -> None:
@@ -224,7 +233,7 @@ class _Run:
         self._loop.stop()
 
     def _too_long(self, _: object) -> None:
-        self._world.fail(TimeoutError(f"the test is not over after {LONGEST_S:g} virtual seconds"))
+        self.world.fail(TimeoutError(f"the test is not over after {LONGEST_S:g} virtual seconds"))
 
     def _unhandled(self, _: object, context: dict[str, Any]) -> None:
         """Programs log what nobody handles; in brokers it is a bug that ends the run."""
@@ -233,11 +242,11 @@ class _Run:
         if PROCESS.get() is not None or getattr(handle, "process", None) is not None or task is not None:
             logging.getLogger("asyncio").error(context["message"], exc_info=error)
         elif error is not None:
-            self._world.fail(error)
+            self.world.fail(error)
 
     def result(self, seed: int, wall_seconds: float, *, keep_rows: bool) -> WorldResult:
         """What came of it."""
-        world, error = self._world, self._error
+        world, error = self.world, self._error
         trouble = ""
         if error is not None:
             trouble = "".join(traceback.format_exception(error))
@@ -271,7 +280,7 @@ class _Run:
             gc.collect()
 
     def _take_down(self) -> None:
-        world = self._world
+        world = self.world
         for program in world.programs.values():
             if program.process is not None:
                 program.process.ended = True

@@ -47,6 +47,12 @@ QUIET_S: Final = 5.0
 """Work may go on after its commit: the world has settled when no record was done for that long."""
 IDLE_S: Final = 60.0
 """Programs that commit nothing have settled when nothing has happened for that long."""
+STUCK_S: Final = 310.0
+"""The same for programs that commit, but not all.
+
+aiokafka may ask a broker that leads a partition no more for its first offset, again and again, until it
+updates its metadata: that is every five minutes.
+"""
 SETTLES: Final = "settles"
 PROGRAM_RUNS: Final = "program-runs"
 
@@ -93,6 +99,8 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         self.violations: list[Violation] = []
         self.failure: BaseException | None = None
         """What ended the run, if it was no violation."""
+        self.until = ""
+        """The invariant with whose violation the run ends."""
         self.faults_over = asyncio.Event()
         """Set when the phase without faults begins."""
         self._calm_since: float | None = None
@@ -322,9 +330,9 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         """Wait until the faults are over, all groups are stable, and consumers have read all there is.
 
         A group has read all when it has committed the ends of all topics that it reads, and nothing was done
-        or committed for `QUIET_S` seconds; or, if it does not commit all, when nothing
-        happens any more for `IDLE_S` seconds. If that takes longer than `timeout` seconds after the last
-        fault, the invariant `settles` does not hold.
+        or committed for `QUIET_S` seconds. A group that never commits has read all when nothing happens for
+        `IDLE_S` seconds; one that commits, but not all, when nothing happens for `STUCK_S` seconds. If that
+        takes longer than `timeout` seconds after the last fault, the invariant `settles` does not hold.
         """
         await self.faults_over.wait()
         begin = self.loop.time()
@@ -334,14 +342,19 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             now, progress = self.loop.time(), self._progress()
             if progress != seen:
                 seen, since = progress, now
-            quick = self._has_settled() and all(holds() for _, holds in self._eventually)
-            if now - since > (QUIET_S if quick else IDLE_S) and not self._unstable():
+            if now - since > self._patience_s() and not self._unstable():
                 break
             if now - begin > timeout:
                 self.report(SETTLES, f"{timeout:g} s after the last fault: {self._why_not()}")
                 break
         self.has_settled = True
         self.judge_end()
+
+    def _patience_s(self) -> float:
+        """Return for how long nothing must happen before the world has settled."""
+        if self._has_settled() and all(holds() for _, holds in self._eventually):
+            return QUIET_S
+        return STUCK_S if any(self._offsets(each) and self._lag(each) for each in self._groups()) else IDLE_S
 
     def _progress(self) -> tuple[int, int]:
         done = sum(len(each) for each in self.oracles.done.values())
@@ -411,6 +424,8 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             at_us = self.loop.now_us
             self.violations.append(Violation(invariant=invariant, seq=trace.seq, t_us=at_us, message=message))
             self.endpoint.observer.note("", RowKind.VIOLATION, detail=f"{invariant}: {message}")
+            if invariant == self.until:
+                self.loop.stop()
 
     def fail(self, error: BaseException) -> None:
         """End the run with an error that is the test's own."""

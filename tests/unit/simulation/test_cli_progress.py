@@ -25,6 +25,11 @@ def test_who_gets_which(monkeypatch: pytest.MonkeyPatch) -> None:
     assert isinstance(progress_for(stream=io.StringIO()), ProgressLines)
     for stream in (Terminal(), io.StringIO()):
         assert isinstance(progress_for(json=True, stream=stream), Silent)
+    monkeypatch.setenv("FENCEPOST_PROGRESS", "lines")
+    assert isinstance(progress_for(json=True, lines=True, stream=Terminal()), Bars)
+    assert isinstance(progress_for(json=True, lines=True, stream=io.StringIO()), ProgressLines)
+    monkeypatch.setenv("FENCEPOST_PROGRESS", "none")
+    assert isinstance(progress_for(json=True, lines=True, stream=io.StringIO()), Silent)
     monkeypatch.setenv("FENCEPOST_PROGRESS", "line")
     with pytest.raises(FencepostError, match="FENCEPOST_PROGRESS=line: expected lines or none"):
         progress_for(stream=io.StringIO())

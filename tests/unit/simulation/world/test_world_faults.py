@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import time
 from collections.abc import Callable
 from typing import Any
@@ -73,7 +74,7 @@ def test_poll_timeout_keeps_a_program_from_polling(consumer_class: Any) -> None:
         world.programs["worker"].kill()
 
     play(test, "poll-timeout", at="10s", lasts="15s")
-    gaps = [after - before for before, after in zip(polls, polls[1:], strict=False)]
+    gaps = [after - before for before, after in itertools.pairwise(polls)]
     assert 14 < max(gaps) < 20  # a client of the classic protocol joins again before it reads on
     assert members[15] == 1
     assert members[40] == 0  # at 20 s: its poll interval is over
@@ -155,9 +156,7 @@ def test_append_failure_refuses_records_until_it_is_over() -> None:
         world.programs["shop"].kill()
 
     play(test, "append-failure", at="10s", lasts="5s")
-    assert max(after - before for before, after in zip(sent, sent[1:], strict=False)) == pytest.approx(
-        5, abs=0.5
-    )
+    assert max(after - before for before, after in itertools.pairwise(sent)) == pytest.approx(5, abs=0.5)
 
 
 def test_takeover_fences_a_transactional_producer() -> None:

@@ -28,9 +28,20 @@ def virtually(main: Callable[[], Awaitable[Any]], *, seed: int = 1, latency_us: 
     loop.network = VirtualNetwork(loop, streams, constant(latency_us))
     try:
         with substituted(Machine(loop, streams)):
-            return loop.run_until_complete(main())
+            return loop.run_until_complete(_alone(main))
     finally:
         loop.close()
+
+
+async def _alone(main: Callable[[], Awaitable[Any]]) -> Any:
+    """Run it, and end the tasks that it leaves: handlers of connections that are open still."""
+    try:
+        return await main()
+    finally:
+        rest = asyncio.all_tasks() - {asyncio.current_task()}
+        for task in rest:
+            task.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
 
 
 # -- the same as on the machine --------------------------------------------------------------------
