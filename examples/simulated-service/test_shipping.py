@@ -1,7 +1,8 @@
 """Ships orders in a simulated world: crashes, freezes, deploys and lost responses, from twenty seeds."""
 
-import fencepost
 from shipping import ship_orders
+
+import fencepost
 
 
 @fencepost.simulated(seeds=20, always=[4], topics={"orders": 4}, brokers=3)
