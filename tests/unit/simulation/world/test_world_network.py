@@ -32,6 +32,8 @@ def virtually(main: Callable[[], Awaitable[Any]], *, seed: int = 1, latency_us: 
         with substituted(Machine(loop, streams)):
             return loop.run_until_complete(_alone(main))
     finally:
+        for transport in tuple(loop._transports.values()):
+            transport._sock = None  # as after a run: else it warns that nobody has closed it
         loop.close()
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)  # tests leave connections open
