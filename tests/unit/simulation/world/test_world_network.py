@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import socket
+import warnings
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -30,7 +32,12 @@ def virtually(main: Callable[[], Awaitable[Any]], *, seed: int = 1, latency_us: 
         with substituted(Machine(loop, streams)):
             return loop.run_until_complete(_alone(main))
     finally:
+        for transport in tuple(loop._transports.values()):
+            transport._sock = None  # as after a run: else it warns that nobody has closed it
         loop.close()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)  # tests leave connections open
+            gc.collect()
 
 
 async def _alone(main: Callable[[], Awaitable[Any]]) -> Any:
@@ -41,7 +48,8 @@ async def _alone(main: Callable[[], Awaitable[Any]]) -> Any:
         rest = asyncio.all_tasks() - {asyncio.current_task()}
         for task in rest:
             task.cancel()
-        await asyncio.gather(*rest, return_exceptions=True)
+        if rest:
+            await asyncio.wait(rest)
 
 
 # -- the same as on the machine --------------------------------------------------------------------
