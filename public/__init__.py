@@ -4,6 +4,7 @@ This package is the public interface. It loads nothing before a name is used, an
 it needs if a library is missing:
 
 - Tests: `EmbeddedKafka`, `AsyncEmbeddedKafka`, `EmbeddedRabbitStream` (`fencepost[embedded]`).
+- Your own programs in virtual time: `simulated`, `SimulatedWorld` (`fencepost[kafka,world]`).
 - Simulation: `simulate`, `load`, `RunResult`; `Campaign` for many seeds on Spark (`fencepost[spark]`).
 - Clients: `KIP848Consumer`, `StreamsApp` (`fencepost[kafka]`), `SingleActiveConsumer`.
 - Errors: `FencepostError` is what a user can correct; `EnvironmentLacks` is what the machine lacks.
@@ -73,6 +74,12 @@ if TYPE_CHECKING:
     from fencepost.simulation.run import simulate as simulate
     from fencepost.simulation.scenarios.load import load as load
     from fencepost.simulation.trace.parquet import ParquetTrace as ParquetTrace
+    from fencepost.simulation.world.entry import SimulationFailed as SimulationFailed
+    from fencepost.simulation.world.entry import run_simulated as run_simulated
+    from fencepost.simulation.world.entry import simulated as simulated
+    from fencepost.simulation.world.programs import Program as Program
+    from fencepost.simulation.world.run import WorldResult as WorldResult
+    from fencepost.simulation.world.world import SimulatedWorld as SimulatedWorld
 
     __version__: str
     """The version of the installed distribution."""
@@ -104,6 +111,7 @@ _MODULES = {
     "OffsetKind": "member.sac.offsets",
     "OffsetSpecification": "member.sac.offsets",
     "ParquetTrace": "simulation.trace.parquet",
+    "Program": "simulation.world.programs",
     "ProtocolError": "coordinator.protocol.errors",
     "RabbitTransport": "member.rabbit.transport",
     "ReadRecord": "simulation.embedded.logs",
@@ -112,6 +120,8 @@ _MODULES = {
     "SacListener": "member.sac.listener",
     "SacSubscription": "member.sac.transport",
     "ShadowDiverged": "simulation.embedded.shadow",
+    "SimulatedWorld": "simulation.world.world",
+    "SimulationFailed": "simulation.world.entry",
     "SingleActiveConsumer": "member.sac.consumer",
     "StreamClientState": "member.streams.client_states",
     "StreamConsumer": "simulation.embedded.rabbit_groups",
@@ -126,12 +136,15 @@ _MODULES = {
     "TooManyEvents": "simulation.kernel.loop",
     "UnreadableMessages": "member.sac.transport",
     "Violation": "simulation.kernel.observers",
+    "WorldResult": "simulation.world.run",
     "failure_of": "simulation.failures.failure",
     "load": "simulation.scenarios.load",
     "replay": "simulation.failures.failure",
     "run_real": "simulation.lab.chaos.run",
+    "run_simulated": "simulation.world.entry",
     "shrink": "simulation.failures.shrink",
     "simulate": "simulation.run",
+    "simulated": "simulation.world.entry",
 }
 """The module of each public name. tests/architecture compares it with the imports above."""
 

@@ -50,7 +50,8 @@ Intercept = Callable[[int, Mapping[int, Handler]], Mapping[int, Handler]]
 class Brokers:
     """Serves the Kafka protocol on some ports of the running loop. Without a storage all is in memory.
 
-    `ports` has one port for each broker; 0 takes a free one. Partitions and groups are spread over them.
+    `ports` has one port for each broker; 0 takes a free one. `hosts` has a host for each of them, if they do
+    not share `host`. Partitions and groups are spread over them.
     `storage` keeps groups and topics, and is closed with the brokers; topics that it holds are as they were.
     `new_topics` and `topic_defaults` are the broker's settings of topics.
     With `users`, passwords by name, clients have to log in; with `tls` they have to speak TLS.
@@ -65,6 +66,7 @@ class Brokers:
         topics: Mapping[str, int] | None = None,
         *,
         host: str = "127.0.0.1",
+        hosts: Sequence[str] = (),
         ports: Sequence[int] = (0,),
         config: GroupCoordinatorConfig | None = None,
         journal: KeptJournal | None = None,
@@ -106,7 +108,8 @@ class Brokers:
         self.new_topics = new_topics
         self._max_frame_bytes = max_frame_bytes
         self._listeners: tuple[Listener[KafkaServerConnection], ...] = tuple(
-            Listener(host, port, max_connections=max_connections, tls=tls) for port in ports
+            Listener(name, port, max_connections=max_connections, tls=tls)
+            for name, port in zip(hosts or (host,) * len(ports), ports, strict=True)
         )
         self._gate = Gate() if storage is None else storage.gate
         self._work_queue = WorkQueue()

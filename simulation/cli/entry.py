@@ -38,6 +38,7 @@ EXTRAS = {
     "plotly": "spark",
     "pyarrow": "spark",
     "pyspark": "spark",
+    "time_machine": "world",
 }
 """Which extra brings a library that the core installation does not have."""
 

@@ -122,41 +122,6 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
             whole("replicas", replicas, 1, len(self.endpoint.brokers.groups.node_ids))
         self.endpoint.create_topic(*checked, topic_config_of(config), replicas)
 
-    @until_done
-    async def produce(
-        self,
-        topic: str,
-        *values: Text,
-        key: Text = None,
-        partition: int | None = None,
-        headers: Headers = (),
-        timestamp_ms: int | None = None,
-    ) -> list[ReadRecord]:
-        """Append a record for each value; the records that they became.
-
-        They go to the partition of the key, as Kafka's own partitioner has it, to `partition` if that is
-        given, or to all partitions in turn. Text is encoded as UTF-8, that of headers too. Their time is
-        that of `clock`, or `timestamp_ms`, milliseconds since the epoch.
-
-        :raises FencepostError: for an unknown topic or partition, a value that is too large, a time that the
-            topic does not take, or text that UTF-8 can't express.
-        """
-        if timestamp_ms is not None:
-            whole("timestamp_ms", timestamp_ms, 0, _LATEST_MS)
-        return await self.endpoint.logs.produce(
-            topic, values, key=key, partition=partition, headers=headers, timestamp_ms=timestamp_ms
-        )
-
-    @until_done
-    async def records(self, topic: str, partition: int | None = None) -> list[ReadRecord]:
-        """All records of a topic, or of one of its partitions, in the order of partitions and offsets.
-
-        Those of open and aborted transactions are among them, as for a `read_uncommitted` consumer.
-
-        :raises FencepostError: for an unknown topic or partition.
-        """
-        return await self.endpoint.logs.records(topic, partition)
-
     # -- what goes wrong --------------------------------------------------------------------------------
 
     @on_loop
@@ -241,28 +206,6 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
             name_of("group", group_id, "a group id")
         self.endpoint.move_coordinator(group_id, to, duration("load_seconds", load_seconds))
 
-    @until_done
-    async def stop_broker(self, node_id: int) -> None:
-        """Stop one of several brokers: its connections break, and Metadata does not list it any more.
-
-        The next replica that runs leads each of its partitions. A partition without one has no leader until
-        the broker starts again. Other brokers coordinate its groups, and keep them.
-
-        :raises FencepostError: if there is no such broker, it is stopped, or it is the last one that runs.
-        """
-        self.endpoint.observer.called("stop_broker", str(node_id))
-        await self.endpoint.brokers.stop_broker(node_id)
-
-    @until_done
-    async def start_broker(self, node_id: int) -> None:
-        """Start a broker that was stopped, on the same port. It leads its partitions again.
-
-        :raises FencepostError: if there is no such broker, or it runs.
-        """
-        self.endpoint.observer.called("stop_broker", str(node_id), state_to="end")
-        self.endpoint.observer.called("start_broker", str(node_id))
-        await self.endpoint.brokers.start_broker(node_id)
-
     @on_loop
     def restart(self) -> None:
         """Let all brokers die and come back at once, on the same ports.
@@ -333,6 +276,67 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
         clients by what their requests say.
         """
         return self.endpoint.observer.check()
+
+
+class BlockingControls(KafkaControls[G]):
+    """The controls of a Kafka in a thread of its own: what takes longer blocks its caller."""
+
+    @until_done
+    async def produce(
+        self,
+        topic: str,
+        *values: Text,
+        key: Text = None,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+    ) -> list[ReadRecord]:
+        """Append a record for each value; the records that they became.
+
+        They go to the partition of the key, as Kafka's own partitioner has it, to `partition` if that is
+        given, or to all partitions in turn. Text is encoded as UTF-8, that of headers too. Their time is
+        that of `clock`, or `timestamp_ms`, milliseconds since the epoch.
+
+        :raises FencepostError: for an unknown topic or partition, a value that is too large, a time that the
+            topic does not take, or text that UTF-8 can't express.
+        """
+        if timestamp_ms is not None:
+            whole("timestamp_ms", timestamp_ms, 0, _LATEST_MS)
+        return await self.endpoint.logs.produce(
+            topic, values, key=key, partition=partition, headers=headers, timestamp_ms=timestamp_ms
+        )
+
+    @until_done
+    async def records(self, topic: str, partition: int | None = None) -> list[ReadRecord]:
+        """All records of a topic, or of one of its partitions, in the order of partitions and offsets.
+
+        Those of open and aborted transactions are among them, as for a `read_uncommitted` consumer.
+
+        :raises FencepostError: for an unknown topic or partition.
+        """
+        return await self.endpoint.logs.records(topic, partition)
+
+    @until_done
+    async def stop_broker(self, node_id: int) -> None:
+        """Stop one of several brokers: its connections break, and Metadata does not list it any more.
+
+        The next replica that runs leads each of its partitions. A partition without one has no leader until
+        the broker starts again. Other brokers coordinate its groups, and keep them.
+
+        :raises FencepostError: if there is no such broker, it is stopped, or it is the last one that runs.
+        """
+        self.endpoint.observer.called("stop_broker", str(node_id))
+        await self.endpoint.brokers.stop_broker(node_id)
+
+    @until_done
+    async def start_broker(self, node_id: int) -> None:
+        """Start a broker that was stopped, on the same port. It leads its partitions again.
+
+        :raises FencepostError: if there is no such broker, or it runs.
+        """
+        self.endpoint.observer.called("stop_broker", str(node_id), state_to="end")
+        self.endpoint.observer.called("start_broker", str(node_id))
+        await self.endpoint.brokers.start_broker(node_id)
 
 
 def _listed(texts: Iterator[str]) -> str:

@@ -39,7 +39,8 @@ class EmbeddedEndpoint:
         topics: Mapping[str, int],
         brokers: int,
         ports: tuple[int, ...],
-        host: str,
+        host: str = "127.0.0.1",
+        hosts: tuple[str, ...] = (),
         config: GroupCoordinatorConfig,
         journal: JournalLike,
         options: Mapping[str, Any],
@@ -56,6 +57,7 @@ class EmbeddedEndpoint:
             self.brokers = Brokers(
                 topics,
                 host=host,
+                hosts=hosts,
                 ports=ports or (0,) * brokers,
                 config=config,
                 intercept=lambda node_id, table: self.faults.around(table),

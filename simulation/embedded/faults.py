@@ -40,6 +40,8 @@ class FaultRule(msgspec.Struct, kw_only=True):
     api: ApiKey
     who: str | None = None
     """A member id, an instance id or a client id; None for everybody."""
+    client_host: str | None = None
+    """The host that the request comes from, such as `/127.0.0.1`; None for all hosts."""
     times: int | None = 1
     met: int = 0
     """How many requests it was about so far."""
@@ -76,6 +78,8 @@ class FaultRule(msgspec.Struct, kw_only=True):
     def is_about(self, request: Any, asked: Asked, names: Callable[[], Container[str | None]]) -> bool:
         """Return true if it is this request that the rule waits for."""
         if self.error is not None and not can_fail(request, asked.context.api_version, self.error):
+            return False
+        if self.client_host not in (None, asked.context.client_host):
             return False
         return self.who is None or self.who in _names(request, asked) or self.who in names()
 
@@ -132,6 +136,12 @@ class FaultInjector:
         self._rules = [rule for rule in self._rules if rule not in removed]
         self._arrange()
         return removed
+
+    def remove(self, rules: Iterable[FaultRule]) -> None:
+        """End these rules."""
+        ended = {id(rule) for rule in rules}
+        self._rules = [rule for rule in self._rules if id(rule) not in ended]
+        self._arrange()
 
     def clear(self) -> None:
         """No more rules."""

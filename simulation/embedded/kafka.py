@@ -10,7 +10,7 @@ import msgspec
 
 from fencepost.coordinator.protocol.errors import EnvironmentLacks
 from fencepost.coordinator.server.cluster import MAX_PARTITIONS
-from fencepost.simulation.embedded.controls import KafkaControls
+from fencepost.simulation.embedded.controls import BlockingControls
 from fencepost.simulation.embedded.groups import AsyncGroup, Group
 from fencepost.simulation.embedded.lifecycle import Embedded
 from fencepost.simulation.embedded.settings import (
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from fencepost.simulation.embedded.tracing import TopicTracing
 
 
-class EmbeddedKafka(KafkaControls[Group], Embedded["EmbeddedEndpoint", "AsyncEmbeddedKafka"]):
+class EmbeddedKafka(BlockingControls[Group], Embedded["EmbeddedEndpoint", "AsyncEmbeddedKafka"]):
     """A Kafka in this process, for any client: up in milliseconds, and driven by the test.
 
         with EmbeddedKafka(topics={"orders": 12}) as kafka:
@@ -175,7 +175,7 @@ class EmbeddedKafka(KafkaControls[Group], Embedded["EmbeddedEndpoint", "AsyncEmb
         await endpoint.brokers.close()
 
 
-class AsyncEmbeddedKafka(KafkaControls[AsyncGroup]):
+class AsyncEmbeddedKafka(BlockingControls[AsyncGroup]):
     """What `async with EmbeddedKafka()` gives: the same Kafka, whose groups are awaited."""
 
     def __init__(self, kafka: EmbeddedKafka) -> None:

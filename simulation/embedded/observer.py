@@ -45,6 +45,8 @@ class EmbeddedObserver:
         """The first exception of an observer."""
         self.on_member_gone: Callable[[MemberId], None] = lambda member_id: None
         """Called within the step that removes a member, before its response is sent."""
+        self.on_step: Callable[[ObservedStep], None] = lambda step: None
+        """Called with each step of a coordinator once its records are applied."""
         self.waiting = Waiting()
         """Tests that wait; they look again after each step of a coordinator."""
         self._brokers: Brokers | None = None
@@ -76,6 +78,7 @@ class EmbeddedObserver:
         if not is_steady(step.outcome):
             self._note_removed(step)
         self._steps.append(step)
+        self.on_step(step)
         if len(self._steps) > _MAX_LAG or type(step.event) is OffsetCommitRequest:
             # Committed offsets are compared with the ends of logs, which grow.
             self.catch_up()

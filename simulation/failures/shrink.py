@@ -7,7 +7,7 @@ at a smaller world. Each attempt is a whole run; the same seed draws what is not
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Final, NamedTuple
+from typing import Final, Generic, NamedTuple, Protocol, TypeVar
 
 from msgspec.structs import replace
 
@@ -26,6 +26,29 @@ _NUMBERED = frozenset({FaultKind.RESTART, FaultKind.START, FaultKind.STOP, Fault
 """Entries that mean the member of that number, who must be there."""
 
 
+class Planned(Protocol):
+    """A failure of any kind of run, with the plan that it was played with."""
+
+    @property
+    def plan(self) -> Draw:
+        """What happened when, and to whom."""
+
+    def to_json(self) -> str:
+        """The document that it is kept as."""
+
+
+class EndedRun(Protocol):
+    """What came of a run."""
+
+    @property
+    def events(self) -> int:
+        """Steps of its loop."""
+
+
+F = TypeVar("F", bound=Planned)
+R = TypeVar("R", bound=EndedRun)
+
+
 class Shrunk(NamedTuple):
     """A failure, and what was left of it."""
 
@@ -36,7 +59,7 @@ class Shrunk(NamedTuple):
     tries: int
     """How many runs it took."""
     whole: bool
-    """True if nothing more could be left out, one at a time; False if the tries were used up before."""
+    """Whether nothing more could be left out, one at a time; False if the tries were used up before."""
 
 
 class _NoMoreTries(Exception):
@@ -48,7 +71,7 @@ def shrink(failure: Failure, *, tries: int = TRIES, progress: Callable[[int], No
 
     :raises FencepostError: if the failure does not show any more.
     """
-    attempts = _Attempts(failure, tries, progress)
+    attempts = _Attempts(failure, _run_that_fails, tries, progress)
     if not attempts.fails(failure):
         raise FencepostError(f"{failure.invariant} holds: the failure does not show with this code")
     whole = True
@@ -60,21 +83,46 @@ def shrink(failure: Failure, *, tries: int = TRIES, progress: Callable[[int], No
     return Shrunk(failure, attempts.best, attempts.result, attempts.made, whole)
 
 
-class _Attempts:
+def shrink_plan(failure: F, run: Callable[[F, int | None], R | None], *, tries: int = TRIES) -> tuple[F, int]:
+    """Return the failure with the fewest faults that so many runs find, and the number of runs.
+
+    `run` returns what came of a candidate that fails in the same way, and None for one that does not. The
+    failure itself comes back if it does not show again.
+    """
+    attempts: _Attempts[F, R] = _Attempts(failure, run, tries, None)
+    try:
+        if attempts.fails(failure) and not attempts.fails(_with_entries(failure, ())):
+            if not any(attempts.fails(_with_entries(failure, (each,))) for each in failure.plan.entries):
+                _fewer_entries(attempts)
+            _shorter_entries(attempts)
+            _sooner(attempts)
+    except _NoMoreTries:
+        pass
+    return attempts.best, attempts.made
+
+
+class _Attempts(Generic[F, R]):
     """Runs candidates, and keeps the smallest one that failed."""
 
-    def __init__(self, failure: Failure, tries: int, progress: Callable[[int], None] | None) -> None:
+    def __init__(
+        self,
+        failure: F,
+        run: Callable[[F, int | None], R | None],
+        tries: int,
+        progress: Callable[[int], None] | None,
+    ) -> None:
         self.best = failure
-        self.result: RunResult | None = None
+        self.result: R | None = None
         self.made = 0
+        self._run = run
         self._tries = tries
         self._progress = progress
         self._failed: set[str] = set()
         """Documents of candidates that do not fail."""
         self._max_events: int | None = None
 
-    def fails(self, candidate: Failure) -> bool:
-        """Return true if it violates the invariant; then it is the best one."""
+    def fails(self, candidate: F) -> bool:
+        """Whether it violates the invariant; then it is the best one."""
         document = candidate.to_json()
         if document in self._failed:
             return False
@@ -83,7 +131,7 @@ class _Attempts:
         self.made += 1
         if self._progress is not None:
             self._progress(1)
-        result = _run_that_fails(candidate, self._max_events)
+        result = self._run(candidate, self._max_events)
         if result is None:
             self._failed.add(document)
             return False
@@ -102,7 +150,7 @@ def _run_that_fails(failure: Failure, max_events: int | None) -> RunResult | Non
     return result if violated else None
 
 
-def _shrink(attempts: _Attempts) -> None:
+def _shrink(attempts: _Attempts[Failure, RunResult]) -> None:
     for _ in range(_ROUNDS):
         before = attempts.best
         _cut(attempts)
@@ -116,11 +164,15 @@ def _shrink(attempts: _Attempts) -> None:
             return
 
 
-def _with_entries(failure: Failure, entries: Sequence[DrawnEvent]) -> Failure:
-    return replace(failure, plan=replace(failure.plan, entries=tuple(entries)))
+def _with_entries(failure: F, entries: Sequence[DrawnEvent]) -> F:
+    return _with_plan(failure, replace(failure.plan, entries=tuple(entries)))
 
 
-def _cut(attempts: _Attempts) -> None:
+def _with_plan(failure: F, plan: Draw) -> F:
+    return replace(failure, plan=plan)  # type: ignore[type-var]  # all failures are structs
+
+
+def _cut(attempts: _Attempts[Failure, RunResult]) -> None:
     """End the run after the violation; or, if it is one of the quiet phase, begin that phase earlier."""
     best, result = attempts.best, attempts.result
     assert result is not None
@@ -138,7 +190,7 @@ def _cut(attempts: _Attempts) -> None:
         attempts.fails(replace(best, plan=replace(plan, faults_end_us=calm_us, end_us=calm_us + quiet_us)))
 
 
-def _fewer_entries(attempts: _Attempts) -> None:
+def _fewer_entries(attempts: _Attempts[F, R]) -> None:
     """Leave out ever smaller parts of the plan, until no single entry can go."""
     parts = 2
     while entries := attempts.best.plan.entries:
@@ -159,7 +211,7 @@ def _without_a_part(entries: tuple[DrawnEvent, ...], parts: int) -> Iterator[tup
         yield entries[:begin] + entries[end:]
 
 
-def _fewer_members(attempts: _Attempts) -> None:
+def _fewer_members(attempts: _Attempts[Failure, RunResult]) -> None:
     now = attempts.best.loaded().group.members
     for members in _smaller(now):
         best = attempts.best
@@ -185,7 +237,7 @@ def _with_members(plan: Draw, before: int, after: int) -> Draw:
     return replace(plan, entries=tuple(moved), members=most)
 
 
-def _fewer_partitions(attempts: _Attempts) -> None:
+def _fewer_partitions(attempts: _Attempts[Failure, RunResult]) -> None:
     scenario = attempts.best.loaded()
     for partitions in _smaller(scenario.partitions):
         if partitions < len(getattr(scenario, scenario.partitioned)):
@@ -194,7 +246,7 @@ def _fewer_partitions(attempts: _Attempts) -> None:
             return
 
 
-def _no_records(attempts: _Attempts) -> None:
+def _no_records(attempts: _Attempts[Failure, RunResult]) -> None:
     best = attempts.best
     overrides = best.overrides
     for key, rate in best.loaded().record_rates.items():
@@ -204,7 +256,7 @@ def _no_records(attempts: _Attempts) -> None:
         attempts.fails(replace(best, overrides=overrides))
 
 
-def _shorter_entries(attempts: _Attempts) -> None:
+def _shorter_entries(attempts: _Attempts[F, R]) -> None:
     """Disturbances that last long may do so for a second, too."""
     for number, entry in enumerate(attempts.best.plan.entries):
         if entry.lasts_us > _MARGIN_US:
@@ -213,7 +265,7 @@ def _shorter_entries(attempts: _Attempts) -> None:
             attempts.fails(_with_entries(attempts.best, entries))
 
 
-def _sooner(attempts: _Attempts) -> None:
+def _sooner(attempts: _Attempts[F, R]) -> None:
     """What happens late may happen early, too."""
     while True:
         plan = attempts.best.plan
@@ -227,7 +279,7 @@ def _sooner(attempts: _Attempts) -> None:
             faults_end_us=plan.faults_end_us - saved_us,
             end_us=plan.end_us - saved_us,
         )
-        if not attempts.fails(replace(attempts.best, plan=sooner)):
+        if not attempts.fails(_with_plan(attempts.best, sooner)):
             return
 
 

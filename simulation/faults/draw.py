@@ -58,6 +58,7 @@ class FaultKind(enum.StrEnum):
     CONNECTION_LOSS = "connection-loss"
     LOST_REQUEST = "lost-request"
     LOST_RESPONSE = "lost-response"
+    REQUEST_ERROR = "request-error"
     NODE_CRASH = "node-crash"
     NODE_LEAVE = "node-leave"
     NODE_SPLIT = "node-split"
@@ -206,7 +207,10 @@ def _step_entries(step: s.Step, members: int, length: int, rng: random.Random) -
 
 
 def _times(
-    fault: s.Fault | SacFault | StreamsFault, length: int, faults_end: int, rng: random.Random
+    fault: s.Fault | s.RequestError | SacFault | StreamsFault,
+    length: int,
+    faults_end: int,
+    rng: random.Random,
 ) -> list[int]:
     """When a fault happens: at its moment, or again and again in its window and before the quiet phase."""
     if fault.at is not None:
@@ -231,7 +235,9 @@ def _end(entry: DrawnEvent, scenario: AnyScenario) -> int:
     return end
 
 
-def _fault_entry(fault: s.Fault | SacFault | StreamsFault, at: int, rng: random.Random) -> DrawnEvent:
+def _fault_entry(
+    fault: s.Fault | s.RequestError | SacFault | StreamsFault, at: int, rng: random.Random
+) -> DrawnEvent:
     tag = fault.__struct_config__.tag
     lasts = getattr(fault, "lasts", None)
     entry = DrawnEvent(
@@ -255,6 +261,8 @@ def _fault_entry(fault: s.Fault | SacFault | StreamsFault, at: int, rng: random.
         more = {"share": fault.share, "added": (fault.latency.kind, fault.latency.low, fault.latency.high)}
     elif isinstance(fault, s.Loss):
         more = {"share": fault.share, "probability": fault.probability}
+    elif isinstance(fault, s.RequestError):
+        more = {"name": rng.choice(fault.errors)}
     elif isinstance(fault, s.LostResponse):
         more = {"epoch_moved": fault.epoch_moved}
     return msgspec.structs.replace(entry, **more) if more else entry

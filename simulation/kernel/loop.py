@@ -334,7 +334,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
 
 
 def _is_dead(entry: Entry) -> bool:
-    action, argument = entry[2], entry[3]
+    argument = entry[3]
     if isinstance(argument, Timer):
         return argument.action is None
-    return action is _run_handle and bool(argument.cancelled())
+    return isinstance(argument, asyncio.TimerHandle) and argument.cancelled()

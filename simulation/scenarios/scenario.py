@@ -350,6 +350,23 @@ class LostResponse(_Fault, frozen=True, tag="lost-response"):
     """True to wait for a response with a new epoch, generation or assignment."""
 
 
+class RequestError(_Fault, frozen=True, tag="request-error"):
+    """A broker responds to one request with an error that a client is to retry."""
+
+    errors: tuple[str, ...] = (
+        "OffsetCommit COORDINATOR_LOAD_IN_PROGRESS",
+        "OffsetCommit NOT_COORDINATOR",
+        "FindCoordinator COORDINATOR_NOT_AVAILABLE",
+        "Heartbeat NOT_COORDINATOR",
+        "ConsumerGroupHeartbeat NOT_COORDINATOR",
+        "JoinGroup COORDINATOR_LOAD_IN_PROGRESS",
+        "Fetch NOT_LEADER_OR_FOLLOWER",
+        "Produce NOT_LEADER_OR_FOLLOWER",
+        "Metadata LEADER_NOT_AVAILABLE",
+    )
+    """The APIs and errors of which one is drawn, by Kafka's names."""
+
+
 Fault: TypeAlias = (
     MemberCrash
     | MemberFreeze

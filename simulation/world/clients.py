@@ -1,0 +1,135 @@
+"""Points in client libraries at which a nemesis disturbs programs: polls, rebalance callbacks, producers.
+
+The methods of aiokafka and of `KIP848Consumer` are wrapped while a run lasts. Outside of a process of a world
+they do what the originals do.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import time
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from typing import Any
+
+from fencepost.simulation.world.processes import PROCESS, WorldProcess
+
+
+def client_methods() -> Iterator[tuple[type, str, Any]]:
+    """Yield each attribute of a client that has a substitute: its class, its name and the substitute."""
+    if find_spec("aiokafka") is None:
+        return
+    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+    from aiokafka.consumer.subscription_state import SubscriptionState
+    from aiokafka.producer.message_accumulator import BatchBuilder
+    from aiokafka.producer.transaction_manager import TransactionManager
+
+    from fencepost.member.kafka.consumer import KIP848Consumer
+    from fencepost.member.kafka.listener import ApplicationListener
+
+    yield AIOKafkaProducer, "_PRODUCER_CLIENT_ID_SEQUENCE", 0  # it goes into client ids
+    yield BatchBuilder, "append", _stamped(BatchBuilder.append)
+    yield TransactionManager, "__init__", _noted(TransactionManager.__init__)
+    yield SubscriptionState, "listener", property(_disturbed_listener)
+    yield ApplicationListener, "_call", _disturbed_call(ApplicationListener._call)
+    for consumer in (AIOKafkaConsumer, KIP848Consumer):
+        for name in ("getone", "getmany"):
+            yield consumer, name, _busy_before(getattr(consumer, name))
+    yield KIP848Consumer, "__anext__", _busy_before(KIP848Consumer.__anext__)
+
+
+def _stamped(original: Any) -> Any:
+    """Give records of aiokafka's producer their time: its C code asks the machine for it."""
+
+    def append(self: Any, *, timestamp: int | None, **options: Any) -> Any:
+        if timestamp is None:
+            timestamp = int(time.time() * 1000)
+        return original(self, timestamp=timestamp, **options)
+
+    return append
+
+
+def _noted(original: Any) -> Any:
+    """Note the transactional ids of a process, which another producer may take over."""
+
+    def begin(self: Any, transactional_id: str | None, *args: Any, **options: Any) -> None:
+        process = PROCESS.get()
+        if process is not None and transactional_id is not None:
+            process.transactional_ids[transactional_id] = None
+        original(self, transactional_id, *args, **options)
+
+    return begin
+
+
+def _busy_before(original: Any) -> Any:
+    """Let a program work on its last batch for longer before it polls again."""
+
+    async def poll(self: Any, *args: Any, **options: Any) -> Any:
+        process = PROCESS.get()
+        if process is not None and process.busy_until_us:
+            await _work_on(process)
+        return await original(self, *args, **options)
+
+    poll.__name__, poll.__qualname__, poll.__doc__ = (
+        original.__name__,
+        original.__qualname__,
+        original.__doc__,
+    )
+    return poll
+
+
+async def _work_on(process: WorldProcess) -> None:
+    until_us, process.busy_until_us = process.busy_until_us, 0
+    await asyncio.sleep(max(0, until_us - process.host.loop.here_us) / 1e6)
+
+
+class _DisturbedListener:
+    """The listener of an application, whose next callback takes longer or raises."""
+
+    def __init__(self, listener: Any, process: WorldProcess) -> None:
+        self._listener = listener
+        self._process = process
+
+    def __repr__(self) -> str:
+        return repr(self._listener)
+
+    async def on_partitions_revoked(self, partitions: Any) -> None:
+        """Call the application's."""
+        await _disturbed(self._process, self._listener.on_partitions_revoked, partitions)
+
+    async def on_partitions_assigned(self, partitions: Any) -> None:
+        """Call the application's."""
+        await _disturbed(self._process, self._listener.on_partitions_assigned, partitions)
+
+
+def _disturbed_listener(self: Any) -> Any:
+    """Return the listener of a subscription of aiokafka."""
+    process, listener = PROCESS.get(), self._listener
+    if listener is None or process is None or not process.callback_is_disturbed:
+        return listener
+    return _DisturbedListener(listener, process)
+
+
+def _disturbed_call(original: Any) -> Any:
+    """Wrap the calls of a `KIP848Consumer` to its listener."""
+
+    def _call(self: Any, name: str, partitions: Any) -> Any:
+        process = PROCESS.get()
+        if process is None or self._listener is None or not process.callback_is_disturbed:
+            return original(self, name, partitions)
+        return _disturbed(process, lambda given: original(self, name, given), partitions)
+
+    return _call
+
+
+async def _disturbed(process: WorldProcess, callback: Callable[[Any], Any], partitions: Any) -> None:
+    takes_us, process.callback_takes_us = process.callback_takes_us, 0
+    fails, process.callback_fails = process.callback_fails, False
+    if takes_us:
+        await asyncio.sleep(takes_us / 1e6)
+    if fails:
+        raise RuntimeError("the fault callback-error lets this rebalance callback fail")
+    result = callback(partitions)
+    if inspect.isawaitable(result):
+        await result

@@ -1,0 +1,196 @@
+"""`simulated`: a test function that runs in a simulated world, from many seeds."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import shlex
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.server.topic_configs import BrokerConfig
+from fencepost.simulation.embedded.settings import broker_count, duration, topics_of, whole
+from fencepost.simulation.world.failure import FOLDER, explain, read_world_failure
+from fencepost.simulation.world.mix import Faults, faults_of, scenario_of
+from fencepost.simulation.world.oracles import CLAIMS, DEFAULT_CLAIMS
+from fencepost.simulation.world.run import WorldResult, WorldSettings, WorldTest, run_world
+from fencepost.simulation.world.spread import SeedAnswer, SeedJob, child_count, run_job, spread
+
+SEED: Final = "FENCEPOST_SEED"
+FAILURE: Final = "FENCEPOST_FAILURE"
+
+
+class SimulationFailed(AssertionError):
+    """A seed with which a simulated test fails; the text has all about it."""
+
+
+class SimulatedTest:
+    """A test function with the world that it runs in. `run` is one seed in this process."""
+
+    def __init__(
+        self, function: WorldTest, settings: WorldSettings, seeds: Sequence[int], processes: int | None
+    ) -> None:
+        self.function = function
+        self.settings = settings
+        self.seeds = list(seeds)
+        self._processes = processes
+
+    def run(self, seed: int) -> WorldResult:
+        """Run one seed in this process, and return what came of it."""
+        return run_world(self.function, self.settings, seed)
+
+    def check(self) -> SeedAnswer:
+        """Run all seeds, spread over child processes.
+
+        :raises SimulationFailed: for the first seed that fails.
+        """
+        __tracebackhide__ = True
+        failure, one = os.environ.get(FAILURE, ""), os.environ.get(SEED)
+        seeds = self.seeds
+        if one is not None:
+            if not one.lstrip("-").isdigit():
+                raise FencepostError(f"{SEED}={one!r}: expected a whole number")
+            seeds = [int(one)]
+        if failure:
+            seeds = [read_world_failure(failure).seed]
+        function = self.function
+        job = SeedJob(
+            path=[str(Path(each or ".").resolve()) for each in sys.path],
+            module=function.__module__,
+            file=str(Path(inspect.getfile(function)).resolve()),
+            name=function.__qualname__,
+            seeds=seeds,
+            failure=str(Path(failure).resolve()) if failure else "",
+            command=_command(),
+            logs=bool(one or failure),
+        )
+        if "<locals>" in job.name:
+            answers = [run_job(job, self.answer)]  # nobody else can load it
+        else:
+            answers = spread(job, child_count(self._processes, len(seeds)))
+        for answer in answers:
+            if answer.problem:
+                raise FencepostError(answer.problem)
+        failed = [each for each in answers if each.failed_seed is not None]
+        if failed:
+            first = min(failed, key=lambda each: seeds.index(each.failed_seed or 0))
+            raise SimulationFailed(first.text)
+        return SeedAnswer(
+            digests={seed: digest for each in answers for seed, digest in each.digests.items()},
+            virtual_seconds=sum(each.virtual_seconds for each in answers),
+            records_done=sum(each.records_done for each in answers),
+        )
+
+    def answer(
+        self, seeds: Sequence[int], *, failure: str = "", command: str = "", logs: bool = False
+    ) -> SeedAnswer:
+        """Run seeds in this process until one fails, and explain that one."""
+        digests: dict[int, str] = {}
+        virtual_s, done = 0.0, 0
+        kept = read_world_failure(failure) if failure else None
+        for seed in seeds:
+            result = run_world(
+                self.function, self.settings, seed, plan=None if kept is None else kept.plan, logs=logs
+            )
+            digests[seed] = result.digest
+            virtual_s += result.virtual_seconds
+            done += result.records_done
+            if result.failed:
+                told = explain(self.function, self.settings, result, command=command, folder=Path(FOLDER))
+                return SeedAnswer(digests=digests, failed_seed=seed, text=told.text)
+        return SeedAnswer(digests=digests, virtual_seconds=virtual_s, records_done=done)
+
+
+def _command() -> str:
+    """How to run this test again."""
+    test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
+    if test:
+        return f"python -m pytest {shlex.quote(test)}"
+    return shlex.join(["python", *sys.argv])
+
+
+def simulated(
+    *,
+    seeds: int = 200,
+    always: Iterable[int] = (),
+    topics: Mapping[str, int] | Iterable[str] | None = None,
+    brokers: int = 3,
+    config: Mapping[str, object] | None = None,
+    faults: Faults = None,
+    deploys: bool = True,
+    duration: float = 60.0,
+    claims: Iterable[str] = DEFAULT_CLAIMS,
+    processes: int | None = None,
+) -> Callable[[WorldTest], Callable[[], None]]:
+    """Let a test function run in a simulated world, in virtual time, from many seeds.
+
+        @fencepost.simulated(seeds=200, topics={"orders": 6}, brokers=3)
+        async def test_no_order_is_lost(world):
+            workers = [world.process(f"worker-{n}", run_worker) for n in range(3)]
+            await world.produce("orders", orders, over=30)
+            await world.settled()
+            assert world.processed == orders
+
+    The function is the test of pytest, and of any other program that calls it: it raises `SimulationFailed`
+    if a seed fails. Seeds are 1 to `seeds`, after those that `always` has. `config` is settings of brokers by
+    Kafka's names. `faults` changes the default mix of faults, or replaces it; an empty tuple is no faults.
+    `deploys` restarts programs in good order in some runs. Faults happen in the first `duration` virtual
+    seconds. `claims` is what the oracles judge. `processes` run seeds at the same time, by default one a
+    core.
+
+    :raises FencepostError: for settings that make no sense.
+    """
+    numbers = list(dict.fromkeys([*always, *range(1, whole("seeds", seeds, 1, None) + 1)]))
+    known = topics_of(topics)
+    count = broker_count(brokers)
+    length_us = round(_length(duration) * 1e6)
+    chosen = faults_of(faults)
+    settings_of_brokers = dict(config or {})
+    BrokerConfig.from_properties(settings_of_brokers)
+    wanted = tuple(claims)
+    for each in wanted:
+        if each not in CLAIMS:
+            raise FencepostError(f"claims: {each!r} is no claim, expected some of {', '.join(CLAIMS)}")
+
+    def make(function: WorldTest) -> Callable[[], None]:
+        if not inspect.iscoroutinefunction(function):
+            raise FencepostError(f"simulated: {function!r}: expected an async function that takes a world")
+        settings = WorldSettings(
+            topics=known,
+            brokers=count,
+            config=settings_of_brokers,
+            scenario=scenario_of(
+                function.__name__, known, count, chosen, length_us, deploys=deploys and bool(chosen)
+            ),
+            claims=wanted,
+        )
+        test = SimulatedTest(function, settings, numbers, processes)
+
+        def check() -> None:
+            __tracebackhide__ = True
+            test.check()
+
+        functools.update_wrapper(check, function)
+        del check.__wrapped__  # type: ignore[attr-defined]  # pytest would look for a fixture `world`
+        check.__annotations__ = {}
+        check.simulated = test  # type: ignore[attr-defined]
+        return check
+
+    return make
+
+
+def _length(seconds: float) -> float:
+    return duration("duration", seconds)
+
+
+def run_simulated(function: WorldTest, seed: int = 1, **settings: Any) -> WorldResult:
+    """Run a test function in a simulated world with one seed, in this process; the settings of `simulated`.
+
+    :raises FencepostError: for settings that make no sense.
+    """
+    test: SimulatedTest = simulated(**settings)(function).simulated  # type: ignore[attr-defined]
+    return test.run(seed)

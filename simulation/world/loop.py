@@ -1,0 +1,299 @@
+"""The virtual loop with asyncio's network: the transports and streams are asyncio's own.
+
+asyncio's selector loop needs three things of a system: sockets that do not block, readiness, and time.
+Here the sockets are virtual, and readiness is a callback in the queue of the loop. Everything above them
+(transports, flow control, half-close, servers, `sock_*` methods) is the code of the standard library, so
+it behaves as it does in production.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import math
+import signal
+from asyncio import events, selector_events
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVarTuple, Unpack
+
+from fencepost.simulation.kernel.loop import OutsideWorld, VirtualLoop
+from fencepost.simulation.world.processes import PROCESS, ProcessHandle, ProcessTimer, WorldProcess
+from fencepost.simulation.world.sockets import VirtualSocket
+
+if TYPE_CHECKING:
+    from fencepost.simulation.world.network import VirtualNetwork
+
+Arguments = TypeVarTuple("Arguments")
+
+_FIRST_DESCRIPTOR = 3
+_Selector: Any = selector_events.BaseSelectorEventLoop
+
+
+def _refused(call: str, reason: str, instead: str) -> OutsideWorld:
+    return OutsideWorld(f"{call} can't run in a simulated world: {reason}. Use {instead}")
+
+
+class _NoSelector:
+    """Stands where asyncio's transports look when they describe themselves."""
+
+    def get_key(self, fd: int) -> NoReturn:
+        """Nothing is registered."""
+        raise KeyError(fd)
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+
+class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
+    """A loop that several hosts share. Each callback runs on the host whose process scheduled it."""
+
+    if TYPE_CHECKING:
+        _selector: Any
+        _ssock: None
+        _csock: None
+
+    def __init__(self, *, max_events: int | None = None) -> None:
+        super().__init__(max_events=max_events)
+        self._selector.close()  # of the system; nothing is registered there
+        self._selector = _NoSelector()
+        self.network: VirtualNetwork
+        self.ahead_us = 0
+        """How long the callback that runs now has slept or computed."""
+        self._sockets: dict[int, VirtualSocket] = {}
+        self._next_descriptor = _FIRST_DESCRIPTOR
+
+    # -- time -------------------------------------------------------------------------------------------
+
+    def time(self) -> float:
+        """Virtual seconds since the loop was made, for the callback that runs."""
+        return (self.now_us + self.ahead_us) / 1_000_000
+
+    @property
+    def here_us(self) -> int:
+        """The same in microseconds."""
+        return self.now_us + self.ahead_us
+
+    def sleep_blocking(self, seconds: float) -> None:
+        """Let the callback that runs take that much longer, as `time.sleep` does."""
+        self.ahead_us += max(0, round(seconds * 1_000_000))
+
+    # -- callbacks --------------------------------------------------------------------------------------
+
+    def call_soon(
+        self,
+        callback: Callable[[Unpack[Arguments]], object],
+        *args: *Arguments,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.Handle:
+        """Run the callback before time moves on, on the host of the process that it belongs to."""
+        if self._closed:
+            self._check_closed()
+        process = PROCESS.get() if context is None else context.get(PROCESS)
+        if process is None:
+            handle = events.Handle(callback, args, self, context)
+        else:
+            handle = ProcessHandle(callback, args, self, context)
+            handle.process = process
+        self._ready.append(handle)
+        return handle
+
+    def call_at(
+        self,
+        when: float,
+        callback: Callable[[Unpack[Arguments]], object],
+        *args: *Arguments,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Run the callback at that time of `time()`; equal times keep their order."""
+        self._check_closed()
+        process = PROCESS.get() if context is None else context.get(PROCESS)
+        if process is None:
+            handle = events.TimerHandle(when, callback, args, self, context)
+        else:
+            handle = ProcessTimer(when, callback, args, self, context)
+            handle.process = process
+        handle._scheduled = True  # type: ignore[attr-defined]
+        # Never before its time: who computes a rest of less than a microsecond would ask again forever.
+        self.schedule(max(math.ceil(when * 1_000_000 - 0.001), self.now_us), self._timer_due, handle)
+        return handle
+
+    def call_later(
+        self,
+        delay: float,
+        callback: Callable[[Unpack[Arguments]], object],
+        *args: *Arguments,
+        context: contextvars.Context | None = None,
+    ) -> asyncio.TimerHandle:
+        """Run the callback after that many virtual seconds, at least a microsecond.
+
+        On a real machine time passes in between. A program that waits until a clock is beyond a deadline
+        would ask forever if it did not.
+        """
+        when = self.time() + max(delay, 0.000_001)
+        return self.call_at(when, callback, *args, context=context)
+
+    def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
+        """A task of the process that runs; the process knows its tasks."""
+        task = super().create_task(coro, **options)
+        context = options.get("context")
+        process = PROCESS.get() if context is None else context.get(PROCESS)
+        if process is not None:
+            process.tasks[task] = None
+            task.add_done_callback(process.tasks.pop)
+        return task
+
+    @staticmethod
+    def _timer_due(handle: asyncio.TimerHandle) -> None:
+        handle._scheduled = False  # type: ignore[attr-defined]
+        if not handle.cancelled():
+            handle._run()
+
+    def run_in_executor(self, executor: Any, func: Callable[..., Any], *args: Any) -> asyncio.Future[Any]:  # type: ignore[override]
+        """Run the function at once: there are no threads here, and nothing waits for one."""
+        future = self.create_future()
+        try:
+            future.set_result(func(*args))
+        except (SystemExit, KeyboardInterrupt):
+            raise
+        except BaseException as error:
+            future.set_exception(error)
+        return future
+
+    # -- signals ------------------------------------------------------------------------------------------
+
+    def add_signal_handler(self, sig: int, callback: Callable[..., object], *args: Any) -> None:  # type: ignore[override]
+        """Call back when the process that runs is stopped with that signal."""
+        process = PROCESS.get()
+        if process is None:
+            raise _refused(
+                "loop.add_signal_handler()", "the test itself gets no signals", "it in a process of the world"
+            )
+        context = contextvars.copy_context()
+
+        def handle() -> None:
+            self.call_soon(callback, *args, context=context)
+
+        process.signal_handlers[signal.Signals(sig)] = handle
+
+    def remove_signal_handler(self, sig: int) -> bool:
+        """Forget the handler; True if there was one."""
+        process = PROCESS.get()
+        return process is not None and process.signal_handlers.pop(signal.Signals(sig), None) is not None
+
+    # -- descriptors ------------------------------------------------------------------------------------
+
+    def open_descriptor(self, sock: VirtualSocket) -> int:
+        """Give a socket a new number: what is left of a killed process may still use its own."""
+        number = self._next_descriptor
+        self._next_descriptor += 1
+        self._sockets[number] = sock
+        return number
+
+    def close_descriptor(self, number: int) -> None:
+        """Forget a socket that was closed."""
+        if self._sockets.pop(number, None) is not None:
+            self._transports.pop(number, None)  # that of a killed process does not know
+
+    def _socket_of(self, fd: Any, call: str) -> VirtualSocket:
+        number = fd if isinstance(fd, int) else fd.fileno()
+        found = self._sockets.get(number)
+        if found is None:
+            raise _refused(
+                call, f"{fd!r} is no virtual socket", "asyncio's streams or a socket made in the run"
+            )
+        return found
+
+    def _add_reader(self, fd: Any, callback: Callable[..., object], *args: Any) -> asyncio.Handle:
+        return self._socket_of(fd, "loop.add_reader()").when_readable(callback, args)
+
+    def _remove_reader(self, fd: Any) -> bool:
+        found = self._sockets.get(fd if isinstance(fd, int) else fd.fileno())
+        return found is not None and found.not_when_readable()
+
+    def _add_writer(self, fd: Any, callback: Callable[..., object], *args: Any) -> asyncio.Handle:
+        return self._socket_of(fd, "loop.add_writer()").when_writable(callback, args)
+
+    def _remove_writer(self, fd: Any) -> bool:
+        found = self._sockets.get(fd if isinstance(fd, int) else fd.fileno())
+        return found is not None and found.not_when_writable()
+
+    def _make_self_pipe(self) -> None:
+        self._ssock = self._csock = None
+
+    def _close_self_pipe(self) -> None:
+        """There is none: no other thread wakes this loop."""
+
+    def _write_to_self(self) -> None:
+        """Nothing sleeps here that had to be woken."""
+
+    # -- the network ------------------------------------------------------------------------------------
+
+    async def getaddrinfo(self, host: Any, port: Any, **options: Any) -> list[Any]:
+        """Resolve names of the world's hosts."""
+        await asyncio.sleep(0)
+        return self.network.resolve(host, port, **options)
+
+    async def getnameinfo(self, sockaddr: Any, flags: int = 0) -> tuple[str, str]:
+        """Return the name of a host of the world by its address."""
+        return self.network.name_of(sockaddr[0]), str(sockaddr[1])
+
+    if not TYPE_CHECKING:  # their many signatures say nothing about refusals
+
+        def _without_tls(name):  # noqa: N805  # runs in the class body
+            original = getattr(asyncio.BaseEventLoop, name, None) or getattr(_Selector, name)
+
+            async def call(self, *args, **options):
+                if options.get("ssl"):
+                    raise _refused(
+                        f"loop.{name}(ssl=...)",
+                        "there is no TLS between simulated hosts",
+                        "a plain connection",
+                    )
+                return await original(self, *args, **options)
+
+            call.__name__ = call.__qualname__ = name
+            return call
+
+        create_connection = _without_tls("create_connection")
+        create_server = _without_tls("create_server")
+        connect_accepted_socket = _without_tls("connect_accepted_socket")
+        del _without_tls
+        add_reader = _Selector.add_reader
+        add_writer = _Selector.add_writer
+
+        def _refusing(call, reason, instead):  # noqa: N805  # runs in the class body
+            def refuse(self, *_, **__) -> NoReturn:
+                raise _refused(f"loop.{call}()", reason, instead)
+
+            return refuse
+
+        async def start_tls(self, *_, **__):
+            """Refuse: there is no TLS between simulated hosts."""
+            raise _refused(
+                "loop.start_tls()", "there is no TLS between simulated hosts", "a plain connection"
+            )
+
+        create_datagram_endpoint = _refusing("create_datagram_endpoint", "hosts speak TCP only", "TCP")
+        subprocess_exec = _refusing(
+            "subprocess_exec", "another program has no virtual time", "world.process() for your own code"
+        )
+        subprocess_shell = _refusing(
+            "subprocess_shell", "another program has no virtual time", "world.process() for your own code"
+        )
+        connect_read_pipe = _refusing(
+            "connect_read_pipe", "a pipe leads out of the world", "a TCP connection"
+        )
+        connect_write_pipe = _refusing(
+            "connect_write_pipe", "a pipe leads out of the world", "a TCP connection"
+        )
+        create_unix_connection = _refusing("create_unix_connection", "hosts speak TCP only", "TCP")
+        create_unix_server = _refusing("create_unix_server", "hosts speak TCP only", "TCP")
+        del _refusing
+
+    def _refuse(self, what: str) -> NoReturn:
+        raise OutsideWorld(f"{what} has no place in a simulated world")
+
+
+def current_process() -> WorldProcess | None:
+    """The process that runs; None in the test and in brokers."""
+    return PROCESS.get()

@@ -1,0 +1,286 @@
+"""The nemesis of users' programs, with the verbs of that of simulated groups."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, cast
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.protocol.transactions import InitProducerIdRequest
+from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
+from fencepost.simulation.embedded.faults import FaultRule
+from fencepost.simulation.embedded.settings import Api, Error, api_of, error_of
+from fencepost.simulation.faults.draw import Draw, DrawnEvent, FaultKind
+from fencepost.simulation.kafka.member import MemberStatus
+from fencepost.simulation.kafka.nemesis import GroupNemesis
+from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.world.loop import WorldLoop
+from fencepost.simulation.world.network import VirtualNetwork
+from fencepost.simulation.world.processes import WorldHost
+from fencepost.simulation.world.programs import Program
+
+_EPOCH_APIS = ("ConsumerGroupHeartbeat", "JoinGroup", "SyncGroup")
+"""Requests whose responses carry another epoch, or a generation and its assignment."""
+_APPENDS: tuple[tuple[Api, Error], ...] = (
+    ("Produce", "NOT_ENOUGH_REPLICAS"),
+    ("OffsetCommit", "COORDINATOR_NOT_AVAILABLE"),
+    ("TxnOffsetCommit", "COORDINATOR_NOT_AVAILABLE"),
+    ("SyncGroup", "COORDINATOR_NOT_AVAILABLE"),
+    ("AddPartitionsToTxn", "COORDINATOR_NOT_AVAILABLE"),
+    ("AddOffsetsToTxn", "COORDINATOR_NOT_AVAILABLE"),
+    ("EndTxn", "COORDINATOR_NOT_AVAILABLE"),
+)
+"""Requests that append to a log, and what a broker responds when it can't."""
+_TAKEOVER_MS = 60_000
+"""The transaction timeout of a producer that takes an id over."""
+
+
+class WorldBroker:
+    """One broker's host, as a nemesis disturbs it."""
+
+    def __init__(self, cluster: WorldCluster, node_id: int, host: WorldHost) -> None:
+        self._cluster = cluster
+        self.node_id = node_id
+        self.host = host
+        self.name = host.name
+        self.generation = 0
+        self._dead = False
+        self._paused = False
+
+    @property
+    def running(self) -> bool:
+        """Whether it lives and is not paused."""
+        return not self._dead and not self._paused
+
+    def kill(self) -> None:
+        """End it: its connections break, and after the failover others take over what it led."""
+        self._dead = True
+        self.host.is_down = True
+        self._cluster.network.cut_all(self.name)
+        loop = self._cluster.loop
+        loop.schedule(loop.now_us + self._cluster.failover.draw(), self._fail_over, self.generation)
+
+    def _fail_over(self, generation: int) -> None:
+        brokers = self._cluster.endpoint.brokers
+        others = [node.node_id for node in brokers.cluster.running if node.node_id != self.node_id]
+        if self._dead and generation == self.generation and others:
+            self._cluster.do(brokers.stop_broker(self.node_id))
+
+    def revive(self) -> None:
+        """Start it again."""
+        if not self._dead:
+            return
+        self._dead = self.host.is_down = False
+        self.generation += 1
+        brokers = self._cluster.endpoint.brokers
+        if self.node_id in brokers.cluster.stopped:
+            self._cluster.do(brokers.start_broker(self.node_id))
+
+    def pause(self) -> None:
+        """Let it stand still: connections stay open and nothing is answered."""
+        self._paused = True
+        self.host.freeze()
+
+    def resume(self) -> None:
+        """Let it go on."""
+        if self._paused:
+            self._paused = False
+            self.host.thaw()
+
+
+class WorldCluster:
+    """The brokers together, as a nemesis disturbs them."""
+
+    def __init__(
+        self,
+        loop: WorldLoop,
+        streams: Streams,
+        network: VirtualNetwork,
+        endpoint: EmbeddedEndpoint,
+        scenario: Scenario,
+    ) -> None:
+        self.loop = loop
+        self.network = network
+        self.endpoint = endpoint
+        self.failover = streams.samples("failover", scenario.cluster.failover.quantiles)
+        self._loads = streams.samples("loads", scenario.cluster.load.quantiles)
+        names = [f"kafka-{node_id}" for node_id in endpoint.brokers.groups.node_ids]
+        self.brokers = {
+            name: WorldBroker(self, number, network.hosts[name]) for number, name in enumerate(names, 1)
+        }
+        self._doing: asyncio.Task[None] | None = None
+        self._failing: list[list[FaultRule]] = []
+
+    def do(self, work: Coroutine[Any, Any, None]) -> None:
+        """Do something to brokers, one thing after the other."""
+
+        async def in_turn(before: asyncio.Task[None] | None) -> None:
+            if before is not None:
+                await before
+            with contextlib.suppress(FencepostError):  # it is stopped, or runs, already
+                await work
+
+        self._doing = self.loop.create_task(in_turn(self._doing), context=contextvars.Context())
+
+    @property
+    def leader(self) -> WorldBroker | None:
+        """The broker that coordinates the first group there is, if it runs."""
+        for shard in self.endpoint.brokers.groups.shards:
+            coordinator = shard.coordinator
+            if coordinator is not None and next(iter(coordinator.kinds.group_ids()), None) is not None:
+                found = self.brokers[f"kafka-{shard.node_id}"]
+                return found if found.running else None
+        return None
+
+    def move(self) -> None:
+        """Move the coordinators to other brokers in good order."""
+        self.endpoint.move_coordinator(None, None, self._loads.draw() / 1e6)
+
+    def unavailable(self, lasts_us: int) -> None:
+        """Leave the groups without a coordinator for that time."""
+        self.endpoint.move_coordinator(None, None, lasts_us / 1e6)
+
+    def fail_appends(self) -> None:
+        """Refuse what is to be written to logs, as brokers do that have too few replicas in sync."""
+        rules = [FaultRule(api=api_of(api), error=error_of(error), times=None) for api, error in _APPENDS]
+        self._failing.append(rules)
+        for rule in rules:
+            self.endpoint.faults.add(rule)
+
+    def mend_appends(self) -> None:
+        """Write again, once it was called as often as `fail_appends`."""
+        if self._failing:
+            self.endpoint.faults.remove(self._failing.pop(0))
+
+    def take_producer_over(self, transactional_id: str, timeout_ms: int) -> None:
+        """Begin as another producer of that id: the one that has it is fenced."""
+        transactions = self.endpoint.brokers.transactions
+        request = InitProducerIdRequest(transactional_id=transactional_id, timeout_ms=timeout_ms)
+        transactions.ask(request, transactions.leader_id(transactional_id))
+
+    def _none(self, *_: object) -> None:
+        raise FencepostError("a world's brokers can't do this: mix.WorldFault has what can happen")
+
+    create_topic = grow_topic = delete_topic = _none
+
+    def has_topic(self, name: str) -> bool:
+        """Whether there is such a topic."""
+        return name in self.endpoint.brokers.cluster.image.by_name
+
+
+class DisturbedPrograms:
+    """The stage of the nemesis: the user's programs are the members."""
+
+    def __init__(
+        self,
+        *,
+        scenario: Scenario,
+        loop: WorldLoop,
+        streams: Streams,
+        network: VirtualNetwork,
+        programs: Mapping[str, Program],
+        endpoint: EmbeddedEndpoint,
+        tell: Callable[[str, str, str], None],
+        on_calm: Callable[[], None],
+    ) -> None:
+        self.scenario = scenario
+        self.loop = loop
+        self.streams = streams
+        self.network = network
+        self.members = programs
+        self.endpoint = endpoint
+        self.cluster = WorldCluster(loop, streams, network, endpoint, scenario)
+        self._tell = tell
+        self._on_calm = on_calm
+
+    def tell(self, hook: str, *arguments: Any) -> None:
+        """Observe a fault."""
+        if hook == "on_fault":
+            self._tell(*arguments)
+
+    def calm(self) -> None:
+        """Nothing disturbs the world from here on."""
+        self.network.rules.clear()
+        self.endpoint.faults.clear()
+        for broker in self.cluster.brokers.values():
+            broker.resume()
+            broker.revive()
+        for program in self.members.values():
+            program.thaw_process()
+            program.host.callback_us = 0
+            if program.wanted:
+                program.start()
+        self._on_calm()
+
+    def operate(self, request: str, topics: Sequence[str], share: float) -> None:
+        """Nobody operates groups here but the test."""
+
+
+class ProgramNemesis(GroupNemesis):
+    """What disturbs users' programs, brokers and the network between them."""
+
+    _world: Any
+
+    def __init__(self, stage: DisturbedPrograms, plan: Draw) -> None:
+        super().__init__(stage, plan)  # type: ignore[arg-type]  # programs are stopped by another name
+        self._actions = {
+            **self._actions,
+            FaultKind.RESTART: self._deploy,
+            FaultKind.LOST_RESPONSE: self._upon(self._program, self._lost_response_of),
+            FaultKind.REQUEST_ERROR: self._request_error,
+            FaultKind.POLL_TIMEOUT: self._upon(self._program, self._long_batch),
+            FaultKind.PRODUCER_TAKEOVER: self._upon(self._program, self._take_over),
+        }
+
+    def _some(self, share: float, names: list[str]) -> list[str]:
+        """Draw that share of the names; no name while no program has been started."""
+        return super()._some(share, names) if names else []
+
+    def _deploy(self, entry: DrawnEvent) -> None:
+        """Restart the program of that number in good order, if there is one that runs."""
+        programs = list(self._world.members.values())
+        if entry.member >= len(programs):
+            return
+        program = programs[entry.member]
+        if program.status is not MemberStatus.RUNNING:
+            return
+        self._tell(entry.kind, "begin", program.name)
+        program.stop_process(come_back=True)
+
+    def _program(self, entry: DrawnEvent) -> Program | None:
+        """Return the program that an entry means, of those that run."""
+        programs: Iterable[Program] = self._world.members.values()
+        return self._chosen(entry, (each for each in programs if each.status is MemberStatus.RUNNING))
+
+    def _lost_response_of(self, entry: DrawnEvent, host: Program) -> None:
+        """Carry out a program's next request that moves an epoch, or any, and lose the response."""
+        apis = _EPOCH_APIS if entry.epoch_moved else ("OffsetCommit", "Fetch", "Produce")
+        endpoint: EmbeddedEndpoint = self._world.endpoint
+        address = f"/{host.host.address}"
+        for name in apis:
+            endpoint.faults.add(FaultRule(api=api_of(cast("Api", name)), client_host=address, lost=True))
+        self._tell(entry.kind, "begin", host.name)
+
+    def _long_batch(self, entry: DrawnEvent, program: Program) -> None:
+        """Let a program work on one batch for that long; its own settings say how long it may."""
+        self.instant(
+            entry,
+            program.name,
+            lambda: program.stall(entry.at_us + self._before_quiet(entry, entry.lasts_us)),
+        )
+
+    def _take_over(self, entry: DrawnEvent, program: Program) -> None:
+        cluster: WorldCluster = self._world.cluster
+        names = () if program.process is None else tuple(program.process.transactional_ids)
+        for name in names:
+            self.instant(entry, program.name, partial(cluster.take_producer_over, name, _TAKEOVER_MS))
+
+    def _request_error(self, entry: DrawnEvent) -> None:
+        api, _, error = entry.name.partition(" ")
+        rule = FaultRule(api=api_of(cast("Api", api)), error=error_of(cast("Error", error)))
+        self.instant(entry, entry.name, lambda: self._world.endpoint.faults.add(rule))

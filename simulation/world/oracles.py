@@ -1,0 +1,194 @@
+"""Judges what programs did to records: what they reported as done, what they committed, what they wrote.
+
+An oracle keeps its own account, of records by topic, partition and offset. It shares no rule with the
+coordinators, whose checkers run too.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final, NamedTuple, TypeAlias
+
+from fencepost.coordinator.kinds import GroupMember
+from fencepost.coordinator.protocol.ids import TopicPartition
+
+AT_LEAST_ONCE: Final = "record-processed"
+EXACTLY_ONCE: Final = "record-once"
+IN_ORDER: Final = "record-order"
+COMMIT_AHEAD: Final = "commit-after-processing"
+OWNER_ONLY: Final = "processed-by-owner"
+CLAIMS: Final = {
+    "at-least-once": AT_LEAST_ONCE,
+    "exactly-once": EXACTLY_ONCE,
+    "order": IN_ORDER,
+    "commit-after-processing": COMMIT_AHEAD,
+    "owner-only": OWNER_ONLY,
+}
+"""What a test may claim of its programs, and the invariant that it claims."""
+DEFAULT_CLAIMS: Final = ("at-least-once", "order", "commit-after-processing", "owner-only")
+
+BATCH_US: Final = 10_000_000
+"""A program may go on for that long with records that it had read before it let go of their partition.
+
+A program that stood still meanwhile gets that time from when it goes on: it could not know earlier.
+"""
+
+Report: TypeAlias = Callable[[str, str], None]
+
+
+class Done(NamedTuple):
+    """One record that a program has reported as done."""
+
+    partition: TopicPartition
+    offset: int
+    program: str
+    process: int
+    at_us: int
+
+
+class Oracles:
+    """The record-level account of one run. `report` takes an invariant's name and a message.
+
+    `owns` returns true if a coordinator assigns the partition to the program. `awake_since` returns the
+    virtual time in microseconds at which the program last went on after it had stood still.
+    """
+
+    def __init__(
+        self,
+        claims: Iterable[str],
+        report: Report,
+        owns: Callable[[str, TopicPartition], bool],
+        awake_since: Callable[[str], int] = lambda program: 0,
+    ) -> None:
+        self._owns = owns
+        self._awake_since = awake_since
+        self._claims = frozenset(claims)
+        self._report = report
+        self.done: dict[TopicPartition, dict[int, list[Done]]] = {}
+        """What was done, by partition and offset."""
+        self._committed: dict[tuple[str, TopicPartition], int] = {}
+        self._keys: dict[tuple[TopicPartition, bytes, int], int] = {}
+        self._given_up: dict[tuple[str, TopicPartition], tuple[int, str]] = {}
+        """By program and partition: since when the coordinators know that it has let go, and who has it."""
+
+    def claims(self, claim: str) -> bool:
+        """Whether the test claims that."""
+        return claim in self._claims
+
+    # -- programs report --------------------------------------------------------------------------------
+
+    def processed(self, done: Done, key: bytes | None) -> None:
+        """A program has done a record."""
+        times = self.done.setdefault(done.partition, {}).setdefault(done.offset, [])
+        if times and self.claims("exactly-once"):
+            first = times[0]
+            self._report(
+                EXACTLY_ONCE,
+                f"{_name(done.partition, done.offset)} was done twice: by {first.program} at "
+                f"{_time(first.at_us)} and by {done.program} at {_time(done.at_us)}",
+            )
+        times.append(done)
+        if self.claims("order") and key is not None:
+            self._judge_order(done, key)
+        if self.claims("owner-only"):
+            self._judge_owner(done)
+
+    def _judge_order(self, done: Done, key: bytes) -> None:
+        """Within one process records of a key are done in the order of their offsets, unless it goes back."""
+        last = self._keys.get((done.partition, key, done.process))
+        if last is not None and done.offset < last and len(self.done[done.partition][done.offset]) == 1:
+            self._report(
+                IN_ORDER,
+                f"{_name(done.partition, done.offset)} with the key {key!r} was first done after offset "
+                f"{last} of the same key, by {done.program}",
+            )
+        self._keys[done.partition, key, done.process] = max(done.offset, -1 if last is None else last)
+
+    def _judge_owner(self, done: Done) -> None:
+        given_up = self._given_up.get((done.program, done.partition))
+        if given_up is None:
+            return
+        if self._owns(done.program, done.partition):
+            del self._given_up[done.program, done.partition]
+        elif done.at_us > max(given_up[0], self._awake_since(done.program)) + BATCH_US:
+            until_us, owner = given_up
+            self._report(
+                OWNER_ONLY,
+                f"{done.program} did {_name(done.partition, done.offset)} at {_time(done.at_us)}; it "
+                f"had let go of it by {_time(until_us)}; {owner} owns it",
+            )
+
+    # -- the coordinators -------------------------------------------------------------------------------
+
+    def owners(
+        self, members: Sequence[GroupMember], program_of: Callable[[GroupMember], str], now_us: int
+    ) -> None:
+        """Look at a stable group: who has confirmed that it owns what. The others have let go of it."""
+        owner: dict[TopicPartition, str] = {}
+        for member in members:
+            for partition in member.owned:
+                owner[partition] = program_of(member)
+        for member in members:
+            name = program_of(member)
+            for partition, who in owner.items():
+                key = (name, partition)
+                if who == name:
+                    self._given_up.pop(key, None)
+                elif key not in self._given_up:
+                    self._given_up[key] = (now_us, who)
+
+    def gone(self, program: str) -> None:
+        """A program's process has ended; what the next one does is another matter."""
+        self._given_up = {key: value for key, value in self._given_up.items() if key[0] != program}
+
+    def committed(self, group_id: str, partition: TopicPartition, offset: int, first: int) -> None:
+        """A group has committed an offset; `first` is that of the first record of the partition."""
+        before = self._committed.get((group_id, partition), first)
+        self._committed[group_id, partition] = offset
+        if not self.claims("commit-after-processing") or not self.done:
+            return
+        done = self.done.get(partition, {})
+        missing = next((each for each in range(before, offset) if each not in done), None)
+        if missing is not None:
+            self._report(
+                COMMIT_AHEAD,
+                f"group {group_id} committed {partition.topic}-{partition.partition} at offset {offset}, and "
+                f"nobody had done offset {missing}",
+            )
+
+    # -- at the end -------------------------------------------------------------------------------------
+
+    def all_done(self, ends: Mapping[TopicPartition, tuple[int, int]]) -> None:
+        """Judge at the end that nothing was left out; `ends` are first offsets and those after the last."""
+        if not self.claims("at-least-once") or not self.done:
+            return
+        topics = {partition.topic for partition in self.done}
+        for partition, (first, end) in ends.items():
+            if partition.topic not in topics:
+                continue
+            done = self.done.get(partition, {})
+            missing = [offset for offset in range(first, end) if offset not in done]
+            if missing:
+                some = ", ".join(map(str, missing[:5])) + (", ..." if len(missing) > 5 else "")
+                self._report(
+                    AT_LEAST_ONCE,
+                    f"{len(missing)} of {end - first} records of {partition.topic}-{partition.partition} "
+                    f"were never done: offsets {some}",
+                )
+
+    def written_once(self, topic: str, values: Iterable[bytes | None]) -> None:
+        """Judge that an output topic has no value twice, as it is read by `read_committed` consumers."""
+        twice = [value for value, count in Counter(values).items() if count > 1]
+        if twice:
+            self._report(
+                EXACTLY_ONCE, f"{len(twice)} values are twice or more in {topic}, such as {twice[0]!r}"
+            )
+
+
+def _name(partition: TopicPartition, offset: int) -> str:
+    return f"{partition.topic}-{partition.partition} offset {offset}"
+
+
+def _time(at_us: int) -> str:
+    return f"{at_us / 1e6:.3f} s"

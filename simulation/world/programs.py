@@ -1,0 +1,302 @@
+"""A user's program on a host of its own: it is started, killed, stopped, frozen, slowed and restarted."""
+
+from __future__ import annotations
+
+import asyncio
+import contextvars
+import signal
+from collections.abc import Callable, Coroutine
+from typing import Any, Final, Protocol
+
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.simulation.kafka.member import MemberStatus
+from fencepost.simulation.kernel.loop import OutsideWorld
+from fencepost.simulation.world.loop import WorldLoop
+from fencepost.simulation.world.processes import PROCESS, WorldHost, WorldProcess
+
+GRACE_S: Final = 30.0
+"""How long a program that is asked to stop may take, as with Kubernetes."""
+SLOW_CALLBACK_US: Final = 20_000
+"""How long each callback of a slow program computes, unless a test says how long."""
+
+
+class RunsPrograms(Protocol):
+    """What a program needs of its world."""
+
+    loop: WorldLoop
+
+    def next_process(self) -> int:
+        """The number of a new process."""
+
+    def tell_program(self, program: Program, what: str, detail: str = "") -> None:
+        """Observe that something has happened to a program."""
+
+    def program_failed(self, program: Program, error: BaseException) -> None:
+        """Observe that a program has ended by an exception."""
+
+    def bury(self, process: WorldProcess) -> None:
+        """Keep what a killed process has left, so that nothing of it runs."""
+
+    def restart_later(self, program: Program) -> None:
+        """Start a program again after the time that a restart takes."""
+
+
+class Program:
+    """One program, as a test handles it. `name` is that of its host, which other programs may connect to."""
+
+    # What a nemesis of groups may ask of members whose application is simulated.
+    protocol = ""
+    topics: tuple[str, ...] | None = None
+    pattern: str | None = None
+
+    def __init__(
+        self,
+        world: RunsPrograms,
+        host: WorldHost,
+        function: Callable[[], Coroutine[Any, Any, object]],
+        *,
+        restarts: bool,
+    ) -> None:
+        self._world = world
+        self._loop = world.loop
+        self._function = function
+        self.host = host
+        self.name = host.name
+        self.restarts = restarts
+        """Whether it is started again after it has ended by an exception, as deployed programs are."""
+        self.wanted = True
+        self.thawed_us = 0
+        """When it last went on after it had stood still."""
+        self.status = MemberStatus.STOPPED
+        self.error: BaseException | None = None
+        """The exception that ended its last process, if one did."""
+        self.process: WorldProcess | None = None
+        self._comes_back = False
+        self._ends: list[asyncio.Future[None]] = []
+
+    def __repr__(self) -> str:
+        return f"<Program {self.name}, {self.status}>"
+
+    @property
+    def generation(self) -> int:
+        """How many of its processes have ended."""
+        return self.host.generation
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a process of it lives, frozen or not."""
+        return self.process is not None
+
+    # -- what a test does ---------------------------------------------------------------------------------
+
+    def kill(self) -> None:
+        """End its process as `kill -9` does: no `finally` runs, and the system closes its connections.
+
+        It stays down until `restart`, or until the fault that killed it is over.
+        """
+        self.wanted = False
+        self._tell("kill")
+        self.crash()
+
+    async def stop(self, *, grace: float = GRACE_S) -> None:
+        """Ask it to stop, and wait until it has; it is killed after `grace` seconds.
+
+        Its handler of SIGTERM is called if it has one. Without one its coroutine is cancelled, as
+        `asyncio.run` does at Ctrl-C.
+        """
+        self.wanted = False
+        self._ask_to_stop(grace)
+        await self.ended()
+
+    async def restart(self, *, graceful: bool = True) -> None:
+        """Stop it, or kill it, and start it again at once."""
+        if self.is_running:
+            if graceful:
+                await self.stop()
+            else:
+                self.kill()
+        self.wanted = True
+        self.start()
+
+    async def ended(self) -> None:
+        """Wait until its process has ended."""
+        if self.process is not None:
+            future: asyncio.Future[None] = self._loop.create_future()
+            self._ends.append(future)
+            await future
+
+    def freeze(self, seconds: float | None = None) -> None:
+        """Let it stand still, as in a long garbage collection: for that time, or until `thaw`.
+
+        Its host's system goes on: connections stay open, and bytes wait.
+        """
+        self._tell("freeze")
+        self.freeze_process()
+        if seconds is not None:
+            due = (self.generation,)
+            self._loop.schedule(self._loop.now_us + round(seconds * 1e6), self._thaw_of, due)
+
+    def thaw(self) -> None:
+        """Let it go on."""
+        self._tell("thaw")
+        self.thaw_process()
+
+    def slow(self, callback_seconds: float = SLOW_CALLBACK_US / 1e6) -> None:
+        """Let each callback of its event loop compute for that long; 0 ends it."""
+        self._tell("slow", f"{callback_seconds:g} s a callback")
+        self.host.callback_us = round(callback_seconds * 1e6)
+
+    # -- what a nemesis does ------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Start a process, if none runs."""
+        if self.process is not None:
+            return
+        process = WorldProcess(self.host, self._world.next_process())
+        self.process = self.host.process = process
+        self.status, self.error = MemberStatus.RUNNING, None
+        self._tell("start")
+        context = contextvars.Context()
+        context.run(PROCESS.set, process)
+        context.run(self._begin, process)
+
+    def _begin(self, process: WorldProcess) -> None:
+        process.main = self._loop.create_task(self._run(process), name=self.name)
+
+    async def _run(self, process: WorldProcess) -> None:
+        error: BaseException | None = None
+        try:
+            await self._function()
+        except asyncio.CancelledError:
+            pass
+        except (SystemExit, KeyboardInterrupt, Exception) as raised:
+            error = raised
+        await _end_the_rest(process)
+        contextvars.Context().run(self._loop.call_soon, self._ended, process, error)
+
+    def _ended(self, process: WorldProcess, error: BaseException | None) -> None:
+        if process.ended:
+            return
+        self._end(process, MemberStatus.STOPPED)
+        if isinstance(error, OutsideWorld) or (error is not None and not isinstance(error, SystemExit)):
+            self.error = error
+            self._tell("fail", f"{type(error).__name__}: {error}")
+            self._world.program_failed(self, error)
+        else:
+            self._tell("stop")
+        if self._comes_back or (self.error is not None and self.restarts and self.wanted):
+            self._comes_back = False
+            self.restart_later()
+        elif self.error is None:
+            self.wanted = False
+
+    def _end(self, process: WorldProcess, status: MemberStatus) -> None:
+        process.ended = True
+        self.process = None
+        self.status = status
+        self._world.bury(process)
+        self.host.end()
+        self.host.callback_us = 0
+        ends, self._ends = self._ends, []
+        for each in ends:
+            if not each.done():
+                each.set_result(None)
+
+    def crash(self) -> None:
+        """End its process without a word."""
+        if self.process is not None:
+            self._end(self.process, MemberStatus.CRASHED)
+        self.status = MemberStatus.CRASHED
+
+    def _ask_to_stop(self, grace: float) -> None:
+        process = self.process
+        if process is None or self.status is MemberStatus.STOPPING:
+            return
+        self.status = MemberStatus.STOPPING
+        handler = process.signal_handlers.get(signal.SIGTERM)
+        if handler is not None:
+            handler()
+        elif process.main is not None:
+            process.main.cancel()
+        self._loop.schedule(self._loop.now_us + round(grace * 1e6), self._out_of_patience, process)
+
+    def _out_of_patience(self, process: WorldProcess) -> None:
+        if not process.ended and self.process is process:
+            self._tell("kill", "it did not stop in time")
+            self.crash()
+            if self._comes_back:
+                self._comes_back = False
+                self.restart_later()
+
+    def stop_process(self, *, come_back: bool) -> None:
+        """Ask it to stop; it is started again afterwards if it is to come back."""
+        self._comes_back = come_back
+        self.wanted = self.wanted and come_back
+        self._ask_to_stop(GRACE_S)
+
+    def restart_later(self) -> None:
+        """Start it again after the time that a restart takes."""
+        self._world.restart_later(self)
+
+    def freeze_process(self) -> None:
+        """Let it stand still."""
+        if self.status is MemberStatus.RUNNING:
+            self.status = MemberStatus.FROZEN
+            self.host.freeze()
+
+    def thaw_process(self) -> None:
+        """Let it go on, unless it is gone."""
+        if self.status is MemberStatus.FROZEN:
+            self.status = MemberStatus.RUNNING
+            self.thawed_us = self._loop.now_us
+            self.host.thaw()
+
+    def _thaw_of(self, due: tuple[int]) -> None:
+        if due[0] == self.generation:
+            self.thaw_process()
+
+    def slow_callback(self, lasts_us: int) -> None:
+        """Let its next rebalance callback take that long, and meanwhile each callback of its loop compute."""
+        if self.process is not None:
+            self.process.callback_takes_us = lasts_us
+        self.host.callback_us = SLOW_CALLBACK_US
+        self._loop.schedule(self._loop.now_us + lasts_us, self._fast_again, self.generation)
+
+    def fail_callback(self) -> None:
+        """Let its next rebalance callback raise."""
+        if self.process is not None:
+            self.process.callback_fails = True
+
+    def stall(self, until_us: int) -> None:
+        """Let it work on what it has read until then, before it polls again."""
+        if self.process is not None:
+            self.process.busy_until_us = until_us
+
+    def _fast_again(self, generation: int) -> None:
+        if generation == self.generation:
+            self.host.callback_us = 0
+
+    def _tell(self, what: str, detail: str = "") -> None:
+        self._world.tell_program(self, what, detail)
+
+
+async def _end_the_rest(process: WorldProcess) -> None:
+    """Cancel the tasks that the program has left, as `asyncio.run` does."""
+    current = asyncio.current_task()
+    rest = [task for task in process.tasks if task is not current and not task.done()]
+    for task in rest:
+        task.cancel()
+    if rest:
+        await asyncio.gather(*rest, return_exceptions=True)
+
+
+def check_name(name: object, taken: Callable[[str], bool]) -> str:
+    """Return the name of a host.
+
+    :raises FencepostError: unless it is one, and free.
+    """
+    if not isinstance(name, str) or not name or not all(c.isalnum() or c in "-._" for c in name):
+        raise FencepostError(f"process({name!r}): expected a host name of letters, digits, '-', '.' and '_'")
+    if taken(name):
+        raise FencepostError(f"process({name!r}): there is a host of that name already")
+    return name

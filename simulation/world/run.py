@@ -1,0 +1,352 @@
+"""One run of a test function in a world of its own, from a seed."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import contextvars
+import gc
+import io
+import logging
+import sys
+import traceback
+import warnings
+from collections.abc import Callable, Coroutine, Iterator
+from typing import Any, Final, TypeAlias
+
+import msgspec
+
+from fencepost.coordinator.server.topic_configs import BrokerConfig
+from fencepost.simulation.faults.draw import Draw, draw
+from fencepost.simulation.interrupts import between_steps
+from fencepost.simulation.kernel.loop import Deadlock, TooManyEvents
+from fencepost.simulation.kernel.observers import RAISED, Violation
+from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.scenarios.scenario import Scenario
+from fencepost.simulation.trace.schema import Row, RowKind
+from fencepost.simulation.world.loop import WorldLoop
+from fencepost.simulation.world.nemesis import DisturbedPrograms, ProgramNemesis
+from fencepost.simulation.world.network import VirtualNetwork
+from fencepost.simulation.world.processes import PROCESS, WorldProcess
+from fencepost.simulation.world.substitutes import Machine, substituted, wall_clock
+from fencepost.simulation.world.world import SimulatedWorld
+
+WorldTest: TypeAlias = Callable[[SimulatedWorld], Coroutine[Any, Any, object]]
+
+_MOST_CLOSES: Final = 100
+"""Each `await` in a `finally` is one more."""
+_OF_CLIENTS: Final = frozenset({"offsets-advance"})
+"""Invariants of our own members that a correct program may break.
+
+Programs may seek back, and aiokafka tries a commit again in its next generation, ahead of what it reads then.
+"""
+_LOOK_US: Final = 100_000
+_COLLECT_US: Final = 30_000_000
+"""Garbage is collected at fixed times: what destructors do is then the same in every run."""
+LONGEST_S: Final = 3_600.0
+"""A test that takes longer, in virtual time, waits for something that never happens."""
+MAX_EVENTS: Final = 20_000_000
+
+
+class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """What a world is made of."""
+
+    topics: dict[str, int]
+    brokers: int
+    config: dict[str, Any]
+    scenario: Scenario
+    """From which a seed draws the faults."""
+    claims: tuple[str, ...]
+    deploys: bool = True
+
+
+class WorldResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of one run. `digest` is equal for equal runs."""
+
+    seed: int
+    digest: str
+    violations: list[Violation]
+    """What did not hold; the last one is the exception that ended the test, if one did."""
+    trouble: str = ""
+    """The traceback of that exception."""
+    virtual_seconds: float
+    wall_seconds: float
+    events: int
+    segments: int
+    """Pieces of TCP streams that went over the network."""
+    records_done: int
+    plan: Draw
+    rows: list[Row] = []
+    names: dict[str, str] = {}
+    """What members are called, by their ids."""
+
+    @property
+    def failed(self) -> bool:
+        """Whether anything did not hold."""
+        return bool(self.violations)
+
+    @property
+    def invariant(self) -> str:
+        """The first that did not hold."""
+        return self.violations[0].invariant
+
+
+def plan_of_world(settings: WorldSettings, seed: int) -> Draw:
+    """What the seed draws."""
+    return draw(settings.scenario, Streams(seed), 0)
+
+
+def run_world(
+    function: WorldTest,
+    settings: WorldSettings,
+    seed: int,
+    *,
+    plan: Draw | None = None,
+    keep_rows: bool = False,
+    logs: bool = False,
+    until: str = "",
+) -> WorldResult:
+    """Run a test function in a new world. `plan` replaces what the seed would draw.
+
+    The run ends when the invariant `until` is found broken, or with the test. With `keep_rows` the result has
+    the trace. Without `logs` nothing is logged meanwhile.
+    """
+    chosen = plan_of_world(settings, seed) if plan is None else plan
+    with _quiet(logs=logs), _collected_by_hand():
+        return _run(function, settings, seed, chosen, keep_rows=keep_rows, until=until)
+
+
+def _run(
+    function: WorldTest, settings: WorldSettings, seed: int, plan: Draw, *, keep_rows: bool, until: str
+) -> WorldResult:
+    """Run it; nothing of the run is referred to any more when garbage is collected after it."""
+    started = wall_clock()
+    loop = WorldLoop(max_events=MAX_EVENTS)
+    streams = Streams(seed)
+    loop.network = VirtualNetwork(loop, streams, settings.scenario.network.latency.quantiles)
+    run = _Run(function, settings, plan, loop, streams)
+    run.world.until = until
+    with substituted(Machine(loop, streams)), between_steps(loop) as pass_interrupts_on:
+        try:
+            run.go()
+            pass_interrupts_on()
+            return run.result(seed, wall_clock() - started, keep_rows=keep_rows)
+        finally:
+            run.take_down()
+            loop.close()
+
+
+class _Run:
+    """The parts of one run."""
+
+    def __init__(
+        self,
+        function: WorldTest,
+        settings: WorldSettings,
+        plan: Draw,
+        loop: WorldLoop,
+        streams: Streams,
+    ) -> None:
+        self._function = function
+        self._settings = settings
+        self._plan = plan
+        self._loop = loop
+        self._streams = streams
+        self.world = SimulatedWorld(loop, streams, loop.network, settings.claims)
+        self._error: BaseException | None = None
+        self._task: asyncio.Task[None] | None = None
+        loop.set_exception_handler(self._unhandled)
+
+    def go(self) -> None:
+        """Run until the test is over."""
+        self._task = self._loop.create_task(self._play(), name="test", context=contextvars.Context())
+        self._task.add_done_callback(self._over)
+        self._loop.schedule(round(LONGEST_S * 1e6), self._too_long, None)
+        try:
+            self._loop.run_forever()
+        except (Deadlock, TooManyEvents) as error:
+            self._error = error
+        if self.world.failure is not None:
+            self._error = self.world.failure
+        elif self._error is None and self._task.done() and not self._task.cancelled():
+            self._error = self._task.exception()
+        if isinstance(self._error, KeyboardInterrupt | SystemExit):
+            raise self._error
+
+    async def _play(self) -> None:
+        world, settings = self.world, self._settings
+        broker_config = BrokerConfig.from_properties(
+            {"default.replication.factor": min(3, settings.brokers), **settings.config}
+        )
+        options = {
+            "new_topics": broker_config.new_topics,
+            "topic_defaults": broker_config.topic_defaults,
+            "users": None,
+            "tls": None,
+            # Before Python 3.12 the hash of None differs between processes, and clients keep brokers in sets.
+            "racks": tuple(f"rack-{number}" for number in range(1, settings.brokers + 1)),
+            "replica_selector": broker_config.replica_selector,
+        }
+        await world.start(settings.topics, settings.brokers, broker_config.groups, options)
+        stage = DisturbedPrograms(
+            scenario=settings.scenario,
+            loop=self._loop,
+            streams=self._streams,
+            network=self._loop.network,
+            programs=world.programs,
+            endpoint=world.endpoint,
+            tell=self._tell_fault,
+            on_calm=self._calm,
+        )
+        if self._plan.entries:
+            ProgramNemesis(stage, self._plan).begin()
+        else:
+            stage.calm()
+        self._look(None)
+        self._collect(None)
+        await self._function(world)
+        if not world.has_settled and any(each.is_running for each in world.programs.values()):
+            await world.settled()
+        for violation in world.check():
+            if violation.invariant not in _OF_CLIENTS:
+                world.report(violation.invariant, violation.message)
+
+    def _tell_fault(self, fault: str, phase: str, detail: str) -> None:
+        self.world.endpoint.observer.note(str(fault), RowKind.FAULT, state_to=phase, detail=detail)
+
+    def _calm(self) -> None:
+        self.world.endpoint.observer.note("", RowKind.FAULTS_END)
+        self.world.calm()
+
+    def _look(self, _: object) -> None:
+        try:
+            self.world.look()
+        except Exception as error:  # of a function that the test gave
+            self.world.fail(error)
+        self._loop.schedule(self._loop.now_us + _LOOK_US, self._look, None)
+
+    def _collect(self, _: object) -> None:
+        gc.collect()
+        self._loop.schedule(self._loop.now_us + _COLLECT_US, self._collect, None)
+
+    def _over(self, _: object) -> None:
+        self._loop.stop()
+
+    def _too_long(self, _: object) -> None:
+        self.world.fail(TimeoutError(f"the test is not over after {LONGEST_S:g} virtual seconds"))
+
+    def _unhandled(self, _: object, context: dict[str, Any]) -> None:
+        """Programs log what nobody handles; in brokers it is a bug that ends the run."""
+        error = context.get("exception")
+        handle, task = context.get("handle"), context.get("task") or context.get("future")
+        if PROCESS.get() is not None or getattr(handle, "process", None) is not None or task is not None:
+            logging.getLogger("asyncio").error(context["message"], exc_info=error)
+        elif error is not None:
+            self.world.fail(error)
+
+    def result(self, seed: int, wall_seconds: float, *, keep_rows: bool) -> WorldResult:
+        """What came of it."""
+        world, error = self.world, self._error
+        trouble = ""
+        if error is not None:
+            trouble = "".join(traceback.format_exception(error))
+            world.violations.append(
+                Violation(
+                    invariant=f"{RAISED}{type(error).__name__}",
+                    seq=0,
+                    t_us=self._loop.now_us,
+                    message=str(error) or type(error).__name__,
+                )
+            )
+        return WorldResult(
+            seed=seed,
+            digest=world.digest(),
+            violations=world.violations,
+            trouble=trouble,
+            virtual_seconds=self._loop.now_us / 1e6,
+            wall_seconds=wall_seconds,
+            events=self._loop.events,
+            segments=self._loop.network.segments,
+            records_done=sum(len(each) for each in world.oracles.done.values()),
+            plan=self._plan,
+            rows=list(world.endpoint.observer.rows) if keep_rows and world.is_started else [],
+            names=dict(world.endpoint.observer.names) if keep_rows and world.is_started else {},
+        )
+
+    def take_down(self) -> None:
+        """Let go of all tasks. Of killed processes no `finally` had any effect, and none has now."""
+        with _unheard():
+            self._take_down()
+            gc.collect()
+
+    def _take_down(self) -> None:
+        world = self.world
+        for program in world.programs.values():
+            if program.process is not None:
+                program.process.ended = True
+                world.dead.append(program.process)
+        for process in world.dead:
+            for task in tuple(process.tasks):
+                _discard(task, process)
+        for task in asyncio.all_tasks(self._loop):
+            _discard(task, None)
+        for transport in tuple(self._loop._transports.values()):
+            transport._sock = None  # else it warns that nobody has closed it
+        world.dead.clear()
+        world.programs.clear()
+
+
+def _discard(task: asyncio.Task[Any], process: WorldProcess | None) -> None:
+    task._log_destroy_pending = False  # type: ignore[attr-defined]
+    context = contextvars.Context()
+    context.run(PROCESS.set, process)
+    coroutine = task.get_coro()
+    with contextlib.redirect_stdout(io.StringIO()):
+        for _ in range(_MOST_CLOSES):
+            try:
+                context.run(coroutine.close)
+            except RuntimeError:
+                continue  # it awaits something in a `finally`
+            except BaseException:
+                return
+            return
+
+
+@contextlib.contextmanager
+def _unheard() -> Iterator[None]:
+    """Ignore what destructors raise: an `await` in a `finally` can't go on once its loop is over."""
+    before = sys.unraisablehook
+    sys.unraisablehook = lambda _: None
+    try:
+        yield
+    finally:
+        sys.unraisablehook = before
+
+
+@contextlib.contextmanager
+def _quiet(*, logs: bool) -> Iterator[None]:
+    before = logging.root.manager.disable
+    if not logs:
+        logging.disable(logging.CRITICAL)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", ResourceWarning)
+            warnings.simplefilter("ignore", RuntimeWarning)
+            yield
+    finally:
+        logging.disable(before)
+
+
+@contextlib.contextmanager
+def _collected_by_hand() -> Iterator[None]:
+    was_enabled = gc.isenabled()
+    gc.collect()
+    gc.freeze()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.collect()
+        gc.unfreeze()
+        if was_enabled:
+            gc.enable()

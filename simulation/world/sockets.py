@@ -1,0 +1,539 @@
+"""Virtual TCP sockets: what the system's calls do with them, as Linux does it, without blocking.
+
+A connection is two pipes. What is sent takes a pipe's window until the other side reads it, arrives in
+order, and is sent again if the network loses it. A side that closes with unread bytes resets the
+connection, and so does a side that gets bytes after it closed.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+from asyncio import events
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, Any, Final
+
+from fencepost.simulation.kernel.loop import OutsideWorld
+from fencepost.simulation.kernel.rules import Direction
+from fencepost.simulation.world.processes import PROCESS
+
+if TYPE_CHECKING:
+    from fencepost.simulation.world.loop import WorldLoop
+    from fencepost.simulation.world.network import VirtualNetwork
+    from fencepost.simulation.world.processes import WorldHost
+
+WINDOW: Final = 256 * 1024
+"""The bytes that may be under way or unread in one direction of a connection, by default."""
+_ROOM: Final = 3
+"""A socket is writable again when this part of its window is free, as on Linux."""
+ANY: Final = "0.0.0.0"
+
+Address = tuple[str, int]
+
+
+class ReadinessHandle(events.Handle):
+    """A callback for a socket that is readable or writable. It runs again as long as that is so."""
+
+    __slots__ = ("again", "host", "queued")
+    host: WorldHost
+    again: Callable[[ReadinessHandle], bool]
+    queued: bool
+
+    def _run(self) -> None:
+        if self.host.frozen:
+            self.host.run(ReadinessHandle._run, self)
+            return
+        self.queued = False
+        if self._cancelled or not self.again(self):
+            return
+        process = self._context.get(PROCESS)  # type: ignore[attr-defined]
+        if process is not None and process.ended:
+            return
+        super()._run()
+        host, loop = self.host, self._loop  # type: ignore[attr-defined]
+        if process is not None and (used_us := loop.ahead_us + host.callback_us) and not process.ended:
+            loop.ahead_us = 0
+            host.compute(used_us)
+        if self.again(self) and not self.queued:
+            self.queued = True
+            loop._ready.append(self)
+
+
+class TcpPipe:
+    """One direction of a connection."""
+
+    __slots__ = (
+        "arrives_us",
+        "closed",
+        "direction",
+        "held",
+        "lost_us",
+        "retry_us",
+        "sent",
+        "source",
+        "target",
+        "window",
+    )
+
+    def __init__(
+        self, source: VirtualSocket, target: VirtualSocket, window: int, direction: Direction
+    ) -> None:
+        self.source = source
+        self.target = target
+        self.window = window
+        self.direction = direction
+        """REQUEST from the side that connected, RESPONSE from the side that listened."""
+        self.lost_us = 0
+        """When the first of the segments was lost that wait."""
+        self.sent = 0
+        """Bytes under way or unread."""
+        self.arrives_us = 0
+        """When the last of what was sent arrives; nothing overtakes it."""
+        self.held: deque[bytes | None] = deque()
+        """What waits behind a segment that was lost; None is the end."""
+        self.retry_us = 0
+        """How long the system waits before it sends the lost segment again; 0 if nothing was lost."""
+        self.closed = False
+        """Whether the end was sent."""
+
+
+class VirtualSocket:
+    """A TCP socket of a host in a simulated world. It never blocks: asyncio's loop waits for it."""
+
+    def __init__(
+        self,
+        family: int = -1,
+        type: int = -1,  # as the real one has it
+        proto: int = -1,
+        fileno: int | None = None,
+        *,
+        loop: WorldLoop,
+        host: WorldHost,
+    ) -> None:
+        self.family = socket.AF_INET if family == -1 else socket.AddressFamily(family)
+        kind = socket.SOCK_STREAM if type == -1 else type & ~(socket.SOCK_NONBLOCK | socket.SOCK_CLOEXEC)
+        self.type = socket.SocketKind(kind)
+        self.proto = 0 if proto == -1 else proto
+        if fileno is not None:
+            raise OutsideWorld(
+                "socket.socket(fileno=...) can't run in a simulated world: it is a real socket"
+            )
+        if self.family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, os.strerror(errno.EAFNOSUPPORT))
+        if self.family != socket.AF_INET or self.type != socket.SOCK_STREAM:
+            raise OutsideWorld(
+                f"socket.socket({self.family.name}, {self.type.name}) can't run in a simulated world: hosts "
+                "speak TCP over IPv4 only. Use a TCP connection"
+            )
+        self._loop = loop
+        self.host = host
+        self._fd = loop.open_descriptor(self)
+        host.sockets[self] = None
+        self._timeout: float | None = socket.getdefaulttimeout()
+        self._options: dict[tuple[int, int], Any] = {}
+        self.local: Address = (ANY, 0)
+        self.remote: Address | None = None
+        self.out: TcpPipe | None = None
+        self.incoming: TcpPipe | None = None
+        self.received: deque[bytes] = deque()
+        self.backlog: deque[VirtualSocket] | None = None
+        """Connections that nobody has accepted yet; None unless it listens."""
+        self.backlog_limit = 0
+        self.connecting = False
+        self.error = 0
+        self.is_reset = False
+        self.at_end = False
+        """Whether the other side's end has arrived."""
+        self.read_shut = False
+        self._reader: ReadinessHandle | None = None
+        self._writer: ReadinessHandle | None = None
+
+    # -- readiness --------------------------------------------------------------------------------------
+
+    @property
+    def is_readable(self) -> bool:
+        """Whether a read would return at once."""
+        if self.received or self.backlog or self.at_end or self.read_shut:
+            return True
+        return self.is_reset or (self.error != 0 and not self.connecting)
+
+    @property
+    def is_writable(self) -> bool:
+        """Whether a write would take something at once."""
+        if self.connecting:
+            return False
+        out = self.out
+        if out is None or self.is_reset:
+            return True
+        return out.window - out.sent >= out.window // _ROOM
+
+    def _watch(
+        self, callback: Callable[..., object], args: tuple[Any, ...], again: Callable[[ReadinessHandle], bool]
+    ) -> ReadinessHandle:
+        handle = ReadinessHandle(callback, args, self._loop, None)
+        handle.again = again
+        handle.host = self.host
+        handle.queued = False
+        return handle
+
+    def when_readable(self, callback: Callable[..., object], args: tuple[Any, ...]) -> ReadinessHandle:
+        """Call back whenever it is readable."""
+        self.not_when_readable()
+        self._reader = self._watch(callback, args, self._still_read)
+        self.wake_reader()
+        return self._reader
+
+    def _still_read(self, handle: ReadinessHandle) -> bool:
+        return handle is self._reader and self.is_readable
+
+    def not_when_readable(self) -> bool:
+        """Forget the reader; True if there was one."""
+        reader, self._reader = self._reader, None
+        if reader is not None:
+            reader.cancel()
+        return reader is not None
+
+    def when_writable(self, callback: Callable[..., object], args: tuple[Any, ...]) -> ReadinessHandle:
+        """Call back whenever it is writable."""
+        self.not_when_writable()
+        self._writer = self._watch(callback, args, self._still_write)
+        self.wake_writer()
+        return self._writer
+
+    def _still_write(self, handle: ReadinessHandle) -> bool:
+        return handle is self._writer and self.is_writable
+
+    def not_when_writable(self) -> bool:
+        """Forget the writer; True if there was one."""
+        writer, self._writer = self._writer, None
+        if writer is not None:
+            writer.cancel()
+        return writer is not None
+
+    def wake_reader(self) -> None:
+        """Queue the reader if there is something for it."""
+        reader = self._reader
+        if reader is not None and not reader.queued and self.is_readable:
+            reader.queued = True
+            self._loop._ready.append(reader)
+
+    def wake_writer(self) -> None:
+        """Queue the writer if there is room for it."""
+        writer = self._writer
+        if writer is not None and not writer.queued and self.is_writable:
+            writer.queued = True
+            self._loop._ready.append(writer)
+
+    # -- what the network does ----------------------------------------------------------------------------
+
+    @property
+    def network(self) -> VirtualNetwork:
+        """What it is connected over."""
+        return self._loop.network
+
+    def arrive(self, segment: bytes | None) -> None:
+        """Bytes have arrived from the other side, or its end."""
+        if self._fd < 0:
+            if segment is not None:
+                self._refuse_late()
+            return
+        if segment is None:
+            self.at_end = True
+        elif self.read_shut:
+            self._took(len(segment))
+            return
+        else:
+            self.received.append(segment)
+        self.wake_reader()
+
+    def _refuse_late(self) -> None:
+        """This side is closed: the other side's bytes get a reset."""
+        if self.incoming is not None:
+            self.network.reset(self.incoming.source, self)
+
+    def be_reset(self, number: int = errno.ECONNRESET) -> None:
+        """The connection is no more: reads fail when what has arrived is read, writes at once."""
+        if self._fd < 0 or self.is_reset:
+            return
+        self.is_reset = True
+        self.error = number
+        self.wake_reader()
+        self.wake_writer()
+
+    def connected(self, number: int) -> None:
+        """The connection is there, or was refused with that error."""
+        if self._fd < 0:
+            return
+        self.connecting = False
+        self.error = number
+        if number:
+            self.remote = None
+        self.wake_writer()
+        self.wake_reader()
+
+    # -- the system's calls ---------------------------------------------------------------------------------
+
+    def _open(self) -> None:
+        if self._fd < 0:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
+
+    def _would_block(self, call: str) -> BlockingIOError:
+        if self._timeout is None or self._timeout > 0:
+            raise OutsideWorld(
+                f"socket.{call}() can't run in a simulated world: it would block the only thread there is. "
+                "Use asyncio's streams, or setblocking(False) and the loop's sock_ methods"
+            )
+        return BlockingIOError(errno.EAGAIN, os.strerror(errno.EAGAIN))
+
+    def bind(self, address: Any) -> None:
+        """Take an address of the host; port 0 takes a free one."""
+        self._open()
+        host, port = str(address[0]), int(address[1])
+        self.local = self.network.bind(self, host, port)
+
+    def listen(self, backlog: int = 128) -> None:
+        """Accept connections from now on."""
+        self._open()
+        if not self.local[1]:
+            self.bind((ANY, 0))
+        self.backlog = self.backlog or deque()
+        self.backlog_limit = max(1, backlog)
+
+    def accept(self) -> tuple[VirtualSocket, Address]:
+        """Return the next connection, and the address of its client."""
+        self._open()
+        if self.backlog is None:
+            raise OSError(errno.EINVAL, os.strerror(errno.EINVAL))
+        if not self.backlog:
+            raise self._would_block("accept")
+        taken = self.backlog.popleft()
+        assert taken.remote is not None
+        taken._timeout = socket.getdefaulttimeout()
+        return taken, taken.remote
+
+    def connect(self, address: Any) -> None:
+        """Begin to connect."""
+        number = self.connect_ex(address)
+        if number == errno.EINPROGRESS:
+            self._would_block("connect")
+            raise BlockingIOError(number, os.strerror(number))
+        if number:
+            raise OSError(number, os.strerror(number))
+
+    def connect_ex(self, address: Any) -> int:
+        """Begin to connect; returns the error number."""
+        self._open()
+        if self.connecting:
+            return errno.EALREADY
+        if self.out is not None:
+            return errno.EISCONN
+        if self.error:
+            number, self.error = self.error, 0
+            return number
+        host, port = str(address[0]), int(address[1])
+        if not self.local[1]:
+            self.bind((ANY, 0))
+        self.connecting = True
+        self.remote = (host, port)
+        self.network.connect(self, host, port)
+        return errno.EINPROGRESS
+
+    def send(self, data: Any, flags: int = 0) -> int:
+        """Send as much as there is room for; returns the number of bytes."""
+        self._open()
+        out = self.out
+        if self.is_reset or (out is not None and out.closed):
+            if self.error:
+                number, self.error = self.error, 0
+                raise OSError(number, os.strerror(number))
+            raise BrokenPipeError(errno.EPIPE, os.strerror(errno.EPIPE))
+        if out is None:
+            number = errno.EAGAIN if self.connecting else errno.ENOTCONN
+            raise OSError(number, os.strerror(number))
+        room = out.window - out.sent
+        size = memoryview(data).nbytes
+        if size == 0:
+            return 0
+        if room <= 0:
+            raise self._would_block("send")
+        segment = bytes(data) if size <= room else bytes(memoryview(data).cast("B")[:room])
+        out.sent += len(segment)
+        self.network.transmit(out, segment)
+        return len(segment)
+
+    def sendall(self, data: Any, flags: int = 0) -> None:
+        """Send all, if there is room for it."""
+        view = memoryview(data).cast("B")
+        while view:
+            view = view[self.send(view) :]
+
+    def sendmsg(self, buffers: Iterable[Any], *_: Any) -> int:
+        """Send several buffers as one."""
+        return self.send(b"".join(buffers))
+
+    def recv(self, size: int, flags: int = 0) -> bytes:
+        """Return what has arrived, at most `size` bytes; nothing means the end."""
+        self._open()
+        received = self.received
+        if not received:
+            self._check_end()
+            return b""
+        found = received.popleft()
+        if len(found) > size:
+            received.appendleft(found[size:])
+            found = found[:size]
+        elif received and len(found) + len(received[0]) <= size:
+            parts, total = [found], len(found)
+            while received and total + len(received[0]) <= size:
+                parts.append(received.popleft())
+                total += len(parts[-1])
+            found = b"".join(parts)
+        self._took(len(found))
+        return found
+
+    def _check_end(self) -> None:
+        """Return if this is the end of what the other side sends.
+
+        :raises OSError: if the connection was reset, or nothing has arrived yet.
+        """
+        if self.at_end or self.read_shut:
+            return
+        if self.is_reset or self.error:
+            number, self.error = self.error, 0
+            if number:
+                raise OSError(number, os.strerror(number))
+            return
+        if self.incoming is None:
+            raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+        raise self._would_block("recv")
+
+    def _took(self, size: int) -> None:
+        if self.incoming is not None:
+            self.network.acknowledge(self.incoming, size)
+
+    def recv_into(self, buffer: Any, size: int = 0, flags: int = 0) -> int:
+        """Put what has arrived into a buffer; returns the number of bytes."""
+        view = memoryview(buffer).cast("B")
+        found = self.recv(size or len(view))
+        view[: len(found)] = found
+        return len(found)
+
+    def shutdown(self, how: int) -> None:
+        """End what is sent, or read, or both."""
+        self._open()
+        if self.out is None or self.is_reset:
+            raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+        if how in (socket.SHUT_WR, socket.SHUT_RDWR):
+            self._send_end()
+        if how in (socket.SHUT_RD, socket.SHUT_RDWR):
+            self.read_shut = True
+            self.wake_reader()
+
+    def _send_end(self) -> None:
+        out = self.out
+        if out is not None and not out.closed:
+            out.closed = True
+            self.network.transmit(out, None)
+
+    def close(self) -> None:
+        """Give it back. Bytes that nobody has read reset the connection."""
+        if self._fd < 0:
+            return
+        self.not_when_readable()
+        self.not_when_writable()
+        self.network.close(self)
+        for each in self.backlog or ():
+            each.close()
+        if self.out is not None and not self.is_reset:
+            if self.received:
+                self.network.reset(self.out.target, self)
+            else:
+                self._send_end()
+        self.received.clear()
+        self.host.sockets.pop(self, None)
+        self._loop.close_descriptor(self._fd)
+        self._fd = -1
+
+    def detach(self) -> int:
+        """Return the descriptor; the socket stays its owner, as nothing else could close it."""
+        return self._fd
+
+    def dup(self) -> VirtualSocket:
+        """Not there: two descriptors of one socket are not simulated."""
+        raise OutsideWorld(
+            "socket.dup() can't run in a simulated world: a virtual socket has one descriptor. Use the socket"
+        )
+
+    def makefile(self, *_: Any, **__: Any) -> Any:
+        """Not there: a file blocks."""
+        raise OutsideWorld(
+            "socket.makefile() can't run in a simulated world: it blocks. Use asyncio's streams"
+        )
+
+    def __enter__(self) -> VirtualSocket:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<VirtualSocket fd={self._fd} {self.host.name} {self.local} -> {self.remote}>"
+
+    # -- settings -----------------------------------------------------------------------------------------
+
+    def fileno(self) -> int:
+        """The descriptor; -1 once it is closed."""
+        return self._fd
+
+    def getsockname(self) -> Address:
+        """Its own address and port."""
+        return self.local
+
+    def getpeername(self) -> Address:
+        """The other side's."""
+        if self.remote is None or self.connecting:
+            raise OSError(errno.ENOTCONN, os.strerror(errno.ENOTCONN))
+        return self.remote
+
+    def setblocking(self, flag: bool) -> None:
+        """Whether calls may block; those that would then are refused."""
+        self._timeout = None if flag else 0.0
+
+    def getblocking(self) -> bool:
+        """Whether calls may block."""
+        return self._timeout != 0.0
+
+    def settimeout(self, value: float | None) -> None:
+        """As the real one; 0 is not to block."""
+        self._timeout = value
+
+    def gettimeout(self) -> float | None:
+        """What was set."""
+        return self._timeout
+
+    def setsockopt(self, level: int, option: int, value: Any, *_: Any) -> None:
+        """Keep an option; the sizes of buffers have an effect."""
+        self._options[level, option] = value
+        if (level, option) == (socket.SOL_SOCKET, socket.SO_SNDBUF) and self.out is not None:
+            self.out.window = max(4096, int(value))
+
+    def window(self) -> int:
+        """The room that it offers to bytes that it sends."""
+        size = self._options.get((socket.SOL_SOCKET, socket.SO_SNDBUF))
+        return WINDOW if size is None else max(4096, int(size))
+
+    def getsockopt(self, level: int, option: int, *_: Any) -> Any:
+        """Return an option; SO_ERROR is taken with it."""
+        if (level, option) == (socket.SOL_SOCKET, socket.SO_ERROR):
+            number, self.error = self.error, 0
+            return number
+        return self._options.get((level, option), 0)
+
+    def get_inheritable(self) -> bool:
+        """Never: there is no other process that could inherit it."""
+        return False
+
+    def set_inheritable(self, inheritable: bool) -> None:
+        """It has no effect."""

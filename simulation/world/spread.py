@@ -1,0 +1,137 @@
+"""Spreads the seeds of a test over child processes with a fixed hash seed, and takes their answers.
+
+Libraries such as aiokafka iterate over sets of strings, whose order depends on the hash seed of the process.
+A child has `PYTHONHASHSEED=0`, so that a seed gives the same run in every child and on every machine.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, Final
+
+import msgspec
+
+from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
+
+HASH_SEED: Final = "0"
+
+
+class SeedJob(msgspec.Struct, frozen=True, kw_only=True):
+    """What a child does: it runs seeds of a test until one fails, and explains that one."""
+
+    path: list[str]
+    """The parent's `sys.path`."""
+    module: str
+    file: str
+    name: str
+    """The test function's qualified name in its module."""
+    seeds: list[int]
+    failure: str = ""
+    """The file of a failure that is to be run instead."""
+    command: str = ""
+    logs: bool = False
+
+
+class SeedAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a child found. The first seed that failed has a text."""
+
+    digests: dict[int, str] = {}
+    virtual_seconds: float = 0.0
+    records_done: int = 0
+    failed_seed: int | None = None
+    text: str = ""
+    problem: str = ""
+    """Why the test could not be run at all."""
+
+
+def child_count(wanted: int | None, seeds: int) -> int:
+    """Return how many children there are: one for each core, or one beside other workers of pytest-xdist."""
+    if wanted is None:
+        wanted = 1 if "PYTEST_XDIST_WORKER" in os.environ else len(os.sched_getaffinity(0))
+    return max(1, min(wanted, seeds))
+
+
+def spread(job: SeedJob, children: int) -> list[SeedAnswer]:
+    """Run the seeds of a job in several children.
+
+    :raises EnvironmentLacks: if a child dies.
+    """
+    parts = [msgspec.structs.replace(job, seeds=job.seeds[nth::children]) for nth in range(children)]
+    with ThreadPoolExecutor(children) as pool:
+        return list(pool.map(_in_child, parts))
+
+
+def _in_child(job: SeedJob) -> SeedAnswer:
+    done = subprocess.run(
+        [sys.executable, "-m", __name__],
+        input=msgspec.json.encode(job),
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONHASHSEED": HASH_SEED},
+        check=False,
+    )
+    if done.returncode:
+        raise EnvironmentLacks(
+            f"the process that ran seeds {job.seeds[:3]}... of {job.name} ended with status "
+            f"{done.returncode}; what it wrote to stderr says why"
+        )
+    return msgspec.json.decode(done.stdout.splitlines()[-1], type=SeedAnswer)
+
+
+def load_test(job: SeedJob) -> Any:
+    """Return the test of a job: what `simulated` made of its function.
+
+    :raises FencepostError: if it can't be found.
+    """
+    root = Path(job.file).with_suffix("")
+    for _ in job.module.split("."):
+        root = root.parent
+    path = [*job.path, str(root)]
+    sys.path[:] = [*path, *(each for each in sys.path if each not in path)]
+    spec = None
+    with contextlib.suppress(ImportError, ValueError):  # a module that pytest has loaded from its file
+        spec = importlib.util.find_spec(job.module)
+    if spec is not None and spec.origin is not None and Path(spec.origin) == Path(job.file):
+        module = importlib.import_module(job.module)
+    else:
+        name = job.module if job.module != "__main__" else "fencepost_simulated_main"
+        spec = importlib.util.spec_from_file_location(name, job.file)
+        if spec is None or spec.loader is None:
+            raise FencepostError(f"{job.file}: expected a module of Python with {job.name}")
+        module = importlib.util.module_from_spec(spec)
+        sys.modules[name] = module
+        spec.loader.exec_module(module)
+    found: Any = module
+    for part in job.name.split("."):
+        found = getattr(found, part)
+    return found.simulated
+
+
+def main() -> None:
+    """Do the job on stdin, and write the answer to stdout; what the test prints goes to stderr."""
+    out = os.dup(1)
+    os.dup2(2, 1)
+    job = msgspec.json.decode(sys.stdin.buffer.read(), type=SeedJob)
+    try:
+        run: Callable[[Sequence[int]], SeedAnswer] = load_test(job).answer
+        answer = run_job(job, run)
+    except FencepostError as error:
+        answer = SeedAnswer(problem=str(error))
+    sys.stdout.flush()
+    os.write(out, msgspec.json.encode(answer) + b"\n")
+
+
+def run_job(job: SeedJob, run: Callable[..., SeedAnswer]) -> SeedAnswer:
+    """Run the seeds of a job in this process."""
+    return run(job.seeds, failure=job.failure, command=job.command, logs=job.logs)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,386 @@
+"""What stands in for the machine while a run lasts: clocks, randomness, sockets; and refusals for the rest.
+
+Each substitute is a function of this module that asks for the run of its thread. Without one, or in another
+thread, it does what the original does. So references that a module keeps for itself are harmless later.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from types import ModuleType
+from typing import Any, Final
+
+import time_machine
+
+from fencepost.simulation.kernel.loop import OutsideWorld
+from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.world.clients import client_methods
+from fencepost.simulation.world.loop import WorldLoop
+from fencepost.simulation.world.processes import PROCESS
+from fencepost.simulation.world.sockets import VirtualSocket
+
+EPOCH_S: Final = 1_767_225_600
+"""The time of day when a run begins: 2026-01-01 00:00 UTC."""
+_NODE: Final = 0x0242AC110002
+"""The hardware address that `uuid.uuid1` sees."""
+_THREADS = "a second thread has no virtual time"
+_PROGRAMS = "another program has no virtual time"
+
+
+class Machine:
+    """What a run's thread sees of the machine."""
+
+    def __init__(self, loop: WorldLoop, streams: Streams) -> None:
+        self.loop = loop
+        self.thread = threading.get_ident()
+        self.random = streams.random("machine")
+        self.seeds = streams.random("machine/seeds")
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the run began."""
+        return self.loop.here_us * 1_000
+
+
+_machines: list[Machine] = []
+"""The run of this process, if one is under way."""
+
+
+def _machine() -> Machine | None:
+    if _machines and _machines[-1].thread == threading.get_ident():
+        return _machines[-1]
+    return None
+
+
+class _Real:
+    """The originals."""
+
+    monotonic = staticmethod(time.monotonic)
+    monotonic_ns = staticmethod(time.monotonic_ns)
+    perf_counter = staticmethod(time.perf_counter)
+    perf_counter_ns = staticmethod(time.perf_counter_ns)
+    process_time = staticmethod(time.process_time)
+    process_time_ns = staticmethod(time.process_time_ns)
+    thread_time = staticmethod(time.thread_time)
+    thread_time_ns = staticmethod(time.thread_time_ns)
+    sleep = staticmethod(time.sleep)
+    urandom = staticmethod(os.urandom)
+    getpid = staticmethod(os.getpid)
+    set_handler = staticmethod(signal.signal)
+    tcp_socket = socket.socket
+    getaddrinfo = staticmethod(socket.getaddrinfo)
+    gethostbyname = staticmethod(socket.gethostbyname)
+    gethostname = staticmethod(socket.gethostname)
+    getfqdn = staticmethod(socket.getfqdn)
+    seed = random.Random.seed
+
+
+def wall_clock() -> float:
+    """Seconds of the machine's own clock, also during a run."""
+    return _Real.perf_counter()
+
+
+# -- clocks -------------------------------------------------------------------------------------------------
+
+
+def _clock(original: Callable[[], Any], *, whole: bool) -> Callable[[], Any]:
+    def read() -> Any:
+        machine = _machine()
+        if machine is None:
+            return original()
+        now_ns = machine.now_ns()
+        return now_ns if whole else machine.loop.time()
+
+    read.__name__ = read.__qualname__ = original.__name__
+    return read
+
+
+def _sleep(seconds: float) -> None:
+    machine = _machine()
+    if machine is None:
+        _Real.sleep(seconds)
+        return
+    if PROCESS.get() is None:
+        raise refusal(
+            "time.sleep()", "it blocks the test, and the test moves the clock", "await asyncio.sleep()"
+        )
+    machine.loop.sleep_blocking(seconds)
+
+
+# -- randomness ---------------------------------------------------------------------------------------------
+
+
+def _urandom(size: int) -> bytes:
+    machine = _machine()
+    return _Real.urandom(size) if machine is None else machine.random.randbytes(size)
+
+
+def _seed(self: random.Random, a: Any = None, version: int = 2) -> None:
+    if a is None and (machine := _machine()) is not None and self is not machine.seeds:
+        a = machine.seeds.getrandbits(64)
+    _Real.seed(self, a, version)
+
+
+def _getpid() -> int:
+    if _machine() is None:
+        return _Real.getpid()
+    process = PROCESS.get()
+    return 1 if process is None else 100 + process.number
+
+
+# -- sockets ------------------------------------------------------------------------------------------------
+
+
+class _SocketType(type):
+    """Makes a virtual socket in a run and a real one elsewhere; both count as its instances."""
+
+    def __call__(cls, *args: Any, **options: Any) -> Any:
+        machine = _machine()
+        if machine is None:
+            return _Real.tcp_socket(*args, **options)
+        return VirtualSocket(*args, loop=machine.loop, host=machine.loop.network.here(), **options)
+
+    def __instancecheck__(cls, instance: object) -> bool:
+        return isinstance(instance, VirtualSocket | _Real.tcp_socket)
+
+
+class _Socket(metaclass=_SocketType):
+    """What `socket.socket` is during a run."""
+
+    sendmsg = VirtualSocket.sendmsg
+
+
+def _getaddrinfo(host: Any, port: Any, *args: Any, **options: Any) -> Any:
+    machine = _machine()
+    if machine is None:
+        return _Real.getaddrinfo(host, port, *args, **options)
+    return machine.loop.network.resolve(host, port, *args, **options)
+
+
+def _gethostbyname(name: str) -> str:
+    machine = _machine()
+    if machine is None:
+        return _Real.gethostbyname(name)
+    return str(machine.loop.network.resolve(name, None)[0][4][0])
+
+
+def _gethostname() -> str:
+    machine = _machine()
+    return _Real.gethostname() if machine is None else machine.loop.network.here().name
+
+
+def _getfqdn(name: str = "") -> str:
+    return _Real.getfqdn(name) if _machine() is None else name or _gethostname()
+
+
+# -- signals ------------------------------------------------------------------------------------------------
+
+
+def _signal(number: int, handler: Any) -> Any:
+    process = PROCESS.get()
+    if _machine() is None or process is None:
+        return _Real.set_handler(number, handler)
+    sig = signal.Signals(number)
+    before = process.signal_handlers.get(sig)
+    if callable(handler):
+        process.signal_handlers[sig] = lambda: handler(sig, None)
+    else:
+        process.signal_handlers.pop(sig, None)
+    return before or signal.SIG_DFL
+
+
+# -- refusals -----------------------------------------------------------------------------------------------
+
+
+def refusal(call: str, reason: str, instead: str) -> OutsideWorld:
+    """The error of a call that has no place in a run."""
+    return OutsideWorld(f"{call} can't run in a simulated world: {reason}. Use {instead}")
+
+
+def _refusing(original: Any, call: str, reason: str, instead: str) -> Any:
+    def refuse(*args: Any, **options: Any) -> Any:
+        if _machine() is None:
+            return original(*args, **options)
+        raise refusal(call, reason, instead)
+
+    refuse.__name__ = getattr(original, "__name__", call)
+    return refuse
+
+
+_SOCKETS: Final[tuple[tuple[str, Any], ...]] = (
+    ("socket", _Socket),
+    ("getaddrinfo", _getaddrinfo),
+    ("gethostbyname", _gethostbyname),
+    ("gethostname", _gethostname),
+    ("getfqdn", _getfqdn),
+)
+
+
+def _functions() -> Iterator[tuple[ModuleType, str, Any]]:
+    """Each function that has a substitute: its module, its name and the substitute."""
+    for name in ("monotonic", "perf_counter", "process_time", "thread_time"):
+        yield time, name, _clock(getattr(_Real, name), whole=False)
+        yield time, f"{name}_ns", _clock(getattr(_Real, f"{name}_ns"), whole=True)
+    yield time, "sleep", _sleep
+    yield os, "urandom", _urandom
+    yield os, "getpid", _getpid
+    yield signal, "signal", _signal
+    for name, substitute in _SOCKETS:
+        yield socket, name, substitute
+    tcp = "asyncio's streams between hosts of the world"
+    yield (
+        socket,
+        "socketpair",
+        _refusing(socket.socketpair, "socket.socketpair()", "hosts speak TCP only", tcp),
+    )
+    own = "world.process() for your own code, or a substitute in the test"
+    for name in ("fork", "forkpty", "posix_spawn", "posix_spawnp", "system", "popen"):
+        if (original := getattr(os, name, None)) is not None:
+            yield os, name, _refusing(original, f"os.{name}()", _PROGRAMS, own)
+
+
+def _methods() -> Iterator[tuple[type, str, Any]]:
+    """Each method that has a substitute: its class, its name and the substitute."""
+    yield random.Random, "seed", _seed
+    at_once = "asyncio.to_thread() or loop.run_in_executor(), which run the function at once"
+    yield (
+        threading.Thread,
+        "start",
+        _refusing(threading.Thread.start, "threading.Thread.start()", _THREADS, at_once),
+    )
+    own = "world.process() for your own code, or a substitute in the test"
+    yield (
+        subprocess.Popen,
+        "__init__",
+        _refusing(subprocess.Popen.__init__, "subprocess.Popen()", _PROGRAMS, own),
+    )
+    for name in ("wrap_socket", "wrap_bio"):
+        yield (
+            ssl.SSLContext,
+            name,
+            _refusing(
+                getattr(ssl.SSLContext, name),
+                f"ssl.SSLContext.{name}()",
+                "there is no TLS between simulated hosts",
+                "a plain connection in the test's settings",
+            ),
+        )
+    from anyio._backends._asyncio import AsyncIOBackend
+
+    yield AsyncIOBackend, "run_sync_in_worker_thread", classmethod(_run_at_once)
+    yield from client_methods()
+
+
+async def _run_at_once(
+    cls: Any,
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    abandon_on_cancel: bool = False,
+    limiter: Any = None,
+) -> Any:
+    """Stand in for anyio's worker threads."""
+    if _machine() is None:
+        original = _anyio_threads
+        return await original(cls, func, args, abandon_on_cancel=abandon_on_cancel, limiter=limiter)
+    return func(*args)
+
+
+_anyio_threads: Any = None
+_CLIENTS: Final = {
+    "confluent_kafka": ("Consumer", "Producer", "DeserializingConsumer", "SerializingProducer"),
+    "confluent_kafka.admin": ("AdminClient",),
+}
+"""Clients whose C library has threads and sockets of its own."""
+
+
+class _References:
+    """Where modules keep references of their own to functions that have substitutes."""
+
+    def __init__(self) -> None:
+        self.table: dict[int, tuple[Any, Any]] = {
+            id(original): (original, substitute)
+            for module, name, substitute in _functions()
+            if (original := getattr(module, name, None)) is not None
+        }
+        self.found: list[tuple[dict[str, Any], str, Any, Any]] = []
+        self._seen: set[str] = set()
+
+    def look(self) -> None:
+        """Look through the modules that were loaded since the last time."""
+        for name, module in tuple(sys.modules.items()):
+            if name in self._seen or not isinstance(module, ModuleType):
+                continue
+            self._seen.add(name)
+            if name in (__name__, "time_machine"):
+                continue
+            for key, value in tuple(vars(module).items()):
+                known = self.table.get(id(value))
+                if known is not None and known[0] is value:
+                    self.found.append((vars(module), key, *known))
+            for each in _CLIENTS.get(name, ()):
+                original = getattr(module, each, None)
+                if original is not None:
+                    substitute = _client_refusal(f"{name}.{each}", original)
+                    self.table[id(original)] = (original, substitute)
+                    self.found.append((vars(module), each, original, substitute))
+
+
+def _client_refusal(name: str, original: Any) -> Any:
+    return _refusing(
+        original,
+        f"{name}()",
+        "its C library has threads and sockets of its own",
+        "aiokafka or fencepost.KIP848Consumer; confluent-kafka runs on EmbeddedKafka, in real time",
+    )
+
+
+_references: _References | None = None
+
+
+@contextlib.contextmanager
+def substituted(machine: Machine) -> Iterator[None]:
+    """Let the machine of the run stand in for the real one, in this thread.
+
+    :raises OutsideWorld: if a run is under way already.
+    """
+    global _references, _anyio_threads  # noqa: PLW0603  # one table for the process
+    if _machines:
+        raise OutsideWorld("a simulated world can't run inside of another one")
+    if _references is None:
+        _references = _References()
+    _references.look()
+    methods = list(_methods())  # loads what it is about
+    before = [(owner, name, owner.__dict__[name]) for owner, name, _ in methods]
+    _anyio_threads = next(old.__func__ for _, name, old in before if name == "run_sync_in_worker_thread")
+    state, node = random.getstate(), uuid._node  # type: ignore[attr-defined]
+    travel = time_machine.travel(EPOCH_S, tick=False)
+    traveller = travel.start()
+    traveller.time_ns = lambda: EPOCH_S * 1_000_000_000 + machine.now_ns()  # type: ignore[method-assign]
+    _machines.append(machine)
+    try:
+        for names, key, _, substitute in _references.found:
+            names[key] = substitute
+        for owner, name, substitute in methods:
+            setattr(owner, name, substitute)
+        uuid._node = _NODE  # type: ignore[attr-defined]
+        random.seed(machine.seeds.getrandbits(64))
+        yield
+    finally:
+        _machines.pop()
+        for owner, name, original in before:
+            setattr(owner, name, original)
+        for names, key, original, _ in _references.found:
+            names[key] = original
+        travel.stop()
+        random.setstate(state)
+        uuid._node = node  # type: ignore[attr-defined]

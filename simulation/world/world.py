@@ -1,0 +1,503 @@
+"""A world: brokers on hosts of their own, and the user's programs, as a test handles them."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from functools import partial
+from typing import Any, Final, ParamSpec
+
+from fencepost.coordinator.config import GroupCoordinatorConfig
+from fencepost.coordinator.kinds import GroupMember
+from fencepost.coordinator.protocol.errors import FencepostError
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.coordinator.protocol.records import OffsetCommitKey, OffsetCommitValue
+from fencepost.coordinator.protocol.topics import Topic
+from fencepost.simulation.embedded.controls import KafkaControls
+from fencepost.simulation.embedded.endpoint import EmbeddedEndpoint
+from fencepost.simulation.embedded.groups import GroupControls
+from fencepost.simulation.embedded.logs import Headers, ReadRecord, Text
+from fencepost.simulation.embedded.settings import duration, whole
+from fencepost.simulation.embedded.shadow import ObservedStep
+from fencepost.simulation.kernel.loop import OutsideWorld
+from fencepost.simulation.kernel.observers import Violation
+from fencepost.simulation.kernel.rng import Streams
+from fencepost.simulation.kernel.supervisor import Supervisor
+from fencepost.simulation.scenarios.values import Span
+from fencepost.simulation.trace.schema import RowKind
+from fencepost.simulation.world.inside import SameLoop
+from fencepost.simulation.world.loop import WorldLoop
+from fencepost.simulation.world.network import VirtualNetwork
+from fencepost.simulation.world.oracles import DEFAULT_CLAIMS, Done, Oracles
+from fencepost.simulation.world.processes import PROCESS, WorldProcess
+from fencepost.simulation.world.programs import Program, check_name
+
+P = ParamSpec("P")
+
+KAFKA_PORT: Final = 9092
+SETTLE_S: Final = 400.0
+"""The time that programs and groups have to settle after the last fault, unless a test says otherwise.
+
+Clients look for topics that they have missed every five minutes (`metadata.max.age.ms`).
+"""
+AFTERMATH_S: Final = 60.0
+"""What a fault has begun, such as a rebalance, may end a program for that long after the last one."""
+QUIET_S: Final = 5.0
+"""Work may go on after its commit: the world has settled when no record was done for that long."""
+IDLE_S: Final = 60.0
+"""Programs that commit nothing have settled when nothing has happened for that long."""
+STUCK_S: Final = 310.0
+"""The same for programs that commit, but not all.
+
+aiokafka may ask a broker that leads a partition no more for its first offset, again and again, until it
+updates its metadata: that is every five minutes.
+"""
+SETTLES: Final = "settles"
+PROGRAM_RUNS: Final = "program-runs"
+
+
+class WorldGroup(GroupControls):
+    """A group of a world, as a test looks at it and plays with it."""
+
+    thread: SameLoop
+
+    async def wait_stable(
+        self,
+        members: int | None = None,
+        *,
+        timeout: float = 60.0,  # noqa: ASYNC109  # virtual time
+    ) -> list[GroupMember]:
+        """Wait until the group is stable, as `AsyncGroup.wait_stable` does, in virtual time."""
+        return await self.thread.wait_for(self._wait_stable(members, timeout=timeout))
+
+
+class SimulatedWorld(KafkaControls[WorldGroup]):
+    """Brokers, the user's programs, and the network between them, in virtual time.
+
+    What a test of `EmbeddedKafka` calls has the same name here; what waits is awaited.
+    """
+
+    thread: SameLoop
+
+    def __init__(
+        self,
+        loop: WorldLoop,
+        streams: Streams,
+        network: VirtualNetwork,
+        claims: Iterable[str] = DEFAULT_CLAIMS,
+    ) -> None:
+        super().__init__(SameLoop(loop), WorldGroup)
+        self.loop = loop
+        self.streams = streams
+        self.network = network
+        self.programs: dict[str, Program] = {}
+        """All programs by name."""
+        self.dead: list[WorldProcess] = []
+        """Processes that have ended, with the tasks that they have left."""
+        self.oracles = Oracles(claims, self.report, self._owns, self._awake_since)
+        self.violations: list[Violation] = []
+        self.failure: BaseException | None = None
+        """What ended the run, if it was no violation."""
+        self.until = ""
+        """The invariant with whose violation the run ends."""
+        self.faults_over = asyncio.Event()
+        """Set when the phase without faults begins."""
+        self._calm_since: float | None = None
+        self.has_settled = False
+        self._values: dict[tuple[TopicPartition, int], Text] = {}
+        self._always: list[tuple[str, Callable[[], bool]]] = []
+        self._eventually: list[tuple[str, Callable[[], bool]]] = []
+        self._moved: dict[str, None] = {}
+        """Groups that have moved since somebody looked at their members."""
+        self._done_digest = hashlib.blake2b(digest_size=16)
+        self._processes = 0
+        self._supervisor = Supervisor(
+            loop,
+            streams,
+            start=Span("constant", 0).quantiles,
+            restart=Span("uniform", 2_000_000, 10_000_000).quantiles,
+        )
+
+    async def start(
+        self,
+        topics: Mapping[str, int],
+        brokers: int,
+        config: GroupCoordinatorConfig,
+        options: Mapping[str, Any],
+    ) -> None:
+        """Start the brokers."""
+        names = tuple(f"kafka-{number}" for number in range(1, brokers + 1))
+        for name in names:
+            self.network.add_host(name)
+        for host in ("localhost", "kafka"):
+            self.network.aliases[host, KAFKA_PORT] = (names[0], KAFKA_PORT)
+        self._endpoint = EmbeddedEndpoint(
+            topics=topics,
+            brokers=brokers,
+            hosts=tuple(self.network.hosts[name].address for name in names),
+            ports=(KAFKA_PORT,) * brokers,
+            config=config,
+            journal=None,
+            options=options,
+        )
+        self._endpoint.observer.on_step = self._stepped
+        await self._endpoint.start()
+
+    @property
+    def is_started(self) -> bool:
+        """Whether there are brokers."""
+        return self._endpoint is not None
+
+    def calm(self) -> None:
+        """The faults are over."""
+        self._calm_since = self.loop.time()
+        self.faults_over.set()
+
+    # -- programs ---------------------------------------------------------------------------------------
+
+    def process(
+        self,
+        name: str,
+        function: Callable[P, Coroutine[Any, Any, object]],
+        *args: P.args,
+        **kwargs: P.kwargs,
+    ) -> Program:
+        """Start a program on a host of that name: a coroutine function, and its arguments.
+
+        If it ends by an exception it is started again after some seconds, as a deployment does it.
+
+        :raises FencepostError: if it is no coroutine function, or there is a host of that name.
+        """
+        check_name(name, self.network.hosts.__contains__)
+        if not callable(function):
+            raise FencepostError(f"process({name!r}, {function!r}): expected a coroutine function")
+        host = self.network.add_host(name)
+        program = Program(self, host, partial(function, *args, **kwargs), restarts=True)
+        self.programs[name] = program
+        program.start()
+        return program
+
+    def next_process(self) -> int:
+        """The number of a new process."""
+        self._processes += 1
+        return self._processes
+
+    def tell_program(self, program: Program, what: str, detail: str = "") -> None:
+        """Write a row about a program."""
+        self.endpoint.observer.note(program.name, RowKind.HOST, detail=f"{what} {detail}".strip())
+
+    def program_failed(self, program: Program, error: BaseException) -> None:
+        """A program has ended by an exception: what can't be simulated ends the run."""
+        if isinstance(error, OutsideWorld):
+            self.fail(error)
+        elif self._calm_since is not None and self.loop.time() - self._calm_since > AFTERMATH_S:
+            self.report(
+                PROGRAM_RUNS,
+                f"{program.name} ended by {type(error).__name__}: {error}, when no fault was left",
+            )
+
+    def bury(self, process: WorldProcess) -> None:
+        """Keep what a killed process has left, so that nothing of it runs."""
+        self.dead.append(process)
+        self.oracles.gone(process.host.name)
+
+    def restart_later(self, program: Program) -> None:
+        """Start a program again after the time that a restart takes."""
+        self._supervisor.restart_later(program)
+
+    # -- records ----------------------------------------------------------------------------------------
+
+    async def produce(
+        self,
+        topic: str,
+        *values: Text | Iterable[Text],
+        key: Text = None,
+        partition: int | None = None,
+        headers: Headers = (),
+        timestamp_ms: int | None = None,
+        over: float = 0.0,
+    ) -> list[ReadRecord]:
+        """Append a record for each value, as `EmbeddedKafka.produce` does; the records that they became.
+
+        Values may be given as a list, too. With `over` they are appended evenly over that many seconds.
+        """
+        flat = _flat(values)
+        length = duration("over", over)
+        if timestamp_ms is not None:
+            whole("timestamp_ms", timestamp_ms, 0, 2**63 - 1)
+        produce = partial(
+            self.endpoint.logs.produce,
+            key=key,
+            partition=partition,
+            headers=headers,
+            timestamp_ms=timestamp_ms,
+        )
+        if not length:
+            return await self._append(produce, topic, flat)
+        found = []
+        begin = self.loop.time()
+        for number, value in enumerate(flat):
+            await asyncio.sleep(begin + length * number / len(flat) - self.loop.time())
+            found += await self._append(produce, topic, [value])
+        return found
+
+    async def _append(
+        self,
+        produce: Callable[[str, list[Text]], Coroutine[Any, Any, list[ReadRecord]]],
+        topic: str,
+        values: list[Text],
+    ) -> list[ReadRecord]:
+        """Append values; while a partition has no leader, as when its broker has just died, wait for one."""
+        while any(each.name == topic for each in self._leaderless()):  # noqa: ASYNC110
+            await asyncio.sleep(0.1)
+        found = await self.thread.wait_for(produce(topic, values))
+        for record, value in zip(found, values, strict=True):
+            self._values[TopicPartition(record.topic, record.partition), record.offset] = value
+        return found
+
+    def _leaderless(self) -> Iterator[Topic]:
+        """Yield the topics with a partition that nobody leads now."""
+        cluster = self.endpoint.brokers.cluster
+        for topic in cluster.image.by_id.values():
+            if any(cluster.leader_id(topic, number) < 1 for number in range(topic.partitions)):
+                yield topic
+
+    async def records(self, topic: str, partition: int | None = None) -> list[ReadRecord]:
+        """All records of a topic, or of one of its partitions, in the order of partitions and offsets."""
+        return await self.thread.wait_for(self.endpoint.logs.records(topic, partition))
+
+    async def stop_broker(self, node_id: int) -> None:
+        """Stop one of several brokers, as `EmbeddedKafka.stop_broker` does."""
+        await self.thread.wait_for(self.endpoint.brokers.stop_broker(node_id))
+
+    async def start_broker(self, node_id: int) -> None:
+        """Start a broker that was stopped."""
+        await self.thread.wait_for(self.endpoint.brokers.start_broker(node_id))
+
+    def done(self, record: object) -> None:
+        """Report that a program has done its work on a record: what a client's `getone` gave, or its like.
+
+        :raises FencepostError: if it has no topic, partition and offset.
+        """
+        process = PROCESS.get()
+        if process is not None and process.ended:
+            return  # what is left of a killed process is taken down
+        raw = getattr(record, "raw_message", record)
+        try:
+            partition = TopicPartition(raw.topic, raw.partition)  # type: ignore[attr-defined]
+            offset = int(raw.offset)  # type: ignore[attr-defined]
+        except AttributeError:
+            raise FencepostError(
+                f"done({record!r}): expected a record with topic, partition and offset"
+            ) from None
+        name = "test" if process is None else process.host.name
+        number = 0 if process is None else process.number
+        key = getattr(raw, "key", None)
+        done = Done(partition, offset, name, number, self.loop.now_us)
+        self.oracles.processed(done, key.encode() if isinstance(key, str) else key)
+        self._done_digest.update(f"{done}\n".encode())
+
+    @property
+    def processed(self) -> list[Text]:
+        """The values of all records that were done, each once, in the order in which they were produced.
+
+        Values that `produce` was given are as they were given, others are bytes that were never kept: they
+        are left out.
+        """
+        done = self.oracles.done
+        return [
+            value for (partition, offset), value in self._values.items() if offset in done.get(partition, ())
+        ]
+
+    # -- waiting ----------------------------------------------------------------------------------------
+
+    def always(self, holds: Callable[[], bool], name: str = "always") -> None:
+        """Let something hold from now on: it is looked at ten times a virtual second, and after each record.
+
+        :raises FencepostError: if it is no function.
+        """
+        self._always.append((name, _function("always", holds)))
+
+    def eventually(self, holds: Callable[[], bool], name: str = "eventually") -> None:
+        """Let something hold once the world has settled, which waits for it until nothing happens any more.
+
+        :raises FencepostError: if it is no function.
+        """
+        self._eventually.append((name, _function("eventually", holds)))
+
+    async def settled(self, timeout: float = SETTLE_S) -> None:  # noqa: ASYNC109  # virtual time
+        """Wait until the faults are over, all groups are stable, and consumers have read all there is.
+
+        A group has read all when it has committed the ends of all topics that it reads, and nothing was done
+        or committed for `QUIET_S` seconds. A group that never commits has read all when nothing happens for
+        `IDLE_S` seconds; one that commits, but not all, when nothing happens for `STUCK_S` seconds. If that
+        takes longer than `timeout` seconds after the last fault, the invariant `settles` does not hold.
+        """
+        await self.faults_over.wait()
+        begin = self.loop.time()
+        seen, since = self._progress(), begin
+        while True:
+            await asyncio.sleep(0.25)
+            now, progress = self.loop.time(), self._progress()
+            if progress != seen:
+                seen, since = progress, now
+            if now - since > self._patience_s() and not self._unstable():
+                break
+            if now - begin > timeout:
+                self.report(SETTLES, f"{timeout:g} s after the last fault: {self._why_not()}")
+                break
+        self.has_settled = True
+        self.judge_end()
+
+    def _patience_s(self) -> float:
+        """Return for how long nothing must happen before the world has settled."""
+        if self._has_settled() and all(holds() for _, holds in self._eventually):
+            return QUIET_S
+        return STUCK_S if any(self._offsets(each) and self._lag(each) for each in self._groups()) else IDLE_S
+
+    def _progress(self) -> tuple[int, int]:
+        done = sum(len(each) for each in self.oracles.done.values())
+        return done, sum(sum(group.values()) for group in map(self._offsets, self._groups()))
+
+    def _groups(self) -> list[str]:
+        found: list[str] = []
+        for shard in self.endpoint.brokers.groups.shards:
+            if shard.coordinator is not None:
+                found += shard.coordinator.kinds.group_ids()
+        return found
+
+    def _offsets(self, group_id: str) -> Mapping[tuple[str, int], int]:
+        return self.group(group_id).offsets()
+
+    def _unstable(self) -> list[str]:
+        down = [each.name for each in self.programs.values() if each.wanted and not each.is_running]
+        groups = [self.group(each) for each in self._groups()]
+        return down + [each.group_id for each in groups if each.state not in ("Stable", "Empty", "Dead")]
+
+    def _has_settled(self) -> bool:
+        return not self._unstable() and not any(map(self._lag, self._groups()))
+
+    def _lag(self, group_id: str) -> int:
+        """Return how many records the members of a group have not committed."""
+        offsets = self._offsets(group_id)
+        read = {topic for topic, _ in offsets}
+        for member in self.group(group_id).members():
+            read.update(member.topics)
+        return sum(
+            end - offsets.get(partition, first)
+            for partition, (first, end) in self.ends().items()
+            if partition.topic in read
+        )
+
+    def _why_not(self) -> str:
+        parts = [f"{each} is not stable, or down" for each in self._unstable()]
+        parts += [
+            f"group {each} has not committed {lag} records"
+            for each in self._groups()
+            if (lag := self._lag(each))
+        ]
+        errors = [f"{each.name}: {each.error!r}" for each in self.programs.values() if each.error is not None]
+        return "; ".join(parts + errors) or "nothing is missing now"
+
+    def _first_offset(self, partition: TopicPartition) -> int:
+        cluster = self.endpoint.brokers.cluster
+        topic = cluster.image.by_name.get(partition.topic)
+        return 0 if topic is None else cluster.log(topic, partition.partition).log_start_offset
+
+    def ends(self) -> dict[TopicPartition, tuple[int, int]]:
+        """The first offset of each partition, and that behind its last record."""
+        cluster = self.endpoint.brokers.cluster
+        found = {}
+        for topic in cluster.image.by_id.values():
+            for number in range(topic.partitions):
+                log = cluster.log(topic, number)
+                found[TopicPartition(topic.name, number)] = (log.log_start_offset, log.high_watermark)
+        return found
+
+    # -- judging ----------------------------------------------------------------------------------------
+
+    def report(self, invariant: str, message: str) -> None:
+        """Something did not hold; each invariant is told once."""
+        if all(each.invariant != invariant for each in self.violations):
+            trace = self.endpoint.observer.trace
+            at_us = self.loop.now_us
+            self.violations.append(Violation(invariant=invariant, seq=trace.seq, t_us=at_us, message=message))
+            self.endpoint.observer.note("", RowKind.VIOLATION, detail=f"{invariant}: {message}")
+            if invariant == self.until:
+                self.loop.stop()
+
+    def fail(self, error: BaseException) -> None:
+        """End the run with an error that is the test's own."""
+        self.failure = self.failure or error
+        self.loop.stop()
+
+    def _stepped(self, step: ObservedStep) -> None:
+        """Look at what a step of a coordinator has committed, and at who owns what."""
+        if step.failure is not None:
+            return
+        groups: dict[str, None] = {}
+        for record in step.outcome.records:
+            key, value = record.key, record.value
+            if isinstance(key, OffsetCommitKey) and isinstance(value, OffsetCommitValue):
+                partition = TopicPartition(key.topic, key.partition)
+                self.oracles.committed(key.group_id, partition, value.offset, self._first_offset(partition))
+            elif (group_id := getattr(key, "group_id", None)) is not None:
+                groups[group_id] = None
+        if groups and self.oracles.claims("owner-only"):
+            self._moved |= groups
+
+    def look(self) -> None:
+        """Look at what must always hold, ten times a second."""
+        for name, holds in self._always:
+            if not holds():
+                self.report(name, f"it did not hold at {self.loop.time():.3f} s")
+        moved, self._moved = self._moved, {}
+        for group_id in moved:
+            group = self.group(group_id)
+            if group.state == "Stable":
+                self.oracles.owners(group.members(), self._program_of, self.loop.now_us)
+            else:
+                self._moved[group_id] = None
+
+    def _program_of(self, member: GroupMember) -> str:
+        return self.network.name_of(member.client_host.removeprefix("/"))
+
+    def _owns(self, program: str, partition: TopicPartition) -> bool:
+        return any(
+            partition in member.assignment and self._program_of(member) == program
+            for group_id in self._groups()
+            for member in self.group(group_id).members()
+        )
+
+    def _awake_since(self, program: str) -> int:
+        found = self.programs.get(program)
+        return 0 if found is None else found.thawed_us
+
+    def judge_end(self) -> None:
+        """Judge what must hold once all has settled."""
+        self.oracles.all_done(self.ends())
+        for name, holds in self._eventually:
+            if not holds():
+                self.report(name, "it does not hold though the world has settled")
+
+    def digest(self) -> str:
+        """A hash of the run: all that was sent, and all that was done."""
+        self._done_digest.update(self.network.digest().encode())
+        return self._done_digest.hexdigest()
+
+
+def _flat(values: Iterable[Text | Iterable[Text]]) -> list[Text]:
+    flat: list[Text] = []
+    for value in values:
+        if value is None or isinstance(value, str | bytes):
+            flat.append(value)
+        else:
+            flat.extend(value)
+    return flat
+
+
+def _function(verb: str, holds: Callable[[], bool]) -> Callable[[], bool]:
+    if not callable(holds):
+        raise FencepostError(f"{verb}({holds!r}): expected a function without arguments that returns a bool")
+    return holds

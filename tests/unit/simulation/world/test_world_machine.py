@@ -1,0 +1,142 @@
+"""What a program sees of the machine in a world: clocks, randomness, and refusals."""
+
+from __future__ import annotations
+
+import asyncio
+import datetime
+import os
+import random
+import secrets
+import socket
+import ssl
+import subprocess
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+import confluent_kafka
+import pytest
+
+from fencepost.simulation.kernel.loop import OutsideWorld
+from fencepost.simulation.world.substitutes import EPOCH_S
+from tests.unit.simulation.world.test_world_network import virtually
+
+
+async def _seen() -> list[Any]:
+    before = time.monotonic(), time.perf_counter_ns(), time.time()
+    await asyncio.sleep(3.5)
+    after = time.monotonic(), time.perf_counter_ns(), time.time()
+    times = [round(b - a, 6) for a, b in zip(before, after, strict=True)]
+    now = datetime.datetime.now(datetime.UTC).isoformat(), time.strftime("%Y", time.gmtime()), time.time_ns()
+    draws = (
+        random.random(),
+        random.Random().random(),
+        random.SystemRandom().random(),
+        uuid.uuid4(),
+        uuid.uuid1(),
+        os.urandom(8),
+        secrets.token_hex(8),
+    )
+    return [times, now, draws, os.getpid(), socket.gethostname()]
+
+
+def test_clocks_and_randomness_are_those_of_the_seed() -> None:
+    first = virtually(_seen, seed=7)
+    assert first == virtually(_seen, seed=7)
+    assert first[0] == [3.5, 3_500_000_000, 3.5]
+    assert first[1] == ("2026-01-01T00:00:03.500000+00:00", "2026", (EPOCH_S * 10 + 35) * 10**8)
+    others = virtually(_seen, seed=8)[2]
+    assert all(mine != other for mine, other in zip(first[2], others, strict=True))
+
+
+def test_machine_is_restored_after_a_run() -> None:
+    random.seed(5)
+    expected = random.Random(5).random()
+    names = (
+        time.monotonic,
+        time.sleep,
+        os.urandom,
+        socket.socket,
+        threading.Thread.start,
+        random.Random.seed,
+    )
+    virtually(_seen)
+    assert random.random() == expected
+    after = (
+        time.monotonic,
+        time.sleep,
+        os.urandom,
+        socket.socket,
+        threading.Thread.start,
+        random.Random.seed,
+    )
+    assert after == names
+    assert abs(time.time() - datetime.datetime.now(datetime.UTC).timestamp()) < 5
+    assert time.time() > EPOCH_S
+
+
+def test_another_thread_keeps_the_real_machine() -> None:
+    seen: list[float] = []
+    ready, go = threading.Event(), threading.Event()
+
+    def look() -> None:
+        ready.set()
+        go.wait()
+        seen.append(time.monotonic())
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    ready.wait()
+
+    async def main() -> None:
+        go.set()
+        while not seen:  # noqa: ASYNC110  # another thread
+            await asyncio.sleep(0.001)
+
+    before = time.monotonic()
+    virtually(main)
+    thread.join()
+    assert before <= seen[0] <= time.monotonic()
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "instead"),
+    [
+        (lambda: threading.Thread(target=print).start(), "threading.Thread.start()", "asyncio.to_thread()"),
+        (lambda: subprocess.run(["true"], check=True), "subprocess.Popen()", "world.process()"),
+        (lambda: os.fork(), "os.fork()", "world.process()"),  # noqa: PLW0108  # looked up in the run
+        (lambda: time.sleep(1), "time.sleep()", "await asyncio.sleep()"),
+        (lambda: confluent_kafka.Consumer({}), "confluent_kafka.Consumer()", "aiokafka"),
+        (
+            lambda: ssl.create_default_context().wrap_bio(ssl.MemoryBIO(), ssl.MemoryBIO()),
+            "ssl.SSLContext.wrap_bio()",
+            "a plain connection",
+        ),
+        (
+            lambda: socket.socket(socket.AF_INET, socket.SOCK_DGRAM),
+            "socket.socket(AF_INET, SOCK_DGRAM)",
+            "a TCP",
+        ),
+    ],
+)
+def test_refusal_names_the_call_the_reason_and_what_to_use(
+    call: Callable[[], object], name: str, instead: str
+) -> None:
+    async def main() -> None:
+        with pytest.raises(OutsideWorld) as refused:
+            call()
+        text = str(refused.value)
+        assert text.startswith(f"{name} can't run in a simulated world: ")
+        assert f"Use {instead}" in text
+
+    virtually(main)
+
+
+def test_worker_threads_run_their_function_at_once() -> None:
+    async def main() -> tuple[int, float]:
+        loop = asyncio.get_running_loop()
+        return await asyncio.to_thread(max, 3, 4) + await loop.run_in_executor(None, min, 1, 2), loop.time()
+
+    assert virtually(main) == (5, 0.0)

@@ -1,0 +1,201 @@
+"""Oracles judge records: histories that they accept, and ones that they report."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+
+from fencepost import SimulatedWorld, run_simulated
+from fencepost.coordinator.kinds import GroupMember
+from fencepost.coordinator.protocol.ids import TopicPartition
+from fencepost.simulation.world.oracles import BATCH_US, CLAIMS, Done, Oracles
+from tests.unit.simulation.world.programs_of_users import BOOTSTRAP
+
+FIRST = TopicPartition("orders", 0)
+SECOND = 1_000_000
+
+
+class History:
+    """An account of one partition, with what it reported and who owns the partition."""
+
+    def __init__(self, *claims: str) -> None:
+        self.reported: list[tuple[str, str]] = []
+        self.owner = ""
+        self.oracles = Oracles(
+            claims or CLAIMS,
+            lambda invariant, message: self.reported.append((invariant, message)),
+            lambda program, partition: program == self.owner,
+        )
+
+    def done(
+        self, offset: int, program: str = "a", *, process: int = 1, at_us: int = 0, key: bytes = b"k"
+    ) -> None:
+        self.oracles.processed(Done(FIRST, offset, program, process, at_us), key)
+
+    def owns(self, program: str, *others: str, at_us: int = 0) -> None:
+        """All members have confirmed who owns the partition, and the coordinator says the same."""
+        self.owner = program
+        members = [_member(program, (FIRST,)), *(_member(other, ()) for other in others)]
+        self.oracles.owners(members, lambda member: member.client_id, at_us)
+
+    @property
+    def invariants(self) -> list[str]:
+        return [invariant for invariant, _ in self.reported]
+
+
+def _member(program: str, owned: tuple[TopicPartition, ...]) -> GroupMember:
+    return GroupMember(
+        member_id=f"{program}-1",
+        instance_id=None,
+        client_id=program,
+        client_host="/10.0.0.1",
+        epoch=1,
+        protocol="classic",
+        topics=("orders",),
+        assignment=owned,
+        owned=owned,
+    )
+
+
+# -- order ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("offsets", "reported"),
+    [
+        ([0, 1, 2], []),
+        ([0, 2, 1], ["record-order"]),
+        ([0, 1, 0, 1, 2], []),  # it reads again what it had not committed
+        ([2, 3, 0], ["record-order"]),
+    ],
+)
+def test_records_of_a_key_are_done_in_their_order(offsets: list[int], reported: list[str]) -> None:
+    history = History("order")
+    for offset in offsets:
+        history.done(offset)
+    assert history.invariants == reported
+
+
+def test_order_is_that_of_one_key_in_one_process() -> None:
+    history = History("order")
+    history.done(3, key=b"x")
+    history.done(1, key=b"y")
+    history.done(2, "b", process=2, key=b"x")
+    assert history.invariants == []
+
+
+def test_order_is_reported_with_the_record_and_the_key() -> None:
+    history = History("order")
+    history.done(1)
+    history.done(0)
+    ((_, message),) = history.reported
+    assert (
+        message == "orders-0 offset 0 with the key b'k' was first done after offset 1 of the same key, by a"
+    )
+
+
+# -- owners -----------------------------------------------------------------------------------------
+
+
+def test_program_that_let_go_may_finish_its_batch_and_no_more() -> None:
+    history = History("owner-only")
+    history.owns("b", "a", at_us=SECOND)
+    history.done(0, "a", at_us=SECOND + BATCH_US)
+    assert history.invariants == []
+    history.done(1, "a", at_us=SECOND + BATCH_US + 1)
+    assert history.invariants == ["processed-by-owner"]
+    assert history.reported[0][1].endswith("it had let go of it by 1.000 s; b owns it")
+
+
+def test_owner_may_do_records_at_any_time() -> None:
+    history = History("owner-only")
+    history.owns("b", "a")
+    history.done(0, "b", at_us=1_000 * SECOND)
+    assert history.invariants == []
+
+
+def test_program_that_owns_it_again_may_go_on() -> None:
+    history = History("owner-only")
+    history.owns("b", "a", at_us=SECOND)
+    history.owns("a", "b", at_us=20 * SECOND)
+    history.done(0, "a", at_us=60 * SECOND)
+    assert history.invariants == []
+
+
+def test_coordinator_that_gives_it_back_counts_before_all_have_confirmed_it() -> None:
+    history = History("owner-only")
+    history.owns("b", "a", at_us=SECOND)
+    history.owner = "a"
+    history.done(0, "a", at_us=60 * SECOND)
+    assert history.invariants == []
+
+
+def test_next_process_of_a_program_has_let_go_of_nothing() -> None:
+    history = History("owner-only")
+    history.owns("b", "a", at_us=SECOND)
+    history.oracles.gone("a")
+    history.done(0, "a", process=2, at_us=60 * SECOND)
+    assert history.invariants == []
+
+
+# -- programs ---------------------------------------------------------------------------------------
+
+
+async def _reversed(done: Any) -> None:
+    """The bug: work off a batch from its end."""
+    consumer = AIOKafkaConsumer(
+        "orders", bootstrap_servers=BOOTSTRAP, group_id="g", auto_offset_reset="earliest"
+    )
+    async with consumer:
+        await asyncio.sleep(3)
+        while True:
+            for records in (await consumer.getmany(timeout_ms=1000)).values():
+                for record in reversed(records):
+                    done(record)
+
+
+async def _keeps_working(world: SimulatedWorld) -> None:
+    """The bug: go on with what was read, whoever has the partition now."""
+    consumer = AIOKafkaConsumer(
+        "orders",
+        bootstrap_servers=BOOTSTRAP,
+        group_id="g",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    async with consumer:
+        read = [record async for record, _ in _some(consumer, 60)]
+        for record in read:
+            await asyncio.sleep(1)
+            world.done(record)
+        await asyncio.Event().wait()
+
+
+async def _some(consumer: AIOKafkaConsumer, count: int) -> Any:
+    for number in range(count):
+        yield await consumer.getone(), number
+
+
+@pytest.mark.parametrize("claim", ["order", "owner-only"])
+def test_programs_that_break_a_claim_are_reported(claim: str) -> None:
+    async def out_of_order(world: SimulatedWorld) -> None:
+        await world.produce("orders", *[f"order {number}" for number in range(9)], key="k")
+        world.process("worker", _reversed, world.done)
+        await world.settled()
+
+    async def after_loss(world: SimulatedWorld) -> None:
+        await world.produce("orders", *[f"order {number}" for number in range(60)])
+        world.process("worker-0", _keeps_working, world)
+        await asyncio.sleep(5)
+        world.process("worker-1", _keeps_working, world)
+        await asyncio.sleep(60)
+        for program in world.programs.values():
+            program.kill()
+
+    test = out_of_order if claim == "order" else after_loss
+    result = run_simulated(test, topics={"orders": 2}, faults=(), claims=[claim])
+    assert not result.trouble, result.trouble
+    assert [each.invariant for each in result.violations] == [CLAIMS[claim]]
