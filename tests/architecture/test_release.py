@@ -57,7 +57,7 @@ def test_the_wheel_works_with_no_extra(copy: Path) -> None:
     ]
 
 
-@pytest.mark.parametrize("url", ["http://127.0.0.1/a/b", "https://localhost/a/b", "/home/me/fencepost"])
+@pytest.mark.parametrize("url", ["http://127.0.0.1/a/b", "https://localhost/a/b", "../fencepost"])
 def test_a_url_that_names_a_machine_is_refused(copy: Path, url: str) -> None:
     result = release(copy, url)
     assert result.returncode == 1
