@@ -8,6 +8,7 @@
 #   make docs    renew what the code knows best in the docs: machines, keys, options, output of examples
 #   make site    the docs as a searchable site in build/site, with an API reference
 #   make bench   the measurements that the docs quote
+#   make release build the package in dist/ and try it; REPOSITORY=https://... sets its URLs, ARGS=--quick does less
 #   make venv    .venv with everything in it
 #   make lock    resolve requirements.lock anew from pyproject.toml
 #   make clean   remove what the commands above made (distclean: .venv too)
@@ -24,7 +25,7 @@ PACKAGES := public coordinator member simulation
 export PYTHONDONTWRITEBYTECODE :=
 
 .DEFAULT_GOAL := help
-.PHONY: help demo collect test other suites check docs site bench venv lock clean distclean FORCE
+.PHONY: help demo collect test other suites check docs site bench release venv lock clean distclean FORCE
 
 help:
 	@sed -n 's/^#   //p' Makefile
@@ -78,6 +79,10 @@ $(SITE_VENV)/.dependencies: requirements-site.lock
 
 bench: venv
 	@set -e; for each in benchmarks/*.py; do echo "== $$each"; $(BIN)/python $$each $(ARGS); done
+
+export REPOSITORY
+release:
+	@.ci/venv $(UV_VERSION) release $(ARGS)
 
 venv: $(VENV)/.project
 
