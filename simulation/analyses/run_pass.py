@@ -54,14 +54,13 @@ def rows_of_task() -> Iterator[duckdb.DuckDBPyConnection]:
     """A DuckDB with an empty table `trace`, for the rows of one task; it has one core, as tasks have."""
     import duckdb
 
-    columns = ", ".join(
-        f'"{name}" {column.type.ddl.replace("array<struct<", "STRUCT(").replace(">>", ")[]").replace(":", "")}'
-        for name, column in COLUMNS.items()
-    )
+    from fencepost.simulation.trace.parquet import SCHEMA
+
     with tempfile.TemporaryDirectory(prefix="fencepost-views-") as scratch:
         settings = {"threads": 1, "memory_limit": MEMORY, "temp_directory": scratch}
         with duckdb.connect(config={**settings, "preserve_insertion_order": False}) as connection:
-            connection.execute(f"CREATE TABLE trace ({columns})")
+            connection.register("blank", SCHEMA.empty_table())
+            connection.execute("CREATE TABLE trace AS FROM blank")
             yield connection
 
 

@@ -23,18 +23,18 @@ RUN_VIEWS: Final[Mapping[str, str]] = {
     "traced": "scenario string, parameters string, run_end_us long, begun boolean, violations long",
     "incident": "seq long, t_us long, actor string, incident string, name string",
     "rebalance": (
-        "`group` string, rebalance long, begin_seq long, begin_us long, end_us long, settled string, cause string, "
-        "epochs long, heartbeats long, bytes long, seconds double"
+        "`group` string, rebalance long, begin_seq long, begin_us long, end_us long, settled string, "
+        "cause string, epochs long, heartbeats long, bytes long, seconds double"
     ),
     "formation": "seconds double",
     "handover": (
-        "topic string, partition int, actor string, before_actor string, seq long, from_us long, cause string, "
-        "first boolean, apart boolean, gap_us long, shared_us long"
+        "topic string, partition int, actor string, before_actor string, seq long, from_us long, "
+        "cause string, first boolean, apart boolean, gap_us long, shared_us long"
     ),
     "sharing": "seq long, topic string, partition int, shared_us long, opened_by string",
     "occupancy": (
-        "as_seen_by string, reading boolean, topic string, partition int, sac boolean, from_us long, until_us long, "
-        "owners long, last boolean"
+        "as_seen_by string, reading boolean, topic string, partition int, sac boolean, from_us long, "
+        "until_us long, owners long, last boolean"
     ),
     "move": "`group` string, rebalance long, begin_us long, moved long, first long, least long",
     "recovery": (

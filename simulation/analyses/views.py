@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 CURVE: Final = [point / 100 for point in range(101)]
 """A distribution is drawn from its percentiles 0, 1, … 100, however many values it has."""
 
-_CACHED: Final = frozenset({"run", "traced", "rebalance", "handover", "occupancy", "incident", "escalation", "move"})
+_CACHED: Final = frozenset(
+    {"run", "traced", "rebalance", "handover", "occupancy", "incident", "escalation", "move"}
+)
 """Views that are used more than once."""
 
 
@@ -66,6 +68,7 @@ class Views:
         self._spark = trace.sparkSession
         self._packed = packed
         self._few = few
+        self._kept = False
         self._here: pa.Table | None = None
         self._cached = cached
         self._since_us = since_us
@@ -91,8 +94,8 @@ class Views:
         """A view of single runs; except `traced`, with the scenario and the parameters of each."""
         if self._packed is None:
             self._packed = pack(self._frames["trace"])
-            if self._cached and not self._few:
-                self._packed = self._packed.cache()
+        if self._cached and not self._few and not self._kept:
+            self._packed, self._kept = self._packed.cache(), True
         frame = self._rows_here(name) if self._few else unpack(self._packed, name)
         if name == "traced":
             return frame
@@ -102,7 +105,6 @@ class Views:
         return frame.join(f.broadcast(run), "run_id")
 
     def _rows_here(self, name: str) -> DataFrame:
-        import pyarrow as pa
         from pyspark.sql.pandas.types import to_arrow_schema
         from pyspark.sql.types import StructType
 
@@ -147,7 +149,7 @@ class Views:
         ):  # a JVM that has ended keeps nothing; the caller raises the reason
             for name in _CACHED & self._frames.keys():
                 self._frames[name].unpersist()
-            if self._packed is not None:
+            if self._kept and self._packed is not None:
                 self._packed.unpersist()
 
 

@@ -23,7 +23,7 @@ import msgspec
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.coordinator.reading import UnreadableFile, read_file
 from fencepost.simulation.pipeline.tasks import CampaignCell
-from fencepost.simulation.pipeline.traces import RUNS, TRACES, TraceFiles
+from fencepost.simulation.pipeline.traces import KEPT, RUNS, TRACES, TraceFiles
 
 NOTE: Final = "campaign.json"
 FORMAT: Final = 2
@@ -212,7 +212,7 @@ class CampaignDirectory:
             tuple(str(path) for path in sorted((self.root / folder).glob("*.parquet")))
             for folder in (TRACES, RUNS)
         )
-        return TraceFiles(traces, runs)
+        return TraceFiles(traces, runs, keep=str(self.root / TRACES / KEPT))
 
 
 @contextlib.contextmanager
