@@ -65,7 +65,7 @@ class RunViews:
         """The rows of a view."""
         names = ", ".join(f'"{each}"' for each in columns_of(name))
         rows = f"SELECT {names} FROM {self._table(name)}"
-        return self._connection.execute(rows).to_arrow_table()
+        return self._connection.sql(rows).to_arrow_table()
 
     def _table(self, name: str) -> str:
         if name not in self._made:
