@@ -32,17 +32,15 @@ RUN_VIEWS: Final[Mapping[str, str]] = {
         "cause string, first boolean, apart boolean, gap_us long, shared_us long"
     ),
     "sharing": "seq long, topic string, partition int, shared_us long, opened_by string",
-    "occupancy": (
-        "as_seen_by string, reading boolean, topic string, partition int, sac boolean, from_us long, "
-        "until_us long, owners long, last boolean"
-    ),
+    "owning": "as_seen_by string, owners long, count long, us long, max_us long",
+    "sac_gap": "as_seen_by string, from_us long, until_us long, last boolean",
     "move": "`group` string, rebalance long, begin_us long, moved long, first long, least long",
     "recovery": (
         "topic string, partition int, from_us long, cause string, lag long, caught_up_us long, again long"
     ),
     "escalation": "client string, answer string, request long, asked_us long, end_us long",
     "fencing": "name string, fenced_us long, stable_us long",
-    "stay": "state string, seconds double",
+    "stay": "state string, visits long, us long, max_us long",
     "transition": "machine string, state_from string, state_to string, stayed_us long",
     "situation": "situation string, reached long",
 }

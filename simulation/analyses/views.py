@@ -25,9 +25,7 @@ if TYPE_CHECKING:
 CURVE: Final = [point / 100 for point in range(101)]
 """A distribution is drawn from its percentiles 0, 1, … 100, however many values it has."""
 
-_CACHED: Final = frozenset(
-    {"run", "traced", "rebalance", "handover", "occupancy", "incident", "escalation", "move"}
-)
+_CACHED: Final = frozenset({"run", "traced", "rebalance", "handover", "incident", "escalation", "move"})
 """Views that are used more than once."""
 
 

@@ -1,5 +1,5 @@
--- View `stay`: one row for each time a member was in a state. A process that crashes or has stopped is in none; the last
--- one ends with the run. All single active consumers of a process go with it; their actors are `HOST/STREAM`.
+-- View `stay`: how often and how long members of a run were in a state. A process that crashes or has stopped is in
+-- none; the last state ends with the run. All single active consumers of a process go with it; their actors are `HOST/STREAM`.
 WITH ended AS (
   SELECT run_id, t_us, kind, state_to,
          lead(t_us) OVER (PARTITION BY run_id, actor ORDER BY seq) AS next_us,
@@ -9,6 +9,7 @@ WITH ended AS (
   FROM {trace}
   WHERE kind = 'member.state' OR kind = 'host' AND detail IN ('crash', 'stopped', 'start')
 )
-SELECT run_id, state_to AS state, (least(next_us, gone_us, run_end_us) - t_us) / 1e6 AS seconds
-FROM ended JOIN {traced} USING (run_id)
+SELECT run_id, state_to AS state, count(*)::BIGINT AS visits, sum(us)::BIGINT AS us, max(us)::BIGINT AS max_us
+FROM (SELECT *, least(next_us, gone_us, run_end_us) - t_us AS us FROM ended JOIN {traced} USING (run_id))
 WHERE kind = 'member.state'
+GROUP BY run_id, state_to

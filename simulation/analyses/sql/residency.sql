@@ -1,10 +1,10 @@
 -- How long members were in each state.
 SELECT scenario, parameters, state,
-       count(*) AS visits,
-       sum(seconds) AS seconds,
-       sum(seconds) / nullif(sum(sum(seconds)) OVER (PARTITION BY scenario, parameters), 0) AS share,
-       avg(seconds) AS mean,
-       max(seconds) AS max
+       sum(visits) AS visits,
+       sum(us) / 1e6 AS seconds,
+       sum(us) / nullif(sum(sum(us)) OVER (PARTITION BY scenario, parameters), 0) AS share,
+       sum(us) / 1e6 / sum(visits) AS mean,
+       max(max_us) / 1e6 AS max
 FROM {stay} AS stay
 GROUP BY scenario, parameters, state
 ORDER BY scenario, parameters, seconds DESC, state

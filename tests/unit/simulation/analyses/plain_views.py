@@ -157,15 +157,15 @@ def recoveries(rows: Sequence[Row], told: Told) -> Found:
 
 
 def stays(rows: Sequence[Row]) -> Found:
-    """State and microseconds of each stay of a member."""
+    """State, number of stays of members in it, their microseconds, and the longest."""
     end = max(row["t_us"] for row in rows)
-    found: Found = []
+    found: dict[str, list[int]] = defaultdict(list)
     inside: dict[str, tuple[str, int]] = {}
 
     def leave(actor: str, now: int) -> None:
         if actor in inside:
             state, since = inside.pop(actor)
-            found.append((state, now - since))
+            found[state].append(now - since)
 
     for row in rows:
         if row["kind"] == "member.state":
@@ -176,7 +176,7 @@ def stays(rows: Sequence[Row]) -> Found:
                 leave(actor, row["t_us"])
     for actor in list(inside):
         leave(actor, end)
-    return found
+    return [(state, len(each), sum(each), max(each)) for state, each in found.items()]
 
 
 def transitions(rows: Sequence[Row]) -> Found:
