@@ -57,8 +57,13 @@ def rows_of_task() -> Iterator[duckdb.DuckDBPyConnection]:
     from fencepost.simulation.trace.parquet import SCHEMA
 
     with tempfile.TemporaryDirectory(prefix="fencepost-views-") as scratch:
-        settings = {"threads": 1, "memory_limit": MEMORY, "temp_directory": scratch}
-        with duckdb.connect(config={**settings, "preserve_insertion_order": False}) as connection:
+        settings = {
+            "threads": "1",
+            "memory_limit": MEMORY,
+            "temp_directory": scratch,
+            "preserve_insertion_order": "false",
+        }
+        with duckdb.connect(config=dict(settings)) as connection:
             connection.register("blank", SCHEMA.empty_table())
             connection.execute("CREATE TABLE trace AS FROM blank")
             yield connection

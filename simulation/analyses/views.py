@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Final
 
 from fencepost.simulation.analyses import situations
 from fencepost.simulation.analyses.run_pass import pack, unpack, unpacked
-from fencepost.simulation.analyses.run_views import RUN_VIEWS, columns_of, ddl_of_view
+from fencepost.simulation.analyses.run_views import RUN_VIEWS, ddl_of_view
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -103,18 +103,14 @@ class Views:
         return frame.join(f.broadcast(run), "run_id")
 
     def _rows_here(self, name: str) -> DataFrame:
-        from pyspark.sql.pandas.types import to_arrow_schema
-        from pyspark.sql.types import StructType
-
         if self._here is None:
             assert self._packed is not None
             self._here = self._packed.toArrow()
-        schema = StructType.fromDDL(ddl_of_view(name))
         rows = unpacked(self._here, name)
         if rows is None:
-            return self._spark.createDataFrame([], schema)
-        assert rows.column_names == columns_of(name)
-        return self._spark.createDataFrame(rows.cast(to_arrow_schema(schema)), schema)
+            return self._spark.createDataFrame([], ddl_of_view(name))
+        frame: DataFrame = self._spark.createDataFrame(rows, ddl_of_view(name))
+        return frame
 
     def counted(self, name: str) -> DataFrame:
         """The rows of a view that tables count: all, or those since a time."""
