@@ -45,7 +45,7 @@ class Source(msgspec.Struct, frozen=True):
     fingerprint: str
 
 
-class Pass(msgspec.Struct, frozen=True):
+class FilesPass(msgspec.Struct, frozen=True):
     """What tasks need to know to compute the views of the files that they are given."""
 
     names: dict[str, str]
@@ -71,7 +71,7 @@ def run_views(spark: SparkSession, files: TraceFiles, trace: DataFrame) -> DataF
         tasks = [json.dumps([[each.files, each.fingerprint] for each in task]) for task in dealt(small)]
         rows = spark.sparkContext.parallelize([(each,) for each in tasks], len(tasks))
         names = {os.path.abspath(path): name for path, name in files.names.items()}
-        work = functools.partial(_work, Pass(names, os.path.abspath(files.keep) if files.keep else ""))
+        work = functools.partial(_work, FilesPass(names, os.path.abspath(files.keep) if files.keep else ""))
         frames.append(spark.createDataFrame(rows, "sources string").mapInArrow(work, PACKED))
     if large := [path for each in left if each.rows > MOST_ROWS for path in each.files]:
         from pyspark.sql import functions as f
@@ -147,7 +147,7 @@ def dealt(sources: Sequence[Source]) -> list[list[Source]]:
     return tasks
 
 
-def _work(task: Pass, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+def _work(task: FilesPass, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """Compute the views of the sources that come in, for `DataFrame.mapInArrow`."""
     for batch in batches:
         for text in batch.column(0).to_pylist():
