@@ -174,7 +174,8 @@ class CampaignDirectory:
         recover(self.root)
         for folder in (RUNS, TRACES):
             for path in (self.root / folder).glob(".*"):
-                path.unlink()
+                if not path.is_dir():  # the views of runs are kept in one
+                    path.unlink()
         whole = {path.name for path in (self.root / RUNS).glob("*.parquet")}
         for path in (self.root / TRACES).glob("*.parquet"):
             if path.name not in whole:
