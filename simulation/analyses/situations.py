@@ -63,11 +63,11 @@ SITUATIONS: Final = (
     ),
     Situation(
         "member joined",
-        "kind = 'heartbeat' AND startswith(detail, 'join')",
+        "kind = 'heartbeat' AND starts_with(detail, 'join')",
         ("assignment-present", "request-fields"),
     ),
     Situation(
-        "member said what it owns", "kind = 'heartbeat' AND startswith(detail, 'ack')", ("owned-honest",)
+        "member said what it owns", "kind = 'heartbeat' AND starts_with(detail, 'ack')", ("owned-honest",)
     ),
     Situation("member removed", "kind = 'member.removed'", ("gone-members", "bounded-memory")),
     Situation(
@@ -125,12 +125,12 @@ SITUATIONS: Final = (
     Situation("thread failed", "kind = 'thread.failed'", ("streams-live-threads",)),
     Situation(
         "client told to shut down",
-        "kind = 'thread.failed' AND startswith(detail, 'SHUTDOWN_CLIENT')",
+        "kind = 'thread.failed' AND starts_with(detail, 'SHUTDOWN_CLIENT')",
         ("streams-error-due",),
     ),
     Situation(
         "application told to shut down",
-        "kind = 'thread.failed' AND startswith(detail, 'SHUTDOWN_APPLICATION')",
+        "kind = 'thread.failed' AND starts_with(detail, 'SHUTDOWN_APPLICATION')",
         ("streams-shutdown-reaches", "streams-shutdown-cause"),
     ),
     Situation(
@@ -142,14 +142,13 @@ SITUATIONS: Final = (
 
 
 def counts() -> str:
-    """SQL: how often each situation is in the rows of a group, as columns c0, c1, …"""
-    return ", ".join(f"count_if({each.where}) AS c{number}" for number, each in enumerate(SITUATIONS))
+    """SQL: how often each situation is in the rows of a group, as a list's items."""
+    return ", ".join(f"count_if({each.where})" for each in SITUATIONS)
 
 
-def stacked() -> str:
-    """SQL: those columns as rows of the situation's name and its count."""
-    parts = ", ".join(f"'{each.name}', c{number}" for number, each in enumerate(SITUATIONS))
-    return f"stack({len(SITUATIONS)}, {parts})"
+def names() -> str:
+    """SQL: the situations' names, in the same order."""
+    return ", ".join(f"'{each.name}'" for each in SITUATIONS)
 
 
 def tested() -> str:

@@ -1,4 +1,7 @@
-"""Views over the rows of traces: what several tables are made of, made when it is first asked for."""
+"""Views over the rows of traces: what several tables are made of, made when it is first asked for.
+
+Those of single runs come from one pass over the rows (`run_pass`); what is here brings runs together.
+"""
 
 from __future__ import annotations
 
@@ -12,17 +15,18 @@ from importlib import resources
 from typing import TYPE_CHECKING, Final
 
 from fencepost.simulation.analyses import situations
+from fencepost.simulation.analyses.run_pass import pack, unpack, unpacked
+from fencepost.simulation.analyses.run_views import RUN_VIEWS, ddl_of_view
 
 if TYPE_CHECKING:
+    import pyarrow as pa
     from pyspark.sql import DataFrame
 
 CURVE: Final = [point / 100 for point in range(101)]
 """A distribution is drawn from its percentiles 0, 1, … 100, however many values it has."""
 
-_CACHED: Final = frozenset(
-    {"run", "rebalance", "ownership", "handover", "occupancy", "incident", "escalation", "move"}
-)
-"""Views that are small beside the trace and used more than once."""
+_CACHED: Final = frozenset({"run", "traced", "rebalance", "handover", "incident", "escalation", "move"})
+"""Views that are used more than once."""
 
 
 _BEGINS: Final[Mapping[str, str]] = {
@@ -41,7 +45,8 @@ class Views:
     """Queries over one trace. Each is a file of SQL beside this one; `{NAME}` in it stands for another view.
 
     `files` has the `run_id` of runs that only their `file` distinguishes; it has that as JSON. `cached`
-    keeps those that several tables use; `release` lets go of them. Several threads may ask.
+    keeps those that several tables use; `release` lets go of them. Several threads may ask. `packed` has the
+    views of single runs, if they are computed already; `few` says that the driver has room for them.
 
     With `since_us` tables of rebalances, handovers, moves and recoveries count only those since that time of
     a run. Views have all rows: what a row says depends on those before.
@@ -55,7 +60,14 @@ class Views:
         files: DataFrame | None = None,
         cached: bool = False,
         since_us: int = 0,
+        packed: DataFrame | None = None,
+        few: bool = False,
     ) -> None:
+        self._spark = trace.sparkSession
+        self._packed = packed
+        self._few = few
+        self._kept = False
+        self._here: pa.Table | None = None
         self._cached = cached
         self._since_us = since_us
         self._making = threading.RLock()
@@ -71,9 +83,34 @@ class Views:
         """A view by its name."""
         with self._making:
             if name not in self._frames:
-                frame = self._query(name, self.view)
-                self._frames[name] = frame.cache() if self._cached and name in _CACHED else frame
+                frame = self._of_runs(name) if name in RUN_VIEWS else self._query(name, self.view)
+                keep = self._cached and not self._few and name in _CACHED
+                self._frames[name] = frame.cache() if keep else frame
             return self._frames[name]
+
+    def _of_runs(self, name: str) -> DataFrame:
+        """A view of single runs; except `traced`, with the scenario and the parameters of each."""
+        if self._packed is None:
+            self._packed = pack(self._frames["trace"])
+        if self._cached and not self._few and not self._kept:
+            self._packed, self._kept = self._packed.cache(), True
+        frame = self._rows_here(name) if self._few else unpack(self._packed, name)
+        if name == "traced":
+            return frame
+        from pyspark.sql import functions as f
+
+        run = self.view("run").select("run_id", "scenario", "parameters")
+        return frame.join(f.broadcast(run), "run_id")
+
+    def _rows_here(self, name: str) -> DataFrame:
+        if self._here is None:
+            assert self._packed is not None
+            self._here = self._packed.toArrow()
+        rows = unpacked(self._here, name)
+        if rows is None:
+            return self._spark.createDataFrame([], ddl_of_view(name))
+        frame: DataFrame = self._spark.createDataFrame(rows, ddl_of_view(name))
+        return frame
 
     def counted(self, name: str) -> DataFrame:
         """The rows of a view that tables count: all, or those since a time."""
@@ -106,18 +143,12 @@ class Views:
         ):  # a JVM that has ended keeps nothing; the caller raises the reason
             for name in _CACHED & self._frames.keys():
                 self._frames[name].unpersist()
+            if self._kept and self._packed is not None:
+                self._packed.unpersist()
 
 
-_TEXTS: Final[Mapping[str, Callable[[], str]]] = {
-    "active_like": lambda: _ACTIVE_LIKE,
-    "situation_counts": situations.counts,
-    "situation_rows": situations.stacked,
-    "situation_invariants": situations.tested,
-}
+_TEXTS: Final[Mapping[str, Callable[[], str]]] = {"situation_invariants": situations.tested}
 """What else a query may name in braces."""
-
-_ACTIVE_LIKE: Final = "('CONNECTED_ACTIVE', 'CONNECTED_DEACTIVATING', 'DISCONNECTED_ACTIVE')"
-"""As which the coordinator counts a single active consumer that has its stream, or may have it."""
 
 _OF_SUMMARIES: Final = frozenset({"mutants", "run", "runs"})
 """Views that are another query where a campaign left summaries."""

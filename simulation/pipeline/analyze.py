@@ -20,10 +20,11 @@ from fencepost.simulation.analyses.comparison import COMPARISONS, comparison_row
 from fencepost.simulation.analyses.measures import VALUES
 from fencepost.simulation.analyses.views import Views
 from fencepost.simulation.pipeline.arguments import hint, path_of
-from fencepost.simulation.pipeline.jobs import run_job, run_jobs, session_settings, settings_for
+from fencepost.simulation.pipeline.jobs import SMALL_ROWS, run_job, run_jobs, session_settings, settings_for
 from fencepost.simulation.pipeline.output import NOTE
 from fencepost.simulation.pipeline.plan_note import begin_of_plan
 from fencepost.simulation.pipeline.progress import Progress, Silent
+from fencepost.simulation.pipeline.run_files import run_views
 from fencepost.simulation.pipeline.session import (
     LOCAL,
     check_master,
@@ -147,7 +148,17 @@ def analyze_files(
         each for each in ANALYSES.values() if each.name in names and (files.traces or each in (RUNS, MUTANTS))
     ]
     tables: Tables = {name: [] for name in TABLES}
-    views = Views(trace, summaries, files=_file_of_runs(spark, files), cached=True, since_us=since_us)
+    few = files.rows <= SMALL_ROWS
+    packed = run_views(spark, files, trace) if files.traces else None
+    views = Views(
+        trace,
+        summaries,
+        files=_file_of_runs(spark, files),
+        cached=True,
+        since_us=since_us,
+        packed=packed,
+        few=few,
+    )
     with progress.step("analysing", len(wanted)) as advance, settings_for(spark, files.rows):
         try:
             jobs = {each.name: functools.partial(_collect, each, views) for each in wanted}

@@ -15,7 +15,7 @@ from fencepost.simulation.analyses.outages import OutageCost, Traffic, outage_co
 from fencepost.simulation.analyses.views import Views
 from fencepost.simulation.pipeline.analyze import AnalysisResults, analyze_files
 from fencepost.simulation.pipeline.campaign import Lost, OpenCampaign, opened
-from fencepost.simulation.pipeline.jobs import run_job, settings_for
+from fencepost.simulation.pipeline.jobs import SMALL_ROWS, run_job, settings_for
 from fencepost.simulation.pipeline.plan_note import PlanNote, write_plan_note
 from fencepost.simulation.pipeline.progress import Progress, Silent, rough_time
 from fencepost.simulation.pipeline.question import (
@@ -35,6 +35,7 @@ from fencepost.simulation.pipeline.rounds import (
     next_look,
     undecided,
 )
+from fencepost.simulation.pipeline.run_files import run_views
 from fencepost.simulation.pipeline.session import LOCAL, check_can_start, error_text, is_of_spark, wall_clock
 from fencepost.simulation.pipeline.spec import CampaignSpec
 from fencepost.simulation.pipeline.tasks import OPTION, CampaignCell, Task, cells_of, seeds_of
@@ -297,7 +298,9 @@ class _Measured:
             return []
         summaries = spark.read.parquet(*files.runs)
         trace = spark.read.schema(TRACE_DDL).parquet(*files.traces)
-        views = Views(trace, summaries, cached=True, since_us=BEGIN.us)
+        packed = run_views(spark, files, trace)
+        few = files.rows <= SMALL_ROWS
+        views = Views(trace, summaries, cached=True, since_us=BEGIN.us, packed=packed, few=few)
         try:
             rows: list[dict[str, Any]] = _stretches(views, self._questions).toArrow().to_pylist()
             return rows

@@ -109,21 +109,21 @@ def _tasks(context: SparkContext, group: str) -> tuple[int, int]:
 
 
 SMALL_ROWS: Final = 300_000
-"""Up to here it takes longer to compile a query than to interpret it."""
+"""Up to here the driver has room for all that the runs' views have."""
 
-COMPILED_ROWS: Final = 2_000_000
-"""From here on the JVM's second compiler earns its keep."""
+INTERPRETED_ROWS: Final = 8_000_000
+"""Up to here it takes longer to compile a query than to interpret it: of so many rows of traces the runs'
+views have about a million. Above that the JVM's second compiler earns its keep, too."""
 
 ROWS_A_PARTITION: Final = 1_500_000
 """Rows that one task sorts, give or take. With two at a time they fit into the 2 GB of a local session."""
 
-_SMALL: Final = {
+_SMALL: Final[Mapping[str, str]] = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
     "spark.sql.adaptive.enabled": "false",
-    "spark.sql.shuffle.partitions": "1",
 }
-_LARGE: Final = {
+_LARGE: Final[Mapping[str, str]] = {
     # Percentiles of a few hundred groups are no reason to sort all rows.
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
 }
@@ -131,15 +131,16 @@ _LARGE: Final = {
 
 def settings(rows: int) -> Mapping[str, str]:
     """The settings of a session for so many rows of traces."""
-    if rows <= SMALL_ROWS:
-        return _SMALL
-    partitions = max(4, -(-rows // ROWS_A_PARTITION))
-    return _LARGE | {"spark.sql.shuffle.partitions": str(partitions)}
+    if rows <= INTERPRETED_ROWS:
+        partitions, chosen = max(1, -(-rows // ROWS_A_PARTITION)), _SMALL
+    else:
+        partitions, chosen = max(4, -(-rows // ROWS_A_PARTITION)), _LARGE
+    return {**chosen, "spark.sql.shuffle.partitions": str(partitions)}
 
 
 def session_settings(rows: int) -> Mapping[str, str]:
     """The settings that a local session starts with for so many rows, in place of those for short jobs."""
-    if rows <= COMPILED_ROWS:
+    if rows <= INTERPRETED_ROWS:
         return {}
     return {"spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:-UsePerfData"}
 

@@ -23,7 +23,7 @@ import msgspec
 from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostError
 from fencepost.coordinator.reading import UnreadableFile, read_file
 from fencepost.simulation.pipeline.tasks import CampaignCell
-from fencepost.simulation.pipeline.traces import RUNS, TRACES, TraceFiles
+from fencepost.simulation.pipeline.traces import KEPT, RUNS, TRACES, TraceFiles
 
 NOTE: Final = "campaign.json"
 FORMAT: Final = 2
@@ -174,7 +174,8 @@ class CampaignDirectory:
         recover(self.root)
         for folder in (RUNS, TRACES):
             for path in (self.root / folder).glob(".*"):
-                path.unlink()
+                if not path.is_dir():  # the views of runs are kept in one
+                    path.unlink()
         whole = {path.name for path in (self.root / RUNS).glob("*.parquet")}
         for path in (self.root / TRACES).glob("*.parquet"):
             if path.name not in whole:
@@ -212,7 +213,7 @@ class CampaignDirectory:
             tuple(str(path) for path in sorted((self.root / folder).glob("*.parquet")))
             for folder in (TRACES, RUNS)
         )
-        return TraceFiles(traces, runs)
+        return TraceFiles(traces, runs, keep=str(self.root / TRACES / KEPT))
 
 
 @contextlib.contextmanager

@@ -37,8 +37,8 @@ if TYPE_CHECKING:
 
 LIBRARIES: Final = ("msgspec", "structlog", "google-re2")
 """What a run imports: small, so they always go along, in the driver's versions."""
-LARGE: Final = ("pyarrow",)
-"""What workers need beside, 170 MB: it goes only where it is missing."""
+LARGE: Final = ("pyarrow", "duckdb")
+"""What workers need beside, 240 MB: it goes only where it is missing."""
 
 EXECUTOR_SECONDS: Final = 300.0
 """How long a cluster may take to give us an executor."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -18,6 +18,9 @@ if TYPE_CHECKING:
 RUNS = "runs"
 TRACES = "traces"
 """Folders of a campaign."""
+
+KEPT = ".views"
+"""The folder next to traces that keeps what analyses found in them; no trace is looked for in it."""
 
 
 def run_schema() -> pa.Schema:
@@ -82,6 +85,10 @@ class TraceFiles(msgspec.Struct, frozen=True):
     runs: tuple[str, ...] = ()
     renamed: dict[str, Renamed] = {}
     """All runs of files that hold one that others hold too, by the id that tells them apart."""
+    groups: tuple[tuple[str, ...], ...] = ()
+    """The files, those together that have rows of one run; without any, each file is alone."""
+    keep: str = ""
+    """The folder for what analyses keep of the traces; empty if there is none, as next to a single file."""
 
     @property
     def names(self) -> dict[str, str]:
@@ -101,7 +108,7 @@ class TraceFiles(msgspec.Struct, frozen=True):
 
         :raises FencepostError: if a file can't be read.
         """
-        return sum(_footer(Path(path)).num_rows for path in self.traces)
+        return sum(footer(Path(path)).num_rows for path in self.traces)
 
 
 def find_traces(path: Path) -> TraceFiles:
@@ -137,8 +144,13 @@ def find_traces(path: Path) -> TraceFiles:
     summary = run_schema()
     for file in runs:
         _check(file, [summary.field(name) for name in _OF_SUMMARIES], "summary of runs")
-    renamed = _renamed(path, traces) if len(traces) > 1 and not runs else {}
-    return TraceFiles(tuple(map(str, traces)), tuple(map(str, runs)), renamed)
+    keep = "" if path.is_file() else str((path / TRACES if runs else path) / KEPT)
+    if len(traces) == 1 or runs:  # a campaign's worker writes the whole run into one file
+        return TraceFiles(tuple(map(str, traces)), tuple(map(str, runs)), keep=keep)
+    begins = {file: _begins(file) for file in traces}
+    renamed = _renamed(path, begins)
+    names = {each: run.name for run in renamed.values() for each in run.traces}
+    return TraceFiles(tuple(map(str, traces)), (), renamed, _groups(begins, names), keep)
 
 
 def check_rows(files: TraceFiles) -> None:
@@ -158,12 +170,31 @@ def check_rows(files: TraceFiles) -> None:
             raise _unreadable(Path(path), error) from error
 
 
-def _renamed(root: Path, files: Sequence[Path]) -> dict[str, Renamed]:
+def _groups(begins: Mapping[Path, Iterable[str]], names: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
+    """The files, those together that have rows of one run; `names` tell runs of one id apart."""
+    leads: dict[str, str] = {}
+
+    def lead(path: str) -> str:
+        while (further := leads.setdefault(path, path)) != path:
+            path = further
+        return path
+
+    holders: dict[tuple[str, str], str] = {}
+    for file, runs in begins.items():
+        path = str(file)
+        for run_id in runs:
+            leads[lead(path)] = lead(holders.setdefault((run_id, names.get(path, "")), path))
+    groups: dict[str, list[str]] = {}
+    for file in begins:
+        groups.setdefault(lead(str(file)), []).append(str(file))
+    return tuple(tuple(group) for group in groups.values())
+
+
+def _renamed(root: Path, begins: Mapping[Path, dict[str, int]]) -> dict[str, Renamed]:
     """The runs of files that hold one that another file holds too, by new ids.
 
     A run may be spread over files, but then no two of them have its first row.
     """
-    begins = {file: _begins(file) for file in files}
     holders: dict[tuple[str, int], list[Path]] = {}
     for file, found in begins.items():
         for begin in found.items():
@@ -223,7 +254,11 @@ def _parquet_files(folder: Path) -> list[Path]:
     )
 
 
-def _footer(file: Path) -> pq.FileMetaData:
+def footer(file: Path) -> pq.FileMetaData:
+    """What a file says of itself.
+
+    :raises FencepostError: if it can't be read.
+    """
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -245,7 +280,7 @@ def _check(file: Path, expected: Iterable[pa.Field], what: str) -> None:
     import pyarrow as pa
 
     try:
-        schema = _footer(file).schema.to_arrow_schema()
+        schema = footer(file).schema.to_arrow_schema()
     except pa.ArrowException as error:
         raise FencepostError(f"{file}: not a {what}: {str(error).splitlines()[0]}") from error
     types = {field.name: field.type for field in expected}

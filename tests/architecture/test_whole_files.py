@@ -13,6 +13,7 @@ NOT_THE_USER_S = {
     "coordinator/journal/wal.py": "the same",
     "coordinator/reading.py": "the function itself",
     "member/machines/__init__.py": "a file of the package",
+    "simulation/analyses/run_views.py": "a file of the package",
     "simulation/analyses/views.py": "a file of the package",
     "simulation/lab/clusters/artifacts.py": "a file of the package",
     "simulation/lab/clusters/classes.py": "a log that a child wrote",

@@ -9,7 +9,7 @@ FROM (
   SELECT scenario, parameters, coalesce(cause, 'all') AS cause, cause IS NULL AS of_all,
          count(*) AS count,
          percentile_approx(seconds, :curve, 10000) AS curve,
-         sum(seconds) AS seconds
+         sum(gap_us) / 1e6 AS seconds
   FROM (SELECT *, gap_us / 1e6 AS seconds FROM {handover} AS handover WHERE apart)
   GROUP BY GROUPING SETS ((scenario, parameters), (scenario, parameters, cause))
 )

@@ -35,7 +35,7 @@ FROM (
   HAVING count(*) = count(end_us)
   UNION ALL
   SELECT run_id, 'sac_gap', (until_us - from_us) / 1e6
-  FROM {occupancy} AS occupancy
-  WHERE reading AND owners = 0 AND NOT last AND as_seen_by = 'members'
+  FROM {sac_gap} AS sac_gap
+  WHERE NOT last AND as_seen_by = 'members'
 )
 RIGHT JOIN {run} AS run USING (run_id)

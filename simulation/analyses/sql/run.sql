@@ -1,2 +1,2 @@
 -- View `run`: one row a run, under its scenario and parameters, and when its last row is.
-SELECT * FROM {traced}
+SELECT run_id, scenario, parameters, run_end_us FROM {traced} AS traced

@@ -6,10 +6,9 @@ FROM (
   SELECT scenario, parameters, as_seen_by,
          count_if(NOT last) AS count,
          percentile_approx(seconds, array(0.5, 0.9, 0.99, 1.0), 10000) FILTER (WHERE NOT last) AS at,
-         sum(seconds) / count(DISTINCT run_id) AS run_seconds_mean,
+         sum(until_us - from_us) / 1e6 / count(DISTINCT run_id) AS run_seconds_mean,
          count_if(last) AS unfinished
-  FROM (SELECT *, (until_us - from_us) / 1e6 AS seconds FROM {occupancy} AS occupancy)
-  WHERE reading AND owners = 0
+  FROM (SELECT *, (until_us - from_us) / 1e6 AS seconds FROM {sac_gap} AS sac_gap)
   GROUP BY scenario, parameters, as_seen_by
 )
 ORDER BY scenario, parameters, as_seen_by

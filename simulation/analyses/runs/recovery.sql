@@ -3,24 +3,22 @@
 -- it had caught up (`caught_up_us`, null if never), and how many records had been processed before (`again`). It has
 -- caught up with the first batch that leaves no more records than it had: more may come while one is processed.
 WITH processed AS (
-  SELECT run_id, seq, t_us, actor, held.topic, held.partition,
+  SELECT run_id, seq, t_us, held.topic, held.partition,
          try_cast(split_part(detail, '..', 1) AS BIGINT) AS first,
-         try_cast(split_part(split_part(detail, '..', 2), ' of ', 1) AS BIGINT) AS end,
+         try_cast(split_part(split_part(detail, '..', 2), ' of ', 1) AS BIGINT) AS "end",
          try_cast(split_part(detail, ' of ', 2) AS BIGINT) AS log_end
-  FROM {trace} AS trace LATERAL VIEW explode(partitions) AS held
+  FROM {trace}, unnest(partitions) AS each(held)
   WHERE kind = 'records'
 ),
 mixed AS (
-  SELECT run_id, seq, t_us, actor, topic, partition, first, end, log_end, NULL AS cause FROM processed
+  SELECT run_id, seq, t_us, topic, partition, first, "end", log_end, NULL AS cause FROM processed
   UNION ALL
-  SELECT run_id, seq, from_us, actor, topic, partition, NULL, NULL, NULL, cause
-  FROM {handover} AS handover
-  WHERE NOT first
+  SELECT run_id, seq, from_us, topic, partition, NULL, NULL, NULL, cause FROM {handover} WHERE NOT first
 ),
 numbered AS (
   SELECT *,
-         sum(CASE WHEN first IS NULL THEN 1 ELSE 0 END) OVER so_far AS number,
-         max(end) OVER (
+         sum((first IS NULL)::INT) OVER so_far AS number,
+         max("end") OVER (
            PARTITION BY run_id, topic, partition ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
          ) AS done
   FROM mixed
@@ -28,16 +26,16 @@ numbered AS (
 ),
 summed AS (
   SELECT run_id, topic, partition, number,
-         min(CASE WHEN first IS NULL THEN t_us END) AS from_us,
-         min_by(cause, seq) FILTER (WHERE first IS NULL) AS cause,
-         min_by(log_end - first, seq) FILTER (WHERE first IS NOT NULL) AS lag,
-         min(CASE WHEN log_end - end <= end - first THEN t_us END) AS caught_up_at_us,
-         sum(greatest(least(end, coalesce(done, first)) - first, 0L)) AS again,
+         min(t_us) FILTER (WHERE first IS NULL) AS from_us,
+         arg_min(cause, seq) FILTER (WHERE first IS NULL) AS cause,
+         min(struct_pack(seq := seq, lag := log_end - first)) FILTER (WHERE first IS NOT NULL).lag AS lag,
+         min(t_us) FILTER (WHERE log_end - "end" <= "end" - first) AS caught_up_at_us,
+         sum(greatest(least("end", coalesce(done, first)) - first, 0))::BIGINT AS again,
          count(first) AS batches
   FROM numbered
   WHERE number > 0
   GROUP BY run_id, topic, partition, number
 )
-SELECT run_id, scenario, parameters, topic, partition, from_us, cause, lag, caught_up_at_us - from_us AS caught_up_us, again
-FROM summed JOIN {run} AS run USING (run_id)
+SELECT run_id, topic, partition, from_us, cause, lag, caught_up_at_us - from_us AS caught_up_us, again
+FROM summed
 WHERE batches > 0

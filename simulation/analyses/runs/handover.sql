@@ -4,37 +4,37 @@
 -- its topic, or when the topic grows; before that nobody can have it.
 WITH births AS (
   SELECT run_id, actor AS topic,
-         collect_list(named_struct(
-           't_us', t_us,
-           'created', startswith(detail, 'created'),
-           'partitions', try_cast(split_part(detail, ' ', 2) AS int)
+         list(struct_pack(
+           t_us := t_us,
+           created := starts_with(detail, 'created'),
+           partitions := try_cast(split_part(detail, ' ', 2) AS INT)
          )) AS births
-  FROM {trace} AS trace
-  WHERE kind = 'topic' AND (startswith(detail, 'created') OR startswith(detail, 'grown'))
+  FROM {trace}
+  WHERE kind = 'topic' AND (starts_with(detail, 'created') OR starts_with(detail, 'grown'))
   GROUP BY run_id, actor
 ),
 followed AS (
   SELECT run_id, topic, partition, actor, seq, from_us, held_until_us,
-         max(named_struct('until_us', coalesce(until_us, 9223372036854775807), 'ended_by', ended_by)) OVER earlier AS before,
-         max(named_struct('until_us', coalesce(held_until_us, 9223372036854775807), 'actor', actor)) OVER earlier AS holder
-  FROM {ownership} AS ownership
+         max(struct_pack(until_us := coalesce(until_us, 9223372036854775807), ended_by := ended_by)) OVER earlier AS before,
+         max(struct_pack(until_us := coalesce(held_until_us, 9223372036854775807), actor := actor)) OVER earlier AS holder
+  FROM {ownership}
   WHERE NOT fenced
   WINDOW earlier AS (PARTITION BY run_id, topic, partition ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 ),
 created AS (
-  SELECT /*+ BROADCAST(run), BROADCAST(births) */ followed.*, scenario, parameters, run_end_us, births,
-         coalesce(array_max(transform(filter(births, b -> b.created AND b.t_us <= from_us), b -> b.t_us)), 0) AS created_us
-  FROM followed JOIN {run} AS run USING (run_id) LEFT JOIN births USING (run_id, topic)
+  SELECT followed.*, run_end_us, births,
+         coalesce(list_max(list_transform(list_filter(births, lambda b: b.created AND b.t_us <= from_us), lambda b: b.t_us)), 0) AS created_us
+  FROM followed JOIN {traced} USING (run_id) LEFT JOIN births USING (run_id, topic)
 ),
 born AS (
   SELECT *,
          coalesce(
-           array_min(transform(filter(births, b -> b.partitions > partition AND b.t_us >= created_us), b -> b.t_us)),
+           list_min(list_transform(list_filter(births, lambda b: b.partitions > partition AND b.t_us >= created_us), lambda b: b.t_us)),
            created_us
          ) AS born_us
   FROM created
 )
-SELECT run_id, scenario, parameters, topic, partition, actor, holder.actor AS before_actor, seq, from_us,
+SELECT run_id, topic, partition, actor, holder.actor AS before_actor, seq, from_us,
        CASE WHEN before IS NOT NULL THEN coalesce(before.ended_by, 'assigned again') END AS cause,
        before IS NULL OR before.until_us < born_us AS first,
        before.until_us >= born_us AND before.until_us <= from_us AS apart,

@@ -5,9 +5,8 @@
 -- reads and holds ends also when the coordinator removes it; a member that was removed and has not joined since
 -- (`fenced`) reads and holds nothing. `believed_until_us` leaves out what the coordinator does: a member that was fenced
 -- goes on until it hears of it. Times are null where the stretch lasts to the end of the trace.
--- Everything is partitioned by the run, so one shuffle serves all windows, here and in the views that follow.
 WITH acts AS (
-  SELECT /*+ REPARTITION(run_id) */ run_id, seq, t_us, `group`, actor, partitions, kind = 'member.state' AS sac,
+  SELECT run_id, seq, t_us, "group", actor, partitions, kind = 'member.state' AS sac,
          CASE WHEN kind = 'member.state' THEN split_part(actor, '/', 1) ELSE actor END AS host,
          CASE
            WHEN kind = 'callback.end' AND error = '' AND detail = 'assigned' THEN 'assigned'
@@ -22,48 +21,48 @@ WITH acts AS (
            WHEN kind = 'member.state' AND state_to = 'LOST' THEN 'lost'
            WHEN kind = 'member.state' AND state_from IN ('ACTIVE', 'STEPPING_DOWN') THEN 'let go'
          END AS act
-  FROM {trace} AS trace
+  FROM {trace}
   WHERE kind IN ('callback.begin', 'callback.end', 'host', 'member.removed')
      OR kind = 'heartbeat' AND split_part(detail, ' ', 1) IN ('join', 'full')
      OR kind = 'member.state' AND (state_to = 'ACTIVE' OR state_from IN ('ACTIVE', 'STEPPING_DOWN'))
 ),
 ended AS (
   SELECT *,
-         last_value(CASE WHEN act IN ('crash', 'stopped') THEN named_struct('seq', seq, 't_us', t_us, 'act', act) END, true) OVER later AS gone,
-         last_value(CASE WHEN act = 'fenced' THEN named_struct('seq', seq, 't_us', t_us, 'act', act) END, true) OVER later AS fence,
-         last_value(CASE WHEN act IN ('crash', 'stopped', 'fenced', 'joined') THEN act END, true) OVER earlier <=> 'fenced' AS fenced
+         first_value(CASE WHEN act IN ('crash', 'stopped') THEN struct_pack(seq := seq, t_us := t_us, act := act) END IGNORE NULLS) OVER later AS gone,
+         first_value(CASE WHEN act = 'fenced' THEN struct_pack(seq := seq, t_us := t_us, act := act) END IGNORE NULLS) OVER later AS fence,
+         coalesce(last_value(CASE WHEN act IN ('crash', 'stopped', 'fenced', 'joined') THEN act END IGNORE NULLS) OVER earlier = 'fenced', false) AS fenced
   FROM acts
   WHERE act IS NOT NULL
-  WINDOW later AS (PARTITION BY run_id, host ORDER BY seq DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING),
+  WINDOW later AS (PARTITION BY run_id, host ORDER BY seq ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING),
          earlier AS (PARTITION BY run_id, host ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
 ),
 each AS (
-  SELECT run_id, seq, t_us, `group`, actor, sac, act, gone, fence, fenced, held.topic, held.partition
-  FROM ended LATERAL VIEW explode(partitions) AS held
+  SELECT run_id, seq, t_us, "group", actor, sac, act, gone, fence, fenced, held.topic, held.partition
+  FROM ended, unnest(partitions) AS each(held)
   WHERE act IN ('assigned', 'revoked', 'lost', 'stepped down', 'let go')
 ),
 followed AS (
   SELECT *,
-         lead(named_struct('seq', seq, 't_us', t_us, 'act', act)) OVER (
+         lead(struct_pack(seq := seq, t_us := t_us, act := act)) OVER (
            PARTITION BY run_id, topic, partition, actor ORDER BY seq
          ) AS next,
-         last_value(CASE WHEN act IN ('assigned', 'lost', 'let go') THEN named_struct('seq', seq, 't_us', t_us, 'act', act) END, true) OVER (
-           PARTITION BY run_id, topic, partition, actor ORDER BY seq DESC ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+         first_value(CASE WHEN act IN ('assigned', 'lost', 'let go') THEN struct_pack(seq := seq, t_us := t_us, act := act) END IGNORE NULLS) OVER (
+           PARTITION BY run_id, topic, partition, actor ORDER BY seq ROWS BETWEEN 1 FOLLOWING AND UNBOUNDED FOLLOWING
          ) AS release
   FROM each
 ),
 deletions AS (
-  SELECT run_id, actor AS topic, collect_list(named_struct('seq', seq, 't_us', t_us, 'act', 'topic deleted')) AS deletions
-  FROM {trace} AS trace
-  WHERE kind = 'topic' AND startswith(detail, 'deleted')
+  SELECT run_id, actor AS topic, list(struct_pack(seq := seq, t_us := t_us, act := 'topic deleted')) AS deletions
+  FROM {trace}
+  WHERE kind = 'topic' AND starts_with(detail, 'deleted')
   GROUP BY run_id, actor
 ),
 given AS (
-  SELECT /*+ BROADCAST(deletions) */ followed.*, array_min(filter(deletions, d -> d.seq > followed.seq)) AS deleted
+  SELECT followed.*, list_min(list_filter(deletions, lambda d: d.seq > followed.seq)) AS deleted
   FROM followed LEFT JOIN deletions USING (run_id, topic)
   WHERE act = 'assigned'
 )
-SELECT run_id, `group`, topic, partition, actor, sac, fenced, seq, t_us AS from_us,
+SELECT run_id, "group", topic, partition, actor, sac, fenced, seq, t_us AS from_us,
        CASE WHEN fenced THEN t_us ELSE least(next, gone, fence, deleted).t_us END AS until_us,
        CASE WHEN fenced THEN 'fenced' ELSE least(next, gone, fence, deleted).act END AS ended_by,
        CASE WHEN fenced THEN t_us ELSE least(release, gone, fence, deleted).t_us END AS held_until_us,

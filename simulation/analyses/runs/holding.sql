@@ -10,9 +10,9 @@ WITH told AS (
            PARTITION BY run_id, CASE WHEN kind = 'assignment' THEN detail ELSE concat(actor, split_part(detail, ' ', 2)) END
            ORDER BY seq
          ) AS until_us
-  FROM {trace} AS trace
+  FROM {trace}
   WHERE kind IN ('assignment', 'sac.consumer')
 )
 SELECT run_id, held.topic, held.partition, sac, reads, t_us AS from_us, until_us
-FROM told LATERAL VIEW explode(partitions) AS held
+FROM told, unnest(partitions) AS each(held)
 WHERE holds

@@ -2,8 +2,8 @@
 -- null if they never were, or if the trace does not say how many members the start has. A member's epoch is the
 -- newest that a heartbeat told it. Members are the first that started, whatever became of them meanwhile.
 WITH begins AS (
-  SELECT run_id, try_cast(split_part(min_by(detail, seq), ' ', 3) AS INT) AS members
-  FROM {trace} AS trace
+  SELECT run_id, try_cast(split_part(arg_min(detail, seq), ' ', 3) AS INT) AS members
+  FROM {trace}
   WHERE kind = 'run.start'
   GROUP BY run_id
 ),
@@ -11,7 +11,7 @@ first_ones AS (
   SELECT run_id, actor, members
   FROM (
     SELECT run_id, actor, row_number() OVER (PARTITION BY run_id ORDER BY min(seq)) AS place
-    FROM {trace} AS trace
+    FROM {trace}
     WHERE kind = 'host' AND detail = 'start'
     GROUP BY run_id, actor
   ) JOIN begins USING (run_id)
@@ -19,17 +19,17 @@ first_ones AS (
 ),
 stays AS (
   SELECT run_id, members, seq, t_us,
-         last_value(CASE WHEN kind <> 'heartbeat' THEN state_to END, true) OVER so_far AS state,
-         last_value(CASE WHEN kind = 'heartbeat' AND error = '' THEN member_epoch END, true) OVER so_far AS epoch,
+         last_value(CASE WHEN kind <> 'heartbeat' THEN state_to END IGNORE NULLS) OVER so_far AS state,
+         last_value(CASE WHEN kind = 'heartbeat' AND error = '' THEN member_epoch END IGNORE NULLS) OVER so_far AS epoch,
          lead(seq, 1, 9223372036854775807) OVER (PARTITION BY run_id, actor ORDER BY seq) AS until
-  FROM {trace} AS trace JOIN first_ones USING (run_id, actor)
+  FROM {trace} JOIN first_ones USING (run_id, actor)
   WHERE kind IN ('member.state', 'heartbeat') OR kind = 'host' AND detail IN ('crash', 'stopped', 'start')
-  WINDOW so_far AS (PARTITION BY run_id, actor ORDER BY seq)
+  WINDOW so_far AS (PARTITION BY run_id, actor ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW)
 ),
 epochs AS (
   SELECT run_id, group_epoch, seq AS since, t_us AS since_us,
          lead(seq, 1, 9223372036854775807) OVER (PARTITION BY run_id ORDER BY seq) AS ends
-  FROM {trace} AS trace
+  FROM {trace}
   WHERE kind = 'group.epoch'
 ),
 settled AS (
@@ -39,7 +39,11 @@ settled AS (
 ),
 counted AS (
   SELECT run_id, members, since_us, change, sum(change) OVER (PARTITION BY run_id ORDER BY seq) AS so_many
-  FROM (SELECT run_id, members, since_us, explode(map(since, 1, ends, -1)) AS (seq, change) FROM settled)
+  FROM (
+    SELECT run_id, members, since_us, since AS seq, 1 AS change FROM settled
+    UNION ALL
+    SELECT run_id, members, since_us, ends, -1 FROM settled
+  )
 ),
 formed AS (
   SELECT run_id, min(since_us) AS t_us
@@ -47,5 +51,5 @@ formed AS (
   WHERE so_many = members AND change = 1
   GROUP BY run_id
 )
-SELECT run_id, scenario, parameters, t_us / 1e6 AS seconds
-FROM {run} AS run LEFT JOIN formed USING (run_id)
+SELECT run_id, t_us / 1e6 AS seconds
+FROM {traced} LEFT JOIN formed USING (run_id)

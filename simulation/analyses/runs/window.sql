@@ -18,6 +18,6 @@ FROM (
            WHEN command = 'ConnectionDown' THEN 'abandoned'
            ELSE 'none'
          END AS opened_by
-  FROM (SELECT *, split_part(detail, ' ', 1) AS command FROM {trace} AS trace WHERE kind = 'sac.consumer')
+  FROM (SELECT *, split_part(detail, ' ', 1) AS command FROM {trace} WHERE kind = 'sac.consumer')
 )
 WHERE opened_by IS NULL OR opened_by <> 'none'

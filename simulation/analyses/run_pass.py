@@ -1,0 +1,114 @@
+"""One pass over the rows of runs, in Spark's tasks: DuckDB computes the views of each task's runs.
+
+What a task finds leaves it packed, a row for each view with its rows as an Arrow stream. So one frame has all
+views, whatever their columns, and it can be cached, kept as Parquet, or sent to another task.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Final
+
+from fencepost.simulation.analyses.run_views import MEMORY, RUN_VIEWS, RunViews, ddl_of_view
+from fencepost.simulation.trace.schema import COLUMNS
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
+PACKED: Final = "view string, data binary"
+"""The columns of a packed frame, as Spark declares them."""
+
+_ROWS_A_STREAM: Final = 50_000
+"""Rows of a view in one value of `data`, at most: Spark holds many values at once."""
+
+_WORKED: Final = ", ".join(f'"{name}"' for name in COLUMNS)
+
+
+def pack(trace: DataFrame) -> DataFrame:
+    """The views of all runs of a trace, packed; rows of a run are brought to one task for that."""
+    rows = trace.select(*COLUMNS).repartition("run_id")
+    return rows.mapInArrow(_pack_rows, PACKED)
+
+
+def unpack(packed: DataFrame, name: str) -> DataFrame:
+    """The rows of a view."""
+    chosen = packed.where(f"view = '{name}'").select("data")
+    return chosen.mapInArrow(_unpack, ddl_of_view(name))
+
+
+def unpacked(packed: pa.Table, name: str) -> pa.Table | None:
+    """The rows of a view, of packed rows that are here; None if there are none."""
+    import pyarrow as pa
+
+    streams = [row["data"] for row in packed.to_pylist() if row["view"] == name]
+    tables = [pa.ipc.open_stream(each).read_all() for each in streams]
+    return pa.concat_tables(tables) if tables else None
+
+
+@contextlib.contextmanager
+def rows_of_task() -> Iterator[duckdb.DuckDBPyConnection]:
+    """A DuckDB with an empty table `trace`, for the rows of one task; it has one core, as tasks have."""
+    import duckdb
+
+    from fencepost.simulation.trace.parquet import SCHEMA
+
+    with tempfile.TemporaryDirectory(prefix="fencepost-views-") as scratch:
+        settings = {
+            "threads": "1",
+            "memory_limit": MEMORY,
+            "temp_directory": scratch,
+            "preserve_insertion_order": "false",
+        }
+        with duckdb.connect(config=dict(settings)) as connection:
+            connection.register("blank", SCHEMA.empty_table())
+            connection.execute("CREATE TABLE trace AS FROM blank")
+            yield connection
+
+
+def take_rows(connection: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader, name: str = "") -> None:
+    """Add rows to the table `trace`; with `name` their runs have other ids, which end with it."""
+    connection.register("arrived", rows)
+    columns = _WORKED if not name else _WORKED.replace('"run_id"', "concat(run_id, '@', $name)", 1)
+    connection.execute(f"INSERT INTO trace SELECT {columns} FROM arrived", {"name": name} if name else None)
+    connection.unregister("arrived")
+
+
+def packed_views(connection: duckdb.DuckDBPyConnection) -> Iterator[pa.RecordBatch]:
+    """All views over the table `trace`, packed."""
+    import pyarrow as pa
+
+    views = RunViews(connection)
+    for name in RUN_VIEWS:
+        table = views.view(name)
+        for begin in range(0, len(table), _ROWS_A_STREAM):
+            sink = pa.BufferOutputStream()
+            options = pa.ipc.IpcWriteOptions(compression="zstd")
+            with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+                writer.write_table(table.slice(begin, _ROWS_A_STREAM))
+            yield pa.RecordBatch.from_arrays(
+                [pa.array([name]), pa.array([sink.getvalue().to_pybytes()])], names=["view", "data"]
+            )
+
+
+def _pack_rows(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    first = next(batches, None)
+    if first is None:
+        return
+    with rows_of_task() as connection:
+        for batch in (first, *batches):
+            take_rows(connection, pa.RecordBatchReader.from_batches(batch.schema, [batch]))
+        yield from packed_views(connection)
+
+
+def _unpack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    import pyarrow as pa
+
+    for batch in batches:
+        for stream in batch.column(0).to_pylist():
+            yield from pa.ipc.open_stream(stream)

@@ -1,0 +1,116 @@
+"""Views of single runs: what follows from the rows of one run alone, computed where these rows are.
+
+Each is a file of DuckDB's SQL in `runs/`; `{NAME}` in it stands for another view, or for the rows (`trace`).
+A task has all rows of the runs that it is given, so nothing is sent between tasks but what the views find.
+"""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import string
+from collections.abc import Callable, Mapping
+from importlib import resources
+from typing import TYPE_CHECKING, Final
+
+from fencepost.simulation.analyses import situations
+
+if TYPE_CHECKING:
+    import duckdb
+    import pyarrow as pa
+
+RUN_VIEWS: Final[Mapping[str, str]] = {
+    "traced": "scenario string, parameters string, run_end_us long, begun boolean, violations long",
+    "incident": "seq long, t_us long, actor string, incident string, name string",
+    "rebalance": (
+        "`group` string, rebalance long, begin_seq long, begin_us long, end_us long, settled string, "
+        "cause string, epochs long, heartbeats long, bytes long, seconds double"
+    ),
+    "formation": "seconds double",
+    "handover": (
+        "topic string, partition int, actor string, before_actor string, seq long, from_us long, "
+        "cause string, first boolean, apart boolean, gap_us long, shared_us long"
+    ),
+    "sharing": "seq long, topic string, partition int, shared_us long, opened_by string",
+    "owning": "as_seen_by string, owners long, count long, us long, max_us long",
+    "sac_gap": "as_seen_by string, from_us long, until_us long, last boolean",
+    "move": "`group` string, rebalance long, begin_us long, moved long, first long, least long",
+    "recovery": (
+        "topic string, partition int, from_us long, cause string, lag long, caught_up_us long, again long"
+    ),
+    "escalation": "client string, answer string, request long, asked_us long, end_us long",
+    "fencing": "name string, fenced_us long, stable_us long",
+    "stay": "state string, visits long, us long, max_us long",
+    "transition": "machine string, state_from string, state_to string, stayed_us long",
+    "situation": "situation string, reached long",
+}
+"""The views that tables are made of, with their columns after `run_id`, as Spark declares them. What only
+other views of a run use is a file and needs no entry."""
+
+MEMORY: Final = "1GB"
+"""What DuckDB may hold in one task; more goes to disk."""
+
+
+class RunViews:
+    """The views over the rows of some runs, each made when it is first asked for."""
+
+    def __init__(self, connection: duckdb.DuckDBPyConnection, trace: str = "trace") -> None:
+        """`trace` names a table or view of the connection that has all rows of these runs."""
+        self._connection = connection
+        self._made: dict[str, str] = {"trace": trace}
+
+    def view(self, name: str) -> pa.Table:
+        """The rows of a view."""
+        names = ", ".join(f'"{each}"' for each in columns_of(name))
+        rows = f"SELECT {names} FROM {self._table(name)}"
+        return self._connection.sql(rows).to_arrow_table()
+
+    def _table(self, name: str) -> str:
+        if name not in self._made:
+            query = _filled(name, self._table)
+            self._connection.execute(f'CREATE OR REPLACE TEMP TABLE "view_{name}" AS {query}')
+            self._made[name] = f'"view_{name}"'
+        return self._made[name]
+
+
+def ddl_of_view(name: str) -> str:
+    """The columns of a view, as Spark declares them."""
+    return f"run_id string, {RUN_VIEWS[name]}"
+
+
+def columns_of(name: str) -> list[str]:
+    """The names of a view's columns."""
+    return [each.split()[0].strip("`") for each in ddl_of_view(name).split(", ")]
+
+
+@functools.cache
+def version() -> str:
+    """Changes with every query of a run's view: what was kept of another version is of no use."""
+    texts = {name: "" for name in ("trace", *_TEXTS)}
+    found = hashlib.sha256()
+
+    def add(name: str) -> str:
+        if name not in texts:
+            texts[name] = _filled(name, add)
+        return texts[name]
+
+    for name, columns in RUN_VIEWS.items():
+        found.update(f"{name} {columns} {add(name)}".encode())
+    return found.hexdigest()
+
+
+def _filled(name: str, table: Callable[[str], str]) -> str:
+    text = resources.files(__package__).joinpath("runs", f"{name}.sql").read_text(encoding="utf-8")
+    fields = {field for _, field, _, _ in string.Formatter().parse(text) if field}
+    return text.format(**{each: _TEXTS[each]() if each in _TEXTS else table(each) for each in fields})
+
+
+ACTIVE_LIKE: Final = "('CONNECTED_ACTIVE', 'CONNECTED_DEACTIVATING', 'DISCONNECTED_ACTIVE')"
+"""As which the coordinator counts a single active consumer that has its stream, or may have it."""
+
+_TEXTS: Final[Mapping[str, Callable[[], str]]] = {
+    "active_like": lambda: ACTIVE_LIKE,
+    "situation_counts": situations.counts,
+    "situation_names": situations.names,
+}
+"""What else a query may name in braces."""

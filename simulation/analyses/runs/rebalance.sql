@@ -1,0 +1,42 @@
+-- View `rebalance`: one row a rebalance, from the first raise of the group epoch until the group is Stable
+-- (or Empty, or Dead) again. Further raises in between belong to it; so do the heartbeats answered meanwhile.
+-- `bytes` are those of the heartbeats and their answers, as whole frames: as the trace has them, or for a keepalive of
+-- which nothing is told and that nothing is answered, what follows from the names; ids of members have 22 characters.
+-- They are null if the trace does not know those of all.
+-- `end_us` is null where the trace ends first.
+WITH marks AS (
+  SELECT run_id, "group", actor, seq, t_us, kind, state_to, detail,
+         kind IN ('group.state', 'group.epoch') AND state_to IN ('Stable', 'Empty', 'Dead') AS settles
+  FROM {trace}
+  WHERE kind IN ('group.epoch', 'group.state', 'heartbeat')
+),
+numbered AS (
+  SELECT *,
+         coalesce(sum(settles::INT) OVER before, 0)::BIGINT AS rebalance,
+         last_value(CASE WHEN settles THEN false WHEN kind = 'group.epoch' THEN true END IGNORE NULLS) OVER before AS under_way
+  FROM marks
+  WINDOW before AS (PARTITION BY run_id, "group" ORDER BY seq ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+),
+sized AS (
+  SELECT *,
+         CASE
+           WHEN kind <> 'heartbeat' THEN 0
+           WHEN contains(detail, '+')
+           THEN try_cast(split_part(split_part(detail, ' ', 2), '+', 1) AS BIGINT) + try_cast(split_part(detail, '+', 2) AS BIGINT)
+           WHEN detail = 'keepalive' THEN 103 + length(actor) + length("group")
+         END AS bytes
+  FROM numbered
+  WHERE under_way OR kind = 'group.epoch'
+)
+SELECT run_id, "group", rebalance,
+       min(seq) AS begin_seq,
+       min(t_us) AS begin_us,
+       min(t_us) FILTER (WHERE settles) AS end_us,
+       arg_min(state_to, seq) FILTER (WHERE settles) AS settled,
+       arg_min(detail, seq) FILTER (WHERE kind = 'group.epoch') AS cause,
+       count_if(kind = 'group.epoch')::BIGINT AS epochs,
+       count_if(kind = 'heartbeat')::BIGINT AS heartbeats,
+       CASE WHEN count(bytes) = count(*) THEN sum(bytes)::BIGINT END AS bytes,
+       (min(t_us) FILTER (WHERE settles) - min(t_us)) / 1e6 AS seconds
+FROM sized
+GROUP BY run_id, "group", rebalance

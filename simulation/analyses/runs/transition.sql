@@ -1,0 +1,23 @@
+-- View `transition`: one row for each move of a machine of any kind, and how long it was in the state before
+-- (`stayed_us`). That is null for the first move of a machine, and of a process that was started anew.
+WITH moves AS (
+  SELECT run_id, seq, t_us, kind, state_from, state_to,
+         CASE
+           WHEN kind = 'group.state' THEN 'group'
+           WHEN kind = 'sac.consumer' THEN 'sac-consumer'
+           WHEN kind = 'client.state' THEN 'stream-client'
+           WHEN kind = 'thread.state' THEN 'stream-thread'
+           WHEN contains(actor, '/') THEN 'sac-member'
+           ELSE 'member'
+         END AS machine,
+         CASE WHEN kind = 'group.state' THEN "group" WHEN kind = 'sac.consumer' THEN concat(actor, split_part(detail, ' ', 2)) ELSE actor END AS each
+  FROM {trace}
+  WHERE kind IN ('client.state', 'group.state', 'member.state', 'sac.consumer', 'thread.state')
+     OR kind = 'host' AND detail = 'start'
+),
+timed AS (
+  SELECT *, CASE WHEN lag(state_to) OVER by_machine = state_from THEN t_us - lag(t_us) OVER by_machine END AS stayed_us
+  FROM moves
+  WINDOW by_machine AS (PARTITION BY run_id, machine, each ORDER BY seq)
+)
+SELECT run_id, machine, state_from, state_to, stayed_us FROM timed WHERE kind <> 'host'

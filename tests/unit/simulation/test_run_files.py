@@ -1,0 +1,168 @@
+"""Views of runs that are kept next to traces: what is computed again, and that tables stay the same."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+
+from fencepost.simulation.pipeline import analyze as analysis
+from fencepost.simulation.pipeline import run_files
+from fencepost.simulation.pipeline.analyze import Tables, analyze
+from fencepost.simulation.pipeline.run_files import Source, dealt, sources_of, taken
+from fencepost.simulation.pipeline.traces import KEPT, find_traces
+from fencepost.simulation.run import run
+from fencepost.simulation.scenarios.load import load_any
+from fencepost.simulation.trace.parquet import ParquetTrace
+
+pytestmark = pytest.mark.usefixtures("spark")
+
+
+def traced(folder: Path, seed: int, name: str = "rolling-deploy") -> Path:
+    path = folder / f"{name}-{seed}.parquet"
+    with ParquetTrace(path, run_id=path.stem) as trace:
+        run(load_any(name), seed, trace=trace)
+    return path
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, ...]:
+    folder = tmp_path_factory.mktemp("runs")
+    return (traced(folder, 1), traced(folder, 2), traced(folder, 1, "sac-churn"))
+
+
+@pytest.fixture
+def folder(tmp_path: Path, runs: tuple[Path, ...]) -> Path:
+    for path in runs:
+        os.link(path, tmp_path / path.name)
+    return tmp_path
+
+
+@pytest.fixture(scope="module")
+def expected(tmp_path_factory: pytest.TempPathFactory, runs: tuple[Path, ...], spark: object) -> Tables:
+    """The tables of the same rows in one file, next to which nothing is kept."""
+    import pyarrow as pa
+
+    path = tmp_path_factory.mktemp("one") / "all.parquet"
+    pq.write_table(pa.concat_tables([pq.read_table(each) for each in sorted(runs)]), path)
+    tables = analyze(path)
+    assert not (path.parent / KEPT).exists()
+    assert all(tables[name] for name in ("runs", "rebalances", "sac_gaps"))
+    return tables
+
+
+def kept(folder: Path) -> dict[str, int]:
+    return {path.name: path.stat().st_mtime_ns for path in (folder / KEPT).glob("*.parquet")}
+
+
+def test_a_second_analysis_computes_no_run_again(
+    folder: Path, expected: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert analyze(folder) == expected
+    before = kept(folder)
+    assert before
+    monkeypatch.setattr(run_files, "dealt", lambda sources: pytest.fail(f"computes {sources} again"))
+    assert analyze(folder) == expected
+    assert kept(folder) == before
+
+
+def test_a_folder_with_more_traces_analyses_the_new_ones_only(
+    folder: Path, expected: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    late = folder / "rolling-deploy-2.parquet"
+    held = late.read_bytes()
+    late.unlink()
+    analyze(folder)
+    before = kept(folder)
+    late.write_bytes(held)
+    computed: list[str] = []
+
+    def dealt_and_noted(sources: list[Source]) -> list[list[Source]]:
+        computed.extend(path for each in sources for path in each.files)
+        return dealt(sources)
+
+    monkeypatch.setattr(run_files, "dealt", dealt_and_noted)
+    assert analyze(folder) == expected
+    assert computed == [str(late)]
+    assert before.items() < kept(folder).items()
+
+
+@pytest.mark.parametrize("how", ["cut", "changed", "empty", "foreign"])
+def test_a_damaged_file_of_views_is_made_again(
+    folder: Path, expected: Tables, how: str, runs: tuple[Path, ...]
+) -> None:
+    analyze(folder)
+    (path,) = (folder / KEPT).glob("*.parquet")
+    data = bytearray(path.read_bytes())
+    if how == "cut":
+        del data[len(data) // 2 :]
+    elif how == "changed":
+        data[len(data) // 3] ^= 0xFF
+    elif how == "empty":
+        data.clear()
+    else:
+        data[:] = runs[0].read_bytes()
+    path.write_bytes(data)
+    assert analyze(folder) == expected
+    assert taken(folder / KEPT, sources_of(find_traces(folder)))
+
+
+def test_views_of_a_changed_or_missing_trace_are_deleted(folder: Path) -> None:
+    analyze(folder)
+    before = kept(folder)
+    (folder / "sac-churn-1.parquet").unlink()
+    tables = analyze(folder)
+    assert {row["scenario"] for row in tables["runs"]} == {"rolling-deploy"}
+    assert not before.keys() & kept(folder).keys()
+
+
+def test_an_analysis_that_was_killed_leaves_nothing_that_counts(folder: Path, expected: Tables) -> None:
+    (folder / KEPT).mkdir()
+    (folder / KEPT / ".half.parquet-1").write_bytes(b"PAR1")
+    assert analyze(folder) == expected
+
+
+def test_views_of_another_version_do_not_count(
+    folder: Path, expected: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr(run_files, "version", lambda: "another")
+        analyze(folder)
+    before = kept(folder)
+    assert analyze(folder) == expected
+    assert not before.keys() & kept(folder).keys()
+
+
+def test_a_run_in_several_files_is_one_source(folder: Path, expected: Tables) -> None:
+    path = folder / "rolling-deploy-1.parquet"
+    rows = pq.read_table(path)
+    path.unlink()
+    half = len(rows) // 2
+    pq.write_table(rows.slice(0, half), folder / "a.parquet")
+    pq.write_table(rows.slice(half), folder / "z.parquet")
+    found = sources_of(find_traces(folder))
+    assert (str(folder / "a.parquet"), str(folder / "z.parquet")) in [each.files for each in found]
+    assert analyze(folder) == expected
+
+
+def test_files_that_are_large_give_the_same_tables(
+    folder: Path, expected: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run_files, "MOST_ROWS", 0)
+    assert analyze(folder) == expected
+    assert not kept(folder)
+
+
+def test_many_rows_give_the_same_tables(
+    folder: Path, expected: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(analysis, "SMALL_ROWS", 0)
+    assert analyze(folder) == expected
+
+
+def test_neighbours_share_a_task_until_it_is_worth_its_start() -> None:
+    sources = [Source((f"{number}",), 200_000, f"{number}") for number in range(7)]
+    assert [len(task) for task in dealt(sources)] == [3, 3, 1]
+    assert [each for task in dealt(sources) for each in task] == sources
