@@ -44,6 +44,11 @@ API: dict[str, tuple[str, str, tuple[str, ...]]] = {
             *("Campaign", "TooManyEvents"),
         ),
     ),
+    "world": (
+        "API: your own programs",
+        "Your own asyncio programs in virtual time. [Your own programs](../world.md) explains them.",
+        ("simulated", "run_simulated", "SimulatedWorld", "Program", "WorldResult", "SimulationFailed"),
+    ),
     "clients": (
         "API: the consumer",
         "An asyncio consumer for KIP-848. [The consumer](../consumer.md) explains it.",
