@@ -201,10 +201,7 @@ class CoordinatorHost(Generic[C]):
         It happens now, by the host's clock, or at `at_ms`.
         """
         now_ms = self._now_ms() if at_ms is None else at_ms
-        outcome = self._handle(event, now_ms)
-        self.failure = None
-        if outcome.records:
-            outcome = self._keep(event, outcome, now_ms)
+        outcome = self.step(event, now_ms)
         reply = outcome.reply
         if (
             type(reply) is ConsumerGroupHeartbeatResponse
