@@ -13,7 +13,7 @@ from fencepost.simulation.world.spread import HASH_SEED
 from tests.unit.simulation.world.programs_of_users import commit_after, produce_orders
 
 TOPICS = {"orders": 4}
-REPEATS = 30
+REPEATS = 10
 
 
 @simulated(seeds=4, topics=TOPICS, duration=20, processes=2)

@@ -43,7 +43,7 @@ def test_bug_is_found_and_named(name: str) -> None:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("name", ["state-not-dropped-on-loss", "wrong-seek-after-assignment"])
+@pytest.mark.parametrize("name", ["state-not-dropped-on-loss"])
 def test_bug_is_shrunk_to_a_few_faults(name: str, tmp_path: Path) -> None:
     result = first_failure(name, FIRST_SEEDS[name])
     test = PLANTED[name].wrong.simulated  # type: ignore[attr-defined]
@@ -54,12 +54,9 @@ def test_bug_is_shrunk_to_a_few_faults(name: str, tmp_path: Path) -> None:
     assert len(small.plan.entries) <= MOST_FAULTS, small.plan.entries
 
 
-@pytest.mark.parametrize(
-    "seeds", [range(1, 4), pytest.param(range(4, 7), marks=pytest.mark.long)], ids=["few", "many"]
-)
 @pytest.mark.parametrize("name", PLANTED)
-def test_correct_twin_is_clean(name: str, seeds: range) -> None:
+def test_correct_twin_is_clean(name: str) -> None:
     test = PLANTED[name].right.simulated  # type: ignore[attr-defined]
-    for seed in seeds:
+    for seed in range(1, 4):
         result = test.run(seed)
         assert not result.failed, (seed, result.violations, result.trouble)
