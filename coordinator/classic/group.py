@@ -136,7 +136,7 @@ class ClassicGroup:
 
     @property
     def has_all_joined(self) -> bool:
-        """True if nobody is waited for."""
+        """True if every member has joined and no join is pending."""
         return not self.pending_joins and self.joined == len(self.members)
 
     def supports(self, protocol_type: str, protocols: tuple[JoinGroupProtocol, ...]) -> bool:

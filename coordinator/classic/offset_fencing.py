@@ -28,7 +28,7 @@ def check_commit(group: ClassicGroup, request: OffsetCommitRequest) -> ClassicGr
 
 
 def may_delete_offsets(group: ClassicGroup) -> bool:
-    """Return true if offsets of topics that nobody subscribes to may be deleted.
+    """Return true if offsets of topics without subscribers may be deleted.
 
     What members other than consumers subscribe to can't be known.
     """

@@ -115,7 +115,7 @@ def fence_without_members(request: OffsetCommitRequest, *, group_exists: bool) -
 
 
 def _existence(partition: TopicPartition, topic: Topic | None, stated: TopicId | None) -> ErrorCode:
-    """Whether the partition is there, under the id that the request states, if it does."""
+    """Return the error for a partition that does not exist (under the topic id that was stated), or NONE."""
     if stated is not None and (topic is None or topic.topic_id != stated):
         return ErrorCode.UNKNOWN_TOPIC_ID
     if topic is None or not 0 <= partition.partition < topic.partitions:

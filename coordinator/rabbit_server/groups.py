@@ -115,7 +115,7 @@ class Groups(HostHooks):
     # -- nodes that come and go -------------------------------------------------------------------------
 
     def is_cut(self, node: str) -> bool:
-        """Return true if nobody reaches a node."""
+        """Return true if the node is cut off from the others."""
         return node in self._cut
 
     def cut(self, node: str) -> None:

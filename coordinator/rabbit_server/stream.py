@@ -61,7 +61,7 @@ class Retention(NamedTuple):
         return Retention(numbers.get("max-length-bytes"), None if age is None else _age_ms(age))
 
     def exceeded(self, size: int, age_ms: int) -> bool:
-        """Return true if the oldest of so many bytes has to go."""
+        """Return true if this size or age exceeds a limit, so that the oldest bytes must be removed."""
         return (self.max_bytes is not None and size > self.max_bytes) or (
             self.max_age_ms is not None and age_ms > self.max_age_ms
         )

@@ -48,7 +48,7 @@ RUN_VIEWS: Final[Mapping[str, str]] = {
 other views of a run use is a file and needs no entry."""
 
 MEMORY: Final = "1GB"
-"""What DuckDB may hold in one task; more goes to disk."""
+"""The memory limit of DuckDB in one task. It writes the rest to disk."""
 
 
 class RunViews:
@@ -113,4 +113,4 @@ _TEXTS: Final[Mapping[str, Callable[[], str]]] = {
     "situation_counts": situations.counts,
     "situation_names": situations.names,
 }
-"""What else a query may name in braces."""
+"""Texts that a query may name in braces, next to views."""

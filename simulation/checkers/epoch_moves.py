@@ -81,7 +81,7 @@ def is_sound(
     known: KnownGroup,
     group: ConsumerGroup,
 ) -> bool:
-    """Whether the epochs, the target and the reply of such a step are as they must be.
+    """Return true if the epochs, the target and the reply of such a step are right.
 
     The group stands where it stood, all of it. The member has reached the target, holds what the target says,
     since an epoch that it had before, and is told its epoch and no assignment.
@@ -111,7 +111,7 @@ class SubscribedTopics:
         self._topics: frozenset[str] = frozenset()
 
     def include(self, names: tuple[str, ...], target: Partitions, image: TopicsImage) -> bool:
-        """Whether all topics of the target have one of these names in the image."""
+        """Return true if the image has all topics of the target under these names."""
         if names is not self._names or image is not self._image:
             by_name = image.by_name
             self._image, self._names = image, names

@@ -46,10 +46,10 @@ class Source(msgspec.Struct, frozen=True):
 
 
 class FilesPass(msgspec.Struct, frozen=True):
-    """What tasks need to know to compute the views of the files that they are given."""
+    """The settings of tasks that compute the views of files."""
 
     names: dict[str, str]
-    """What is added to the ids of runs, by file, where several files have runs of one id."""
+    """Suffixes of run ids by file, for files that share run ids."""
     keep: str
     """The folder that keeps the views; empty if none does."""
 

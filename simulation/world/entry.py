@@ -106,7 +106,7 @@ class SimulatedTest:
 
 
 def _command() -> str:
-    """How to run this test again."""
+    """Return the command that runs this test again."""
     test = os.environ.get("PYTEST_CURRENT_TEST", "").rpartition(" (")[0]
     if test:
         return f"python -m pytest {shlex.quote(test)}"

@@ -41,7 +41,7 @@ class WorldFailure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class FailureReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What is told of a failed seed."""
+    """The report on a failed seed."""
 
     seed: int
     text: str

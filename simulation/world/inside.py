@@ -26,7 +26,7 @@ class SameLoop(LoopThread):
 
     @property
     def is_running(self) -> bool:
-        """Whether the run goes on."""
+        """True until the run has ended."""
         return not self._here.is_closed()
 
     def submit(self, work: Coroutine[Any, Any, R]) -> concurrent.futures.Future[R]:

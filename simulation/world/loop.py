@@ -58,7 +58,7 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
         self._selector = _NoSelector()
         self.network: VirtualNetwork
         self.ahead_us = 0
-        """How long the callback that runs now has slept or computed."""
+        """The time for which the running callback has slept or computed, in microseconds."""
         self._sockets: dict[int, VirtualSocket] = {}
         self._next_descriptor = _FIRST_DESCRIPTOR
 

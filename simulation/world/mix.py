@@ -1,4 +1,4 @@
-"""Which faults a run of a user's program may have: the words are those of scenarios."""
+"""The faults that may disturb users' programs, under the names that scenarios use."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ DEFAULT_MIX: Final[tuple[WorldFault, ...]] = (
     s.AppendFailure(every=_every(90), lasts=_seconds(0.1, 10)),
     s.CoordinatorUnavailable(every=_every(120), lasts=_seconds(0.5, 15)),
 )
-"""What a run draws from unless a test says otherwise. Each run leaves out about half of them.
+"""The faults that a run draws from by default. Each run leaves out about half of them.
 
 `callback-error` and `producer-takeover` are not among them: programs must handle them, and not all do.
 """

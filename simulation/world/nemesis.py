@@ -54,7 +54,7 @@ class WorldBroker:
 
     @property
     def running(self) -> bool:
-        """Whether it lives and is not paused."""
+        """True if the broker runs and is not paused."""
         return not self._dead and not self._paused
 
     def kill(self) -> None:
@@ -169,7 +169,7 @@ class WorldCluster:
     create_topic = grow_topic = delete_topic = _none
 
     def has_topic(self, name: str) -> bool:
-        """Whether there is such a topic."""
+        """Return true if the topic exists."""
         return name in self.endpoint.brokers.cluster.image.by_name
 
 
@@ -222,7 +222,7 @@ class DisturbedPrograms:
 
 
 class ProgramNemesis(GroupNemesis):
-    """What disturbs users' programs, brokers and the network between them."""
+    """The nemesis of users' programs, of brokers and of the network between them."""
 
     _world: Any
 

@@ -41,7 +41,7 @@ class VirtualNetwork:
         self.rules: list[NetworkRule] = []
         self.hosts: dict[str, WorldHost] = {}
         self.aliases: dict[tuple[str, int], tuple[str, int]] = {}
-        """Where connections lead to an address at which nothing listens: from host and port to those of
+        """Targets of connections to an address at which nothing listens: from host and port to those of
         another host. The host "" stands for the one that connects."""
         self.segments = 0
         self._names: dict[str, str] = {}

@@ -25,7 +25,7 @@ CLAIMS: Final = {
     "commit-after-processing": COMMIT_AHEAD,
     "owner-only": OWNER_ONLY,
 }
-"""What a test may claim of its programs, and the invariant that it claims."""
+"""The claims that a test may make about its programs, each with its invariant."""
 DEFAULT_CLAIMS: Final = ("at-least-once", "order", "commit-after-processing", "owner-only")
 
 BATCH_US: Final = 10_000_000
@@ -66,14 +66,14 @@ class Oracles:
         self._claims = frozenset(claims)
         self._report = report
         self.done: dict[TopicPartition, dict[int, list[Done]]] = {}
-        """What was done, by partition and offset."""
+        """Records that programs reported as done, by partition and offset."""
         self._committed: dict[tuple[str, TopicPartition], int] = {}
         self._keys: dict[tuple[TopicPartition, bytes, int], int] = {}
         self._given_up: dict[tuple[str, TopicPartition], tuple[int, str]] = {}
         """By program and partition: since when the coordinators know that it has let go, and who has it."""
 
     def claims(self, claim: str) -> bool:
-        """Whether the test claims that."""
+        """Return true if the test makes this claim."""
         return claim in self._claims
 
     # -- programs report --------------------------------------------------------------------------------

@@ -31,12 +31,12 @@ class WorldHost(Host):
         super().__init__(name, loop)
         self.address = address
         self.callback_us = 0
-        """How long each callback of the process computes; above 0 while the host is slow."""
+        """The computing time of each callback of the process; above 0 while the host is slow."""
         self.sockets: dict[VirtualSocket, None] = {}
         self.process: WorldProcess | None = None
         """The process that runs here now."""
         self.is_down = False
-        """Whether nothing accepts connections here: a broker that has died."""
+        """True if the host refuses connections, because its broker is dead."""
         self._holds = 0
         self._port = FIRST_PORT
 

@@ -15,13 +15,13 @@ from fencepost.simulation.world.loop import WorldLoop
 from fencepost.simulation.world.processes import PROCESS, WorldHost, WorldProcess
 
 GRACE_S: Final = 30.0
-"""How long a program that is asked to stop may take, as with Kubernetes."""
+"""The time that a program has to stop after SIGTERM, as in Kubernetes."""
 SLOW_CALLBACK_US: Final = 20_000
-"""How long each callback of a slow program computes, unless a test says how long."""
+"""The default computing time of each callback of a slow program."""
 
 
 class RunsPrograms(Protocol):
-    """What a program needs of its world."""
+    """The part of a world that a program uses."""
 
     loop: WorldLoop
 
@@ -63,10 +63,10 @@ class Program:
         self.host = host
         self.name = host.name
         self.restarts = restarts
-        """Whether it is started again after it has ended by an exception, as deployed programs are."""
+        """True if it is started again after an exception has ended it, as deployed programs are."""
         self.wanted = True
         self.thawed_us = 0
-        """When it last went on after it had stood still."""
+        """The virtual time at which it last resumed after a freeze, in microseconds."""
         self.status = MemberStatus.STOPPED
         self.error: BaseException | None = None
         """The exception that ended its last process, if one did."""
@@ -79,12 +79,12 @@ class Program:
 
     @property
     def generation(self) -> int:
-        """How many of its processes have ended."""
+        """The number of its processes that have ended."""
         return self.host.generation
 
     @property
     def is_running(self) -> bool:
-        """Whether a process of it lives, frozen or not."""
+        """True if one of its processes is alive, frozen or not."""
         return self.process is not None
 
     # -- what a test does ---------------------------------------------------------------------------------

@@ -49,7 +49,7 @@ MAX_EVENTS: Final = 20_000_000
 
 
 class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What a world is made of."""
+    """The settings of a world."""
 
     topics: dict[str, int]
     brokers: int
@@ -61,12 +61,12 @@ class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class WorldResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of one run. `digest` is equal for equal runs."""
+    """The result of one run. `digest` is equal for equal runs."""
 
     seed: int
     digest: str
     violations: list[Violation]
-    """What did not hold; the last one is the exception that ended the test, if one did."""
+    """The violations. If an exception ended the test, it is the last one."""
     trouble: str = ""
     """The traceback of that exception."""
     virtual_seconds: float
@@ -78,11 +78,11 @@ class WorldResult(msgspec.Struct, frozen=True, kw_only=True):
     plan: Draw
     rows: list[Row] = []
     names: dict[str, str] = {}
-    """What members are called, by their ids."""
+    """The names of members by their ids."""
 
     @property
     def failed(self) -> bool:
-        """Whether anything did not hold."""
+        """True if there is a violation."""
         return bool(self.violations)
 
     @property
@@ -92,7 +92,7 @@ class WorldResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_of_world(settings: WorldSettings, seed: int) -> Draw:
-    """What the seed draws."""
+    """Return the faults that the seed draws."""
     return draw(settings.scenario, Streams(seed), 0)
 
 
@@ -245,7 +245,7 @@ class _Run:
             self.world.fail(error)
 
     def result(self, seed: int, wall_seconds: float, *, keep_rows: bool) -> WorldResult:
-        """What came of it."""
+        """Return the result."""
         world, error = self.world, self._error
         trouble = ""
         if error is not None:

@@ -86,17 +86,17 @@ class TcpPipe:
         self.direction = direction
         """REQUEST from the side that connected, RESPONSE from the side that listened."""
         self.lost_us = 0
-        """When the first of the segments was lost that wait."""
+        """The time at which the first of the waiting segments was lost."""
         self.sent = 0
         """Bytes under way or unread."""
         self.arrives_us = 0
-        """When the last of what was sent arrives; nothing overtakes it."""
+        """The arrival time of the last segment; later segments arrive after it."""
         self.held: deque[bytes | None] = deque()
-        """What waits behind a segment that was lost; None is the end."""
+        """Segments that wait behind a lost one; None is the end of the stream."""
         self.retry_us = 0
-        """How long the system waits before it sends the lost segment again; 0 if nothing was lost."""
+        """The delay before the lost segment is sent again; 0 if no segment was lost."""
         self.closed = False
-        """Whether the end was sent."""
+        """True if the end of the stream was sent."""
 
 
 class VirtualSocket:
@@ -145,7 +145,7 @@ class VirtualSocket:
         self.error = 0
         self.is_reset = False
         self.at_end = False
-        """Whether the other side's end has arrived."""
+        """True if the other side's end of the stream has arrived."""
         self.read_shut = False
         self._reader: ReadinessHandle | None = None
         self._writer: ReadinessHandle | None = None
@@ -154,14 +154,14 @@ class VirtualSocket:
 
     @property
     def is_readable(self) -> bool:
-        """Whether a read would return at once."""
+        """True if a read would return at once."""
         if self.received or self.backlog or self.at_end or self.read_shut:
             return True
         return self.is_reset or (self.error != 0 and not self.connecting)
 
     @property
     def is_writable(self) -> bool:
-        """Whether a write would take something at once."""
+        """True if a write would accept bytes at once."""
         if self.connecting:
             return False
         out = self.out
@@ -230,7 +230,7 @@ class VirtualSocket:
 
     @property
     def network(self) -> VirtualNetwork:
-        """What it is connected over."""
+        """The network of the world."""
         return self._loop.network
 
     def arrive(self, segment: bytes | None) -> None:
@@ -498,11 +498,11 @@ class VirtualSocket:
         return self.remote
 
     def setblocking(self, flag: bool) -> None:
-        """Whether calls may block; those that would then are refused."""
+        """Set if calls may block. Calls that would block are then refused."""
         self._timeout = None if flag else 0.0
 
     def getblocking(self) -> bool:
-        """Whether calls may block."""
+        """Return true if calls may block."""
         return self._timeout != 0.0
 
     def settimeout(self, value: float | None) -> None:
@@ -510,7 +510,7 @@ class VirtualSocket:
         self._timeout = value
 
     def gettimeout(self) -> float | None:
-        """What was set."""
+        """Return the timeout."""
         return self._timeout
 
     def setsockopt(self, level: int, option: int, value: Any, *_: Any) -> None:

@@ -25,7 +25,7 @@ HASH_SEED: Final = "0"
 
 
 class SeedJob(msgspec.Struct, frozen=True, kw_only=True):
-    """What a child does: it runs seeds of a test until one fails, and explains that one."""
+    """The task of a child process: run seeds of a test until one fails, and explain that one."""
 
     path: list[str]
     """The parent's `sys.path`."""
@@ -41,7 +41,7 @@ class SeedJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SeedAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a child found. The first seed that failed has a text."""
+    """The result of a child process. The first seed that failed has a text."""
 
     digests: dict[int, str] = {}
     virtual_seconds: float = 0.0

@@ -1,4 +1,4 @@
-"""What stands in for the machine while a run lasts: clocks, randomness, sockets; and refusals for the rest.
+"""Substitutes for the machine during a run: clocks, randomness, sockets, and refusals for the rest.
 
 Each substitute is a function of this module that asks for the run of its thread. Without one, or in another
 thread, it does what the original does. So references that a module keeps for itself are harmless later.
@@ -39,7 +39,7 @@ _PROGRAMS = "another program has no virtual time"
 
 
 class Machine:
-    """What a run's thread sees of the machine."""
+    """The machine as the thread of a run sees it."""
 
     def __init__(self, loop: WorldLoop, streams: Streams) -> None:
         self.loop = loop
@@ -155,7 +155,7 @@ class _SocketType(type):
 
 
 class _Socket(metaclass=_SocketType):
-    """What `socket.socket` is during a run."""
+    """The class that replaces `socket.socket` during a run."""
 
     sendmsg = VirtualSocket.sendmsg
 
@@ -304,7 +304,7 @@ _CLIENTS: Final = {
 
 
 class _References:
-    """Where modules keep references of their own to functions that have substitutes."""
+    """References that modules keep to functions that have substitutes."""
 
     def __init__(self) -> None:
         self.table: dict[int, tuple[Any, Any]] = {

@@ -42,7 +42,7 @@ SETTLE_S: Final = 400.0
 Clients look for topics that they have missed every five minutes (`metadata.max.age.ms`).
 """
 AFTERMATH_S: Final = 60.0
-"""What a fault has begun, such as a rebalance, may end a program for that long after the last one."""
+"""The time after the last fault in which its consequences, such as a rebalance, may end a program."""
 QUIET_S: Final = 5.0
 """Work may go on after its commit: the world has settled when no record was done for that long."""
 IDLE_S: Final = 60.0
@@ -98,7 +98,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         self.oracles = Oracles(claims, self.report, self._owns, self._awake_since)
         self.violations: list[Violation] = []
         self.failure: BaseException | None = None
-        """What ended the run, if it was no violation."""
+        """The exception that ended the run, if it was not a violation."""
         self.until = ""
         """The invariant with whose violation the run ends."""
         self.faults_over = asyncio.Event()
@@ -146,7 +146,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
 
     @property
     def is_started(self) -> bool:
-        """Whether there are brokers."""
+        """True once the brokers have started."""
         return self._endpoint is not None
 
     def calm(self) -> None:

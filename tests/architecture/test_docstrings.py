@@ -12,9 +12,9 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("public", "coordinator", "member", "simulation")
 RELATIVE = re.compile(r"\s*(Who|What|Whether|Where|How|Whose|Which|When)\b")
-PUBLIC_AT_MOST = 1201
+PUBLIC_AT_MOST = 1150
 """The most public docstrings that may still open with a relative clause; lower it, never raise it."""
-PRIVATE_AT_MOST = 407
+PRIVATE_AT_MOST = 401
 """The same limit for private names."""
 
 
