@@ -90,7 +90,9 @@ class Shadow:
         """
         kinds = {type(record.key) for record in batch}
         if kinds == _OFFSETS_ONLY:
-            self._offsets.update({record.key: record for record in batch})  # type: ignore[misc]  # by their kind
+            for record in batch:
+                assert isinstance(record.key, r.OffsetCommitKey)
+                self._offsets[record.key] = record
             yield from _compare_offsets(live, batch)
         else:
             if not kinds.isdisjoint(_OF_OFFSETS):

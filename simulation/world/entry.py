@@ -9,7 +9,7 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol, cast
 
 from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.server.topic_configs import BrokerConfig
@@ -25,11 +25,24 @@ FAILURE: Final = "FENCEPOST_FAILURE"
 
 
 class SimulationFailed(AssertionError):
-    """A seed with which a simulated test fails; the text has all about it."""
+    """A seed fails. The text has the violation, the remaining faults, and commands that run it again."""
+
+
+class SimulatedFunction(Protocol):
+    """The test function that `simulated` returns; `simulated` runs single seeds of it."""
+
+    __name__: str
+    simulated: SimulatedTest
+
+    def __call__(self) -> None:
+        """Run all seeds.
+
+        :raises SimulationFailed: if a seed fails.
+        """
 
 
 class SimulatedTest:
-    """A test function with the world that it runs in. `run` is one seed in this process."""
+    """A test function with the settings of its world and its seeds."""
 
     def __init__(
         self, function: WorldTest, settings: WorldSettings, seeds: Sequence[int], processes: int | None
@@ -40,7 +53,7 @@ class SimulatedTest:
         self._processes = processes
 
     def run(self, seed: int) -> WorldResult:
-        """Run one seed in this process, and return what came of it."""
+        """Run one seed in this process."""
         return run_world(self.function, self.settings, seed)
 
     def check(self) -> SeedAnswer:
@@ -125,8 +138,8 @@ def simulated(
     duration: float = 60.0,
     claims: Iterable[str] = DEFAULT_CLAIMS,
     processes: int | None = None,
-) -> Callable[[WorldTest], Callable[[], None]]:
-    """Let a test function run in a simulated world, in virtual time, from many seeds.
+) -> Callable[[WorldTest], SimulatedFunction]:
+    """Run a test function in a simulated world, in virtual time, with many seeds.
 
         @fencepost.simulated(seeds=200, topics={"orders": 6}, brokers=3)
         async def test_no_order_is_lost(world):
@@ -135,14 +148,19 @@ def simulated(
             await world.settled()
             assert world.processed == orders
 
-    The function is the test of pytest, and of any other program that calls it: it raises `SimulationFailed`
-    if a seed fails. Seeds are 1 to `seeds`, after those that `always` has. `config` is settings of brokers by
-    Kafka's names. `faults` changes the default mix of faults, or replaces it; an empty tuple is no faults.
-    `deploys` restarts programs in good order in some runs. Faults happen in the first `duration` virtual
-    seconds. `claims` is what the oracles judge. `processes` run seeds at the same time, by default one a
-    core.
+    The result is a test for pytest, and a function that any program may call.
 
-    :raises FencepostError: for settings that make no sense.
+    :param seeds: The number of seeds. The test runs seeds 1 to `seeds`.
+    :param always: Seeds to run first, such as those that once failed.
+    :param topics: Partitions by topic, or names of topics.
+    :param config: Settings of brokers by Kafka's names.
+    :param faults: Changes to the default mix of faults, or a list of faults in its place. An empty tuple
+        switches faults off.
+    :param deploys: If true, some runs restart programs gracefully. There are no deploys without faults.
+    :param duration: The length of the phase with faults, in virtual seconds.
+    :param claims: The claims that the oracles judge.
+    :param processes: The number of processes that run seeds, by default one for each core.
+    :raises FencepostError: if a setting is not valid.
     """
     numbers = list(dict.fromkeys([*always, *range(1, whole("seeds", seeds, 1, None) + 1)]))
     known = topics_of(topics)
@@ -156,7 +174,7 @@ def simulated(
         if each not in CLAIMS:
             raise FencepostError(f"claims: {each!r} is no claim, expected some of {', '.join(CLAIMS)}")
 
-    def make(function: WorldTest) -> Callable[[], None]:
+    def make(function: WorldTest) -> SimulatedFunction:
         if not inspect.iscoroutinefunction(function):
             raise FencepostError(f"simulated: {function!r}: expected an async function that takes a world")
         settings = WorldSettings(
@@ -175,10 +193,11 @@ def simulated(
             test.check()
 
         functools.update_wrapper(check, function)
-        del check.__wrapped__  # type: ignore[attr-defined]  # pytest would look for a fixture `world`
+        check.__dict__.pop("__wrapped__")  # pytest would look for a fixture `world`
         check.__annotations__ = {}
-        check.simulated = test  # type: ignore[attr-defined]
-        return check
+        made = cast("SimulatedFunction", check)
+        made.simulated = test
+        return made
 
     return make
 
@@ -188,9 +207,8 @@ def _length(seconds: float) -> float:
 
 
 def run_simulated(function: WorldTest, seed: int = 1, **settings: Any) -> WorldResult:
-    """Run a test function in a simulated world with one seed, in this process; the settings of `simulated`.
+    """Run one seed of a test function in this process. Settings are those of `simulated`.
 
-    :raises FencepostError: for settings that make no sense.
+    :raises FencepostError: if a setting is not valid.
     """
-    test: SimulatedTest = simulated(**settings)(function).simulated  # type: ignore[attr-defined]
-    return test.run(seed)
+    return simulated(**settings)(function).simulated.run(seed)

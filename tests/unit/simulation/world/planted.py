@@ -15,9 +15,9 @@ from aiokafka.errors import KafkaError
 
 import fencepost
 from fencepost import KIP848Consumer, SimulatedWorld
+from fencepost.simulation.world.entry import SimulatedFunction
 
 Done = Callable[[Any], None]
-WorldTest = Callable[[], None]
 
 TOPICS = {"orders": 4}
 ORDERS = [f"order {number}" for number in range(150)]
@@ -61,8 +61,8 @@ class Table:
 class Planted(NamedTuple):
     """A bug, its correct twin, and the invariants of which at least one reports it."""
 
-    wrong: WorldTest
-    right: WorldTest
+    wrong: SimulatedFunction
+    right: SimulatedFunction
     reported_as: frozenset[str]
 
 

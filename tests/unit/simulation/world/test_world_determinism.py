@@ -26,7 +26,7 @@ async def orders_are_done(world: SimulatedWorld) -> None:
 
 @simulated(seeds=4, topics=TOPICS, duration=20, processes=1)
 async def orders_are_done_in_one_process(world: SimulatedWorld) -> None:
-    await orders_are_done.simulated.function(world)  # type: ignore[attr-defined]
+    await orders_are_done.simulated.function(world)
 
 
 def test_digests_are_equal_whatever_the_processes_and_their_hash_seeds(
@@ -35,8 +35,8 @@ def test_digests_are_equal_whatever_the_processes_and_their_hash_seeds(
     digests = []
     for hash_seed in ("1", "2", "random"):
         monkeypatch.setenv("PYTHONHASHSEED", hash_seed)
-        digests.append(orders_are_done.simulated.check().digests)  # type: ignore[attr-defined]
-    digests.append(orders_are_done_in_one_process.simulated.check().digests)  # type: ignore[attr-defined]
+        digests.append(orders_are_done.simulated.check().digests)
+    digests.append(orders_are_done_in_one_process.simulated.check().digests)
     assert digests[0].keys() == {1, 2, 3, 4}
     assert len(set(digests[0].values())) == 4
     assert all(each == digests[0] for each in digests)
@@ -71,7 +71,7 @@ def test_run_before_leaves_nothing_behind() -> None:
         world.process("shop", produce_orders, 5, 1.0)
         await world.faults_over.wait()
 
-    run = orders_are_done.simulated.run  # type: ignore[attr-defined]
+    run = orders_are_done.simulated.run
     first = run(2).digest
     run_simulated(other, 9, topics=TOPICS, duration=5)
     assert run(2).digest == first

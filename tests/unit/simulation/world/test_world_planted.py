@@ -28,7 +28,7 @@ MOST_FAULTS = 3
 
 
 def first_failure(name: str, hint: int = 1) -> fencepost.WorldResult:
-    test = PLANTED[name].wrong.simulated  # type: ignore[attr-defined]
+    test = PLANTED[name].wrong.simulated
     for seed in [hint, *range(1, MOST_SEEDS + 1)]:
         result: fencepost.WorldResult = test.run(seed)
         if result.failed:
@@ -46,7 +46,7 @@ def test_bug_is_found_and_named(name: str) -> None:
 @pytest.mark.parametrize("name", ["state-not-dropped-on-loss"])
 def test_bug_is_shrunk_to_a_few_faults(name: str, tmp_path: Path) -> None:
     result = first_failure(name, FIRST_SEEDS[name])
-    test = PLANTED[name].wrong.simulated  # type: ignore[attr-defined]
+    test = PLANTED[name].wrong.simulated
     explain(test.function, test.settings, result, command="pytest", folder=tmp_path)
     (document,) = tmp_path.glob("*.json")
     small: WorldFailure = read_world_failure(str(document))
@@ -56,7 +56,7 @@ def test_bug_is_shrunk_to_a_few_faults(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", PLANTED)
 def test_correct_twin_is_clean(name: str) -> None:
-    test = PLANTED[name].right.simulated  # type: ignore[attr-defined]
+    test = PLANTED[name].right.simulated
     for seed in range(1, 4):
         result = test.run(seed)
         assert not result.failed, (seed, result.violations, result.trouble)
