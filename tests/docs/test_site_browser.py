@@ -92,10 +92,12 @@ def test_the_search_finds_a_page(page: Any, address: str) -> None:
     page.goto(address + "index.html")
     if not page.locator("input.md-search__input").is_visible():
         page.locator("label.md-header__button[for=__search]").click()
-    page.locator("input.md-search__input").fill("move_coordinator")
-    page.locator("a.md-search-result__link").first.wait_for()
-    assert any(
-        "embedded" in link.get_attribute("href") or "api/" in link.get_attribute("href")
-        for link in page.locator("a.md-search-result__link").all()
-    )
-    assert overflow(page) <= 0
+    typed = page.locator("input.md-search__input")
+    typed.focus()
+    ready = "document.querySelector('.md-search-result__meta').textContent.trim() !== 'Initializing search'"
+    page.wait_for_function(ready)  # until then the page ignores what is typed
+    typed.press_sequentially("move_coordinator")  # the page looks at keys
+    found = page.locator("a.md-search-result__link[href*=embedded], a.md-search-result__link[href*='api/']")
+    found.first.wait_for(state="attached")  # some results are folded
+    root = "document.documentElement"
+    page.wait_for_function(f"{root}.scrollWidth <= {root}.clientWidth")  # once the panel has slid in
