@@ -17,9 +17,20 @@ Shell = Literal["bash", "zsh", "fish"]
 SHELLS: Final[tuple[str, ...]] = get_args(Shell)
 
 
+_ZSH_END: Final = """
+if [[ $funcstack[1] == _fencepost ]]; then
+  _cyclopts_fencepost "$@"
+else
+  compdef _cyclopts_fencepost fencepost
+fi
+"""
+"""The script only defines a function. zsh loads the file from `fpath` and runs it, or the user sources it."""
+
+
 def script(shell: str) -> str:
     """Return the completion script of one of `SHELLS`."""
-    return _app().generate_completion(prog_name="fencepost", shell=cast("Shell", shell))
+    made = _app().generate_completion(prog_name="fencepost", shell=cast("Shell", shell))
+    return made + _ZSH_END if shell == "zsh" else made
 
 
 def complete(words: Sequence[str]) -> None:

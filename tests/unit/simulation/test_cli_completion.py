@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import pty
 import re
+import select
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -82,24 +85,14 @@ def command_in(folder: Path) -> str:
     return f"{folder}{os.pathsep}{os.environ['PATH']}"
 
 
-PRESSES = [
-    ("simulate rolling-d", "rolling-deploy"),
-    ("states clas", "classic"),
-    ("mutants sessions-n", "sessions-never-end"),
-]
-
-
 @pytest.mark.real
 @pytest.mark.skipif(shutil.which("fish") is None, reason="needs fish")
-@pytest.mark.parametrize(("typed", "wanted"), PRESSES)
-def test_fish_completes_names(
-    typed: str, wanted: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_fish_completes_names(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["--completion", "fish"])
     file = tmp_path / "fencepost.fish"
     file.write_text(capsys.readouterr().out)
     done = subprocess.run(
-        ["fish", "--no-config", "-c", f"source {file}; complete -C 'fencepost {typed}'"],
+        ["fish", "--no-config", "-c", f"source {file}; complete -C 'fencepost states clas'"],
         env={**os.environ, "PATH": command_in(tmp_path), "HOME": str(tmp_path)},
         capture_output=True,
         text=True,
@@ -107,4 +100,63 @@ def test_fish_completes_names(
         timeout=60,
     )
     offers = [line.partition("\t")[0] for line in done.stdout.splitlines()]
-    assert any(offer.startswith(wanted) for offer in offers), done.stdout
+    assert any(offer.startswith("classic") for offer in offers), done.stdout
+
+
+ZSH_SECONDS = 60
+
+
+def typed_in_zsh(begin: str, typed: str, wanted: str, environment: dict[str, str]) -> str:
+    """Type words and Tab in an interactive zsh; return what its terminal shows once it has `wanted`."""
+    ours, its = pty.openpty()
+    program = subprocess.Popen(
+        ["zsh", "-f", "-i"], stdin=its, stdout=its, stderr=its, env=environment, start_new_session=True
+    )
+    os.close(its)
+    shown = ""
+    try:
+        os.write(ours, f"{begin}\n{typed}\t".encode())
+        until = time.monotonic() + ZSH_SECONDS
+        while wanted not in shown and time.monotonic() < until:
+            if select.select([ours], [], [], 1)[0]:
+                shown += os.read(ours, 65536).decode(errors="replace")
+        return shown
+    finally:
+        program.kill()
+        program.wait()
+        os.close(ours)
+
+
+@pytest.mark.real
+@pytest.mark.skipif(shutil.which("zsh") is None, reason="needs zsh")
+@pytest.mark.parametrize(
+    ("begin", "typed", "wanted"),
+    [
+        pytest.param(
+            "fpath=($PWD $fpath); autoload -Uz compinit; compinit -D -u",
+            "simulate rolling-d",
+            "rolling-deploy",
+            id="from-fpath",
+        ),
+        pytest.param(
+            "autoload -Uz compinit; compinit -D -u; source ./_fencepost",
+            "mutants sessions-n",
+            "sessions-never-end",
+            id="sourced",
+        ),
+    ],
+)
+def test_zsh_completes_names(
+    begin: str,
+    typed: str,
+    wanted: str,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    main(["--completion", "zsh"])
+    (tmp_path / "_fencepost").write_text(capsys.readouterr().out)
+    monkeypatch.chdir(tmp_path)
+    environment = {**os.environ, "PATH": command_in(tmp_path), "HOME": str(tmp_path), "TERM": "dumb"}
+    shown = typed_in_zsh(begin, f"fencepost {typed}", wanted, environment)
+    assert wanted in shown, shown
