@@ -18,8 +18,6 @@ from fencepost.simulation.cli.output import print_json
 from fencepost.simulation.lab.clusters.settings import KAFKA_VERSION
 from fencepost.simulation.pipeline.progress import Progress, progress_for
 from fencepost.simulation.pipeline.session import LOCAL, check_can_start
-from fencepost.simulation.report.model import NONE
-from fencepost.simulation.report.model import duration as told
 from fencepost.simulation.scenarios.load import DEFAULT, load_any
 
 if TYPE_CHECKING:
@@ -28,8 +26,7 @@ if TYPE_CHECKING:
     from rich.text import Text
 
     from fencepost.simulation.lab.clusters.cluster import RealCluster
-    from fencepost.simulation.lab.fidelity.compare import Distribution, FidelityComparison, Played
-    from fencepost.simulation.lab.fidelity.verdicts import Judged
+    from fencepost.simulation.lab.fidelity.compare import FidelityComparison, Played
     from fencepost.simulation.scenarios.scenario import Scenario
     from fencepost.simulation.scenarios.streams import StreamsScenario
 
@@ -141,6 +138,13 @@ def _print(result: FidelityComparison, report: Path | None) -> None:
     from rich.text import Text
 
     from fencepost.simulation.cli.terminal import Terminal
+    from fencepost.simulation.lab.fidelity.tables import (
+        DISTRIBUTION_HEADINGS,
+        NAMES,
+        VERDICT_HEADINGS,
+        distribution_rows,
+        verdict_row,
+    )
 
     out = Terminal()
     place = "one broker" if result.nodes == 1 else f"{result.nodes} brokers"
@@ -148,22 +152,10 @@ def _print(result: FidelityComparison, report: Path | None) -> None:
     out.say(f"{result.real.runs} run{'s' * (result.real.runs > 1)} on {place} ({result.cluster}),")
     out.say(f"{result.simulated.runs} simulated of the same plans")
     out.say()
-    pairs = {
-        "rebalances": (result.simulated.rebalances, result.real.rebalances),
-        "partition downtime": (result.simulated.downtime, result.real.downtime),
-        "heartbeat round trip": (result.simulated.heartbeat, result.real.heartbeat),
-    }
-    rows = [
-        (name if world == "simulated" else "", world, *_cells(side, per=runs))
-        for name, sides in pairs.items()
-        for world, side, runs in zip(
-            ("simulated", "real"), sides, (result.simulated.runs, result.real.runs), strict=True
-        )
-    ]
-    out.table(("", "world", "a run", "median", "90 %", "99 %", "longest"), rows, names=2)
+    out.table(DISTRIBUTION_HEADINGS, distribution_rows(result), names=NAMES)
     out.say()
-    verdicts = [_verdict_cells(each) for each in result.judged]
-    out.table(("", "", "simulated over real", "95 % interval", "tolerance", "verdict"), verdicts, names=2)
+    verdicts = [_coloured(verdict_row(each)) for each in result.judged]
+    out.table(VERDICT_HEADINGS, verdicts, names=NAMES)
     out.say()
     for name, side in (("simulated", result.simulated), ("real", result.real)):
         if side.violations:
@@ -183,23 +175,8 @@ def _print(result: FidelityComparison, report: Path | None) -> None:
         out.say(f"Report: {report}")
 
 
-def _cells(side: Distribution, *, per: int) -> list[str]:
-    values = (side.median, side.p90, side.p99, side.max)
-    return [f"{side.count / per:,.1f}", *map(told, values)]
-
-
-def _verdict_cells(each: Judged) -> list[Text | str]:
+def _coloured(row: list[str]) -> list[Text | str]:
     from rich.text import Text
 
-    style = {"within": "green", "differs": "red"}.get(each.verdict, "dim")
-    interval = NONE
-    if each.ratio_low is not None and each.ratio_high is not None:
-        interval = f"{each.ratio_low:.2f} to {each.ratio_high:.2f}"
-    return [
-        each.figure,
-        "90 %" if each.quantile == "p90" else each.quantile,
-        NONE if each.ratio is None else f"{each.ratio:.2f}",
-        interval,
-        f"{each.tolerance:.0%}",
-        Text(each.verdict, style),
-    ]
+    style = {"within": "green", "differs": "red"}.get(row[-1], "dim")
+    return [*row[:-1], Text(row[-1], style)]

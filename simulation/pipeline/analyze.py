@@ -6,7 +6,7 @@ import functools
 import json
 import os.path
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 from urllib.parse import unquote, urlsplit
@@ -34,7 +34,7 @@ from fencepost.simulation.pipeline.session import (
     spark_session,
 )
 from fencepost.simulation.pipeline.traces import TraceFiles, check_rows, find_traces
-from fencepost.simulation.report.model import Curve, label
+from fencepost.simulation.report.model import Curve, TableGrid, label
 from fencepost.simulation.trace.schema import TRACE_DDL
 
 if TYPE_CHECKING:
@@ -63,6 +63,7 @@ def analyze(
     report: str | Path | None = None,
     title: str = "",
     only: Collection[str] | None = None,
+    answer: Sequence[TableGrid] = (),
     progress: Progress | None = None,
 ) -> Tables:
     """Analyse the traces behind `path`: a plan's or a campaign's folder, one of traces, or one file.
@@ -74,6 +75,7 @@ def analyze(
 
     Answers the rows of each table that `fencepost.simulation.analyses.catalogue` declares; with `report`,
     writes the HTML page as well. `only` names tables that are enough: these come sooner, others without rows.
+    `answer` has tables that the report shows first.
 
     :raises FencepostError: if there is no trace or row, a column is missing, the report cannot be written, or
         `only` names what is no table, or stands beside a report.
@@ -103,7 +105,8 @@ def analyze(
     if target is not None:
         from fencepost.simulation.pipeline.reporting import report_input
 
-        render_campaign_report(report_input(title or _title_of(result), str(path), files, result), target)
+        shown_input = report_input(title or _title_of(result), str(path), files, result)
+        render_campaign_report(msgspec.structs.replace(shown_input, answer=tuple(answer)), target)
     return result.tables
 
 

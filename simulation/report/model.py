@@ -204,7 +204,10 @@ def grid(table: Declared, rows: Table) -> TableGrid:
 
 
 def scenario_grid(data: ReportInput) -> TableGrid:
-    """One line a scenario and its parameters: what ran, what broke, what it cost."""
+    """One line for each scenario and its parameters: what ran, what broke, what it cost.
+
+    A column is left out if no line has a value in it: a Streams application has no downtime of partitions.
+    """
     rebalances = {label(row): row for row in data.tables.get("rebalances", ())}
     downtime = {label(row): row for row in data.tables.get("downtime", ()) if row["cause"] == "all"}
     beats = {label(row): row for row in data.tables.get("heartbeats", ())}
@@ -230,7 +233,7 @@ def scenario_grid(data: ReportInput) -> TableGrid:
                 TableCell(name),
                 TableCell(whole(row["runs"]), "number"),
                 *(TableCell(whole(count), "number bad" if count else "number") for count in bad.values()),
-                TableCell(whole(moved.get("count", 0)), "number"),
+                TableCell(whole(moved.get("count")), "number"),
                 TableCell(duration(moved.get("median")), "number"),
                 TableCell(duration(moved.get("p99")), "number"),
                 TableCell(duration(down.get("median")), "number"),
@@ -240,7 +243,13 @@ def scenario_grid(data: ReportInput) -> TableGrid:
             ]
         )
     columns = (TableHeading("scenario"), *(TableHeading(title, number=True) for title in titles))
-    return TableGrid("What was run", "", columns, lines)
+    kept = [place for place in range(len(columns)) if any(line[place].text != NONE for line in lines)]
+    return TableGrid(
+        "What was run",
+        "",
+        [columns[place] for place in kept],
+        [[line[place] for place in kept] for line in lines],
+    )
 
 
 def violation_grid(data: ReportInput) -> TableGrid:

@@ -239,28 +239,23 @@ def _verdict(data: ReportInput) -> dict[str, object]:
 
 
 def _cards(data: ReportInput) -> list[dict[str, str]]:
+    """The figures on top. What no run of the page has, such as rebalances of consumer groups, is left out."""
     rows = data.tables["runs"]
     moved = data.tables["rebalances"]
     down = [row for row in data.tables["downtime"] if row["cause"] == "all"]
-    return [
-        {"title": "runs", "value": whole(sum(row["runs"] for row in rows))},
-        {"title": "rebalances analysed", "value": whole(sum(row["count"] for row in moved))},
-        {"title": "median rebalance, slowest scenario", "value": duration(_worst(moved, "median"))},
-        {
-            "title": "99 % of rebalances within, slowest scenario",
-            "value": duration(_worst(moved, "p99")),
-        },
-        {
-            "title": "median partition downtime, worst scenario",
-            "value": duration(_worst(down, "median")),
-        },
-        {
-            "title": "time with two owners, unexplained",
-            "value": duration(
-                sum(row["seconds"] for row in data.tables["two_owners"] if row["sac_window"] is None)
-            ),
-        },
-    ]
+    cards = [("runs", whole(sum(row["runs"] for row in rows)))]
+    if count := sum(row["count"] for row in moved):
+        cards += [
+            ("rebalances analysed", whole(count)),
+            ("median rebalance, slowest scenario", duration(_worst(moved, "median"))),
+            ("99 % of rebalances within, slowest scenario", duration(_worst(moved, "p99"))),
+        ]
+    if down:
+        cards.append(("median partition downtime, worst scenario", duration(_worst(down, "median"))))
+    if data.tables.get("owners") or data.tables.get("sac_gaps"):
+        twice = sum(row["seconds"] for row in data.tables["two_owners"] if row["sac_window"] is None)
+        cards.append(("time with two owners, unexplained", duration(twice)))
+    return [{"title": title, "value": value} for title, value in cards]
 
 
 def _worst(rows: Table, column: str) -> float | None:

@@ -24,6 +24,7 @@ from fencepost.simulation.lab.chaos.time_scale import TimeScale, tempo
 from fencepost.simulation.lab.clusters.cluster import RealCluster
 from fencepost.simulation.lab.fidelity.fit import Fit, Latencies, fit
 from fencepost.simulation.lab.fidelity.samples import read_samples
+from fencepost.simulation.lab.fidelity.tables import comparison_grids
 from fencepost.simulation.lab.fidelity.verdicts import (
     FIGURES,
     FidelityVerdict,
@@ -206,9 +207,6 @@ def compare(
                     )
                 violated += _violated(result.violations, run_id)
                 advance(1)
-    if report is not None:
-        title = f"{played.scenario.name}, on real brokers and simulated"
-        analyze(played.out, master=master, report=report, title=title, progress=progress)
     with (progress or Silent()).step("comparing", 1) as advance:
         measured = read_samples(played.out, master)
         simulated = _of_world(measured, latencies, real=False)
@@ -218,7 +216,7 @@ def compare(
     results = played.results
     found = [each for result in results for each in _violated(result.violations, f"{WORLD}-{result.seed}")]
     ours, theirs = _side(simulated, runs, violated), _side(real, len(results), found)
-    return FidelityComparison(
+    compared = FidelityComparison(
         scenario=played.scenario.name,
         members=played.scenario.group.members,
         partitions=played.scenario.partitions,
@@ -234,6 +232,11 @@ def compare(
         skipped=[skipped for result in results for skipped in result.skipped],
         out=str(played.out),
     )
+    if report is not None:
+        title = f"{played.scenario.name}, on real brokers and simulated"
+        first = comparison_grids(compared)
+        analyze(played.out, master=master, report=report, title=title, answer=first, progress=progress)
+    return compared
 
 
 def _simulated_once(played: Played, model: Fit) -> Latencies:

@@ -340,6 +340,9 @@ def test_violations_are_told_with_the_trace_of_their_run(
         report=report,
     )
     assert (asked.get("path"), asked.get("report")) == (None if page is None else tmp_path, report)
+    assert [each.title for each in asked.get("answer", ())] == (
+        [] if page is None else ["Simulated against real", "Both distributions"]
+    )
     assert {each.verdict for each in result.judged} == {FidelityVerdict.TOO_FEW}
     told = [
         (side.violations, [(each.run, each.invariant, each.message) for each in side.violated])

@@ -185,6 +185,17 @@ def test_a_campaign_without_traces_has_a_page_without_charts(tmp_path: Path) -> 
     assert set(page.scripts) == {"code"}
 
 
+def test_figures_that_no_run_has_are_left_out(tmp_path: Path) -> None:
+    """A Streams application has no rebalances of consumer groups: the page claims no zero of them."""
+    whole = report_input()
+    render_campaign_report(whole, tmp_path / "whole.html")
+    tables = {name: [] for name in whole.tables} | {"runs": whole.tables["runs"]}
+    render_campaign_report(report_input(tables=tables, rebalance_curves=(), runs=()), tmp_path / "few.html")
+    words = "rebalances analysed", "partition downtime, worst scenario", "heartbeats per rebalance"
+    assert [each in (tmp_path / "whole.html").read_text() for each in words] == [True] * 3
+    assert [each in (tmp_path / "few.html").read_text() for each in words] == [False] * 3
+
+
 def test_rows_are_packed_and_come_back() -> None:
     held = (*(TopicPartition("orders", n) for n in (0, 1, 2, 5)), TopicPartition("returns", 7))
     rows = [
