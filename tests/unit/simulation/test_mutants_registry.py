@@ -25,11 +25,13 @@ SHOWN_BY = {
     "owner-entry-lost": 4,
     "regex-topics-unnoticed": 5,
     "rejoin-fenced": 6,
+    "released-and-still-listed": 7,
     "replaced-thread-leaks": 12,
     "sac-return-not-evaluated": 4,
     "shutdown-told-once": 1,
     "staged-offsets-expire": 9,
     "subscribed-offsets-expire": 6,
+    "unstable-not-told": 10,
     "unstable-taken": 3,
     "waits-for-itself": 4,
 }

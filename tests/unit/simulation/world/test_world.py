@@ -350,11 +350,11 @@ async def test_right_program_passes_under_faults(world: SimulatedWorld) -> None:
     await _workload(world)
 
 
-@fencepost.simulated(seeds=20, topics=TOPICS, claims=["at-least-once"], processes=2)
+@fencepost.simulated(seeds=6, topics=TOPICS, claims=["at-least-once"], processes=2, duration=20)
 async def wrong_program(world: SimulatedWorld) -> None:
     for number in range(3):
         world.process(f"worker-{number}", commit_before, world.done)
-    await world.produce("orders", [f"order {number}" for number in range(200)], over=40)
+    await world.produce("orders", [f"order {number}" for number in range(100)], over=15)
     await world.settled()
 
 

@@ -16,15 +16,15 @@ TOPICS = {"orders": 4}
 REPEATS = 10
 
 
-@simulated(seeds=4, topics=TOPICS, duration=20, processes=2)
+@simulated(seeds=3, topics=TOPICS, duration=15, processes=2)
 async def orders_are_done(world: SimulatedWorld) -> None:
     for number in range(3):
         world.process(f"worker-{number}", commit_after, world.done)
-    world.process("shop", produce_orders, 40, 15.0)
+    world.process("shop", produce_orders, 40, 12.0)
     await world.settled()
 
 
-@simulated(seeds=4, topics=TOPICS, duration=20, processes=1)
+@simulated(seeds=3, topics=TOPICS, duration=15, processes=1)
 async def orders_are_done_in_one_process(world: SimulatedWorld) -> None:
     await orders_are_done.simulated.function(world)
 
@@ -33,12 +33,12 @@ def test_digests_are_equal_whatever_the_processes_and_their_hash_seeds(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     digests = []
-    for hash_seed in ("1", "2", "random"):
+    for hash_seed in ("1", "random"):
         monkeypatch.setenv("PYTHONHASHSEED", hash_seed)
         digests.append(orders_are_done.simulated.check().digests)
     digests.append(orders_are_done_in_one_process.simulated.check().digests)
-    assert digests[0].keys() == {1, 2, 3, 4}
-    assert len(set(digests[0].values())) == 4
+    assert digests[0].keys() == {1, 2, 3}
+    assert len(set(digests[0].values())) == 3
     assert all(each == digests[0] for each in digests)
 
 
