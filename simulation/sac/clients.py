@@ -125,7 +125,7 @@ class ClientConnection:
     async def wait_closed(self) -> None:
         """Return at once: messages that were sent still arrive."""
 
-    # -- what the consumer asks -----------------------------------------------------------------------------
+    # -- requests of the consumer ---------------------------------------------------------------------------
 
     def subscribe(self, subscription: SacSubscription) -> asyncio.Future[None]:
         """Subscribe."""

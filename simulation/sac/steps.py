@@ -387,7 +387,7 @@ def _due(event: SacInput, seen: GroupSeen, one: SacConsumer) -> bool | None:
     return None
 
 
-# -- what is watched --------------------------------------------------------------------------------------
+# -- watched connections and nodes ------------------------------------------------------------------------
 
 
 class Watching(NamedTuple):
