@@ -35,21 +35,21 @@ from fencepost.simulation.trace.schema import Row, RowKind
 
 WORLD: Final = "simulated"
 _SLICES = 200
-"""Between how many slices of a run its progress is told and its wall time looked at."""
+"""Number of slices of a run. After each slice, progress is reported and the wall time is checked."""
 
 _PREPARED: Final[Mapping[type[AnyScenario], Callable[..., PreparedRun]]] = {
     Scenario: kafka.prepare,
     SacScenario: sac.prepare,
     StreamsScenario: streams.prepare,
 }
-"""What makes the run of a scenario, by its kind."""
+"""The function that prepares the run of a scenario, by the scenario's kind."""
 
 Progress: TypeAlias = Callable[[float], None]
-"""Takes how much of the run is done, 0 to 1."""
+"""Receives the share of the run that is done, 0 to 1."""
 
 
 class RunResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a run. `digest` is equal for equal runs, on every machine and Python."""
+    """The result of a run. `digest` is equal for equal runs, on every machine and Python."""
 
     scenario: str
     seed: int
@@ -60,25 +60,26 @@ class RunResult(msgspec.Struct, frozen=True, kw_only=True):
     events: int
     """Steps of the virtual event loop."""
     heartbeats: int
-    """Those that a coordinator answered; for single active consumers the commands that it answered."""
+    """Heartbeats that a coordinator answered; for single active consumers, the commands that it answered."""
     rebalances: int
-    """Those that ended: from a raise of the group epoch until the group was stable again.
+    """Rebalances that ended: from a raise of the group epoch until the group was stable again.
 
-    For single active consumers: how often one was told to be active.
+    For single active consumers: number of times that a consumer was told to be active.
     """
     converged: bool
     """True if the group had settled when the run ended."""
     violations: list[Violation]
     digest: str
     figures: dict[str, float] = {}
-    """What else was measured; of single active consumers, see docs/sac.md."""
+    """Further measurements; for single active consumers, see docs/sac.md."""
 
 
 @contextlib.contextmanager
 def _without_collections() -> Iterator[None]:
     """Collect garbage rarely: a run makes many small objects and hardly a cycle.
 
-    Until the run is over and its world gone: a collection before looks at all of it, and finds nothing.
+    No collection runs until the run is over and its world is released: it would scan everything and free
+    nothing.
     """
     thresholds = gc.get_threshold()
     gc.set_threshold(1_000_000, 20, 100)
@@ -106,7 +107,7 @@ def simulate(
     duration: str | None = None,
     trace: TraceSink | None = None,
 ) -> RunResult:
-    """Simulate a scenario with a seed in virtual time, with all checkers, and return what came of it.
+    """Simulate a scenario with a seed in virtual time, with all checkers, and return the result.
 
     `scenario` is a name of the library, a TOML file, or a scenario that `load` returned. `overrides` are
     texts such as "group.members=12", as for `fencepost simulate --set`; `members`, `partitions` (a total that
@@ -137,16 +138,16 @@ def run(
     max_events: int | None = None,
     raises: bool = True,
 ) -> RunResult:
-    """Run the scenario. `plan` replaces what the seed would draw; `checkers` replaces all of ours.
+    """Run the scenario. `plan` replaces what the seed would draw; `checkers` replaces the built-in checkers.
 
-    Those of single active consumers and of Streams applications always watch, `checkers` beside them.
+    The checkers of single active consumers and of Streams applications always run, in addition to `checkers`.
 
-    An exception in what is simulated ends the run, and is raised; without `raises` it is the last violation,
-    with its type (`RAISED`), and what came before it is told as of any run. Those of `trace` and `progress`
-    are raised in any case.
+    An exception in the simulated code ends the run and is raised. Without `raises` it becomes the last
+    violation, with its type (`RAISED`), and the result covers what came before it. Exceptions of `trace` and
+    `progress` are always raised.
 
-    The caller closes the trace. A run has an event loop of its own: where one runs already, in a test that
-    awaits or in a notebook, `await asyncio.to_thread(run, ...)`.
+    The caller closes the trace. A run has its own event loop. If a loop already runs (in an async test or a
+    notebook), use `await asyncio.to_thread(run, ...)`.
 
     :raises FencepostError: if the seed is no whole number, or another event loop runs in this thread.
     :raises TooManyEvents: if it takes more than `max_events` steps of the loop.
@@ -215,7 +216,7 @@ def run(
 
 
 class _Beside:
-    """What the caller gave to a run, and is no part of what is simulated."""
+    """The caller's trace and progress callback, which are not part of the simulation."""
 
     def __init__(self, trace: TraceSink | None, progress: Progress | None) -> None:
         self._trace = trace
@@ -230,7 +231,7 @@ class _Beside:
             self._trace.write(rows)
 
     def tell(self, share: float) -> None:
-        """Tell how much is done."""
+        """Report the share of the run that is done."""
         if self._progress is not None:
             with self._watched():
                 self._progress(share)
@@ -249,13 +250,13 @@ def _is_of_the_simulated(error: BaseException) -> bool:
 
 
 def _place(error: BaseException) -> str:
-    """Where it was raised; the same on every machine."""
+    """Return the file, line and function in which the error was raised; the same on every machine."""
     frame = traceback.extract_tb(error.__traceback__)[-1]
     return f"{Path(frame.filename).name}:{frame.lineno}, in {frame.name}"
 
 
 def plan_of(scenario: AnyScenario, seed: int) -> Draw:
-    """What the seed draws for the scenario."""
+    """Return the faults and steps that the seed draws for the scenario."""
     return draw(scenario, Streams(seed), scenario.quiet_us)
 
 
@@ -265,7 +266,7 @@ def _slices(end_us: int) -> Iterator[int]:
 
 
 class _Failures:
-    """Exceptions of callbacks and tasks, which asyncio would only log: in a simulation they end the run."""
+    """Exceptions of callbacks and tasks, which asyncio would only log; in a simulation they end the run."""
 
     def __init__(self, loop: VirtualLoop) -> None:
         self._errors: list[BaseException] = []
@@ -289,7 +290,7 @@ class _Failures:
 
 @contextlib.contextmanager
 def _without_logs() -> Iterator[None]:
-    """Members log what they meet, by structlog or otherwise; a simulation has its trace for that."""
+    """Silence the logs of members, through structlog or otherwise; a simulation has its trace instead."""
     standard = logging.getLogger("fencepost")
     level = standard.level
     before = structlog.get_config() if structlog.is_configured() else None

@@ -1,1 +1,1 @@
-"""What needs real brokers, or judges our own code."""
+"""Tools that need real brokers, or that judge our own code."""

@@ -1,6 +1,6 @@
-"""What the library's scenarios reach: arrows of the state machines, and rules that `conform` tests.
+"""The coverage of the library's scenarios: arrows of the state machines, and rules that `conform` tests.
 
-Whatever no scenario reaches, no checker of a simulation judges.
+What no scenario reaches, no checker of a simulation judges.
 """
 
 from __future__ import annotations
@@ -63,10 +63,10 @@ from fencepost.simulation.run import run
 from fencepost.simulation.scenarios.load import library_names, load_any
 
 Move: TypeAlias = tuple[str, str, str, str]
-"""A machine, and an arrow of it: from, event, to. The event is empty where only the states were seen."""
+"""A machine, and an arrow of it: from, event, to. The event is empty if only the states were seen."""
 
 SEEDS: Final = 3
-"""Runs of each scenario."""
+"""Number of runs of each scenario."""
 
 _STEPS: Final[Mapping[type, Step]] = {
     ConsumerGroupHeartbeatRequest: Beat(member="member"),
@@ -81,19 +81,19 @@ _STEPS: Final[Mapping[type, Step]] = {
     LeaveGroupBatchRequest: Remove(members=()),
     DeleteGroupsRequest: DeleteGroup(),
 }
-"""What a request would be in a schedule."""
+"""The step of a schedule that a request corresponds to."""
 _WITHOUT_REQUEST: Final[Mapping[type, str]] = {
     RegularExpressionsResolved: "regex.resolution",
     TopicsChanged: "topics.change",
 }
 _OF_OTHERS: Final = "kafka-4", "kip848-draft"
-"""Parts of the names of machines that are others' drafts: nothing here runs by them."""
+"""Parts of the names of machines that are others' drafts: no code here runs by them."""
 _ONLY_BY_COMPARISON: Final = "assignor."
-"""How the names of rules begin that compare two coordinators."""
+"""Prefix of the names of rules that compare two coordinators."""
 
 
 class LibraryCoverage(msgspec.Struct, frozen=True):
-    """What runs reached, each with the scenario that reached it first."""
+    """The arrows and rules that runs reached, each with the scenario that reached it first."""
 
     moves: dict[Move, str]
     rules: dict[str, str]
@@ -169,7 +169,7 @@ class _ExercisedRules:
             self._note(name)
 
     def _ended(self, before: ConformGroupView | None, now: ConformGroupView) -> None:
-        """A group that is gone moved to Dead, which no table is asked about."""
+        """Note that a group that no longer exists moved to Dead, which no table is asked about."""
         if before is None or not before.exists:
             return
         if before.streams is None and (not now.exists or now.streams is not None):
@@ -241,7 +241,7 @@ def _reply_on_the_wire(reply: Any) -> Any:
 
 
 def library_coverage(seeds: int = SEEDS, scenarios: Sequence[str] = ()) -> LibraryCoverage:
-    """Return what so many seeds of the library's scenarios, or of those named, reach."""
+    """Return what that many seeds of the library's scenarios, or of those named, reach."""
     found = LibraryCoverage({}, {})
     for name in scenarios or library_names():
         scenario = load_any(name)

@@ -1,4 +1,4 @@
-"""Hunts mutants: counts the seeds that show each bug to a checker, and sees that healthy code passes them."""
+"""Hunts mutants: counts the seeds that show a bug to a checker, and sees that healthy code passes them."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
     seeds: int
     """Number of runs, each with its own seed."""
     hits: int
-    """Runs in which a checker that is meant to reported it."""
+    """Runs in which a checker reported it that is meant to."""
     share: float
     share_low: float
     """The share that all seeds would have is between these, with 95 % confidence."""
@@ -41,7 +41,7 @@ class MutantResult(msgspec.Struct, frozen=True, kw_only=True):
     """All invariants that those runs reported, the most frequent first."""
     scenario: str = ""
     seed: int = -1
-    """The first of those runs; -1 if there is none."""
+    """The first of those runs; -1 if there is no such run."""
     message: str = ""
     """The first report of a checker that is meant to catch it."""
     healthy: bool = True
@@ -112,7 +112,8 @@ def hunt_all(
 ) -> Mapping[str, MutantResult]:
     """Hunt mutants with these seeds; all of them, or those that are named.
 
-    `progress` is called with how many more runs of mutants are done, `hunted` with each mutant's result.
+    `progress` is called with the number of further runs of mutants that are done, `hunted` with each mutant's
+    result.
 
     :raises FencepostError: if a name is not a mutant's.
     """

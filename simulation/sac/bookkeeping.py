@@ -1,4 +1,4 @@
-"""What a coordinator keeps of connections, nodes and timers next to its groups."""
+"""Checks the connections, nodes and timers that a coordinator keeps next to its groups."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _EVERY = 20
 
 
 class SacBookkeeping(SacChecker):
-    """Keeps its own index of connections: the groups in which the end of each is acted upon.
+    """Keeps its own index of connections: for each, the groups that act on its end.
 
-    A connection that is lost leaves the index, and is in it again when its node is back, or as soon as any
-    connection reports its return.
+    A lost connection leaves the index. It returns when its node is back, or when any connection reports its
+    return.
     """
 
     def __init__(self) -> None:
@@ -109,7 +109,7 @@ class SacBookkeeping(SacChecker):
                 self.report("sac-derived", f"{what}: {sorted(kept ^ right)} are kept, or missing")
         for connection, keys in members.items():
             if set(state.groups_of(connection)) != keys:
-                self.report("sac-derived", f"{connection} is said to be in {state.groups_of(connection)}")
+                self.report("sac-derived", f"{connection} is listed in {state.groups_of(connection)}")
 
 
 def _members(groups: Mapping[SacGroupKey, SacGroupValue]) -> dict[ConnectionId, set[SacGroupKey]]:

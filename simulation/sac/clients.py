@@ -42,13 +42,13 @@ class ClientConnection:
 
     @property
     def may_be_sent(self) -> int:
-        """How many chunks the node may send before the client allows more."""
+        """Number of chunks that the node may send before the client allows more."""
         return 0 if self._server is None else self._server.credit
 
     # -- between the two ends -------------------------------------------------------------------------------
 
     def connect(self, node: SacNode | None) -> asyncio.Future[ClientConnection]:
-        """Connect to a node: a round trip, or a refusal where nobody listens."""
+        """Connect to a node: takes a round trip, and is refused if no node listens."""
         loop = self._world.loop
         self._connecting = future = loop.create_future()
         delay = self._world.latency(self._client.name) + self._world.latency(self._client.name)
@@ -68,7 +68,7 @@ class ClientConnection:
         future.set_result(self)
 
     def send(self, heard: Callable[[Any], None], argument: object) -> None:
-        """The server says something."""
+        """Send a message from the server to the client."""
         loop = self._world.loop
         self._heard_us = max(loop.now_us + self._world.latency(self._client.name), self._heard_us)
         loop.schedule(self._heard_us, self._arrive, (heard, argument))
@@ -82,7 +82,7 @@ class ClientConnection:
             heard(argument)
 
     def _say(self, handler: Callable[[ServerConnection, Any], None], argument: object) -> None:
-        """The client says something; it is lost if the connection ends before."""
+        """Send a message from the client; it is lost if the connection ends first."""
         server, loop = self._server, self._world.loop
         assert server is not None
         self._said_us = max(loop.now_us + self._world.latency(self._client.name), self._said_us)
@@ -93,7 +93,7 @@ class ClientConnection:
         loop.schedule(self._said_us, arrive, None)
 
     def cut(self) -> None:
-        """The server's end is gone; the client notices after a while."""
+        """Break the connection at the server's end; the client notices after a while."""
         loop = self._world.loop
         at = max(loop.now_us + self._world.detection.draw(), self._heard_us)
         loop.schedule(at, self._arrive, (self._lost, None))
@@ -114,7 +114,7 @@ class ClientConnection:
                 future.exception()
 
     def close(self) -> None:
-        """The client gives it up, or its process ended: the server notices after a while."""
+        """Close the client's end, as it gave up or its process ended; the server notices after a while."""
         self._open = False
         self._fail_waiting()
         server, loop = self._server, self._world.loop
@@ -123,9 +123,9 @@ class ClientConnection:
             loop.schedule(at, lambda _: server.end("normal"), None)
 
     async def wait_closed(self) -> None:
-        """What was said arrives."""
+        """Return at once: messages that were sent still arrive."""
 
-    # -- what the consumer asks -----------------------------------------------------------------------------
+    # -- requests of the consumer ---------------------------------------------------------------------------
 
     def subscribe(self, subscription: SacSubscription) -> asyncio.Future[None]:
         """Subscribe."""
@@ -134,12 +134,12 @@ class ClientConnection:
         return self._subscribing
 
     def answer(self, correlation_id: int, offset: OffsetSpecification) -> None:
-        """Answer a consumer update."""
+        """Respond to a consumer update."""
         self._world.tell("on_client_answer", self._subscriber, correlation_id, offset)
         self._say(ServerConnection.answered, (correlation_id, offset))
 
     def credit(self, chunks: int) -> None:
-        """Allow more."""
+        """Allow the server to send more chunks."""
         self._say(ServerConnection.credited, chunks)
 
     def store_offset(self, subscription: SacSubscription, offset: int) -> None:
@@ -156,35 +156,35 @@ class ClientConnection:
     # -- what the server says -------------------------------------------------------------------------------
 
     def subscribed(self, _: object) -> None:
-        """The subscription was accepted."""
+        """Complete the subscription: the server accepted it."""
         assert self._subscribing is not None
         if not self._subscribing.done():
             self._subscribing.set_result(None)
 
     def refused(self, error: Exception) -> None:
-        """It was not."""
+        """Fail the subscription: the server refused it."""
         assert self._subscribing is not None
         if not self._subscribing.done():
             self._subscribing.set_exception(error)
 
     def updated(self, update: tuple[int, bool]) -> None:
-        """A consumer update."""
+        """Pass on a consumer update."""
         self._world.tell("on_client_update", self._subscriber, *update)
         self._listener.consumer_update(*update)
 
     def delivered(self, offset: int) -> None:
-        """A chunk of one message."""
+        """Pass on a chunk of one message."""
         self._listener.delivered(offset, (b"",))
 
     def queried(self, offset: int | None) -> None:
-        """The answer to the oldest query."""
+        """Complete the oldest query with its response."""
         future = self._queries.pop(0)
         if not future.done():
             future.set_result(offset)
 
 
 class SacSubscriber(SacListener):
-    """One consumer of a client, its way to the nodes, and those who watch it."""
+    """One consumer of a client, its connection to the nodes, and its observers."""
 
     def __init__(self, client: SacClientHost, subscription: SacSubscription) -> None:
         self.client = client
@@ -210,24 +210,24 @@ class SacSubscriber(SacListener):
         return self.connection.connect(world.choose_node())
 
     async def on_activated(self, consumer: SingleActiveConsumer) -> None:
-        """Take the time that choosing an offset takes; go on behind the stored one."""
+        """Wait as long as choosing an offset takes; continue after the stored offset."""
         await self.client.pause_us(self.client.world.callback_times.draw())
 
     async def on_stepping_down(self, consumer: SingleActiveConsumer) -> None:
-        """Take the time that letting go takes."""
+        """Wait as long as letting go takes."""
         slow, self.client.slow_us = self.client.slow_us, 0
         await self.client.pause_us(slow or self.client.world.callback_times.draw())
 
     def on_state(self, event: SacMemberEvent, source: SacMemberState, target: SacMemberState) -> None:
-        """Told by the consumer."""
+        """Tell observers that the consumer changed its state."""
         self.client.world.tell("on_client_state", self, event, source, target)
 
     def on_callback(self, kind: SacCallback, phase: str) -> None:
-        """Told by the consumer."""
+        """Tell observers of a callback of the consumer."""
         self.client.world.tell("on_client_callback", self, kind, phase)
 
     def on_answer(self, offset: OffsetSpecification) -> None:
-        """Told by the consumer."""
+        """Tell observers of a response of the consumer."""
 
     async def work(self) -> None:
         """Process messages, one after the other, until the consumer is closed."""
@@ -249,7 +249,7 @@ class SacClientHost(Host):
         self.wanted = False
         self.running = False
         self.slow_us = 0
-        """How long the next consumer of the process takes that steps down."""
+        """Delay of the process's next consumer that steps down, in microseconds."""
         self.subscribers: list[SacSubscriber] = []
         self.clock = HostClock(self)
         self._tasks: list[asyncio.Task[Any]] = []
@@ -266,9 +266,10 @@ class SacClientHost(Host):
             self._tasks.append(self.loop.create_task(subscriber.work()))
 
     def stop(self, *, come_back: bool) -> None:
-        """Close all consumers, then end the process; with `come_back` it is started again a restart later.
+        """Close all consumers, then end the process; with `come_back`, start it again after the time of a
+        restart.
 
-        A process that is frozen learns of it when it thaws.
+        A frozen process learns of it when it thaws.
         """
         self.wanted = come_back
         self.run(self._stop, None)
@@ -293,11 +294,11 @@ class SacClientHost(Host):
         self.world.supervisor.restart_later(self)
 
     def slow_callback(self, lasts_us: int) -> None:
-        """The process's next callback takes so much longer."""
+        """Make the process's next callback take that much longer."""
         self.slow_us = max(1, lasts_us, self.slow_us)
 
     def crash(self) -> None:
-        """The process dies; its connections are reset."""
+        """End the process abruptly; its connections are reset."""
         if self.running:
             self._end("crash")
 
@@ -306,7 +307,7 @@ class SacClientHost(Host):
         self.vanish()
 
     def vanish(self) -> None:
-        """Be gone, and tell nobody."""
+        """End the process without notifying any peer."""
         self.running = False
         self.slow_us = 0
         self.end()
@@ -320,20 +321,20 @@ class SacClientHost(Host):
         self._tasks.clear()
 
     def freeze_process(self) -> None:
-        """Stand still."""
+        """Freeze the process."""
         if self.running and not self.frozen:
             self.freeze()
             self.world.tell("on_host", self.name, "freeze")
 
     def thaw_process(self) -> None:
-        """Go on."""
+        """Resume the process."""
         if self.frozen:
             self.world.tell("on_host", self.name, "thaw")
             self.thaw()
 
 
 def subscription_of(group: str, stream: str, index: int, super_stream: str | None) -> SacSubscription:
-    """What a client subscribes to in one stream."""
+    """Return a client's subscription to one stream."""
     return SacSubscription(
         stream=stream, name=group, partition_index=index, super_stream=super_stream, offset=NEXT
     )

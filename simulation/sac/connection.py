@@ -1,7 +1,7 @@
-"""The server's end of a client's connection: it asks the coordinator, and speaks to the client.
+"""The server's end of a client's connection: it sends commands to the coordinator and messages to the client.
 
-One thing after the other, in the order in which it came: while it waits for the coordinator it does nothing
-else. What a connection has to do is RabbitMQ's, in docs/sac.md.
+It handles one thing at a time, in order of arrival, and does nothing else while it waits for the coordinator.
+Its duties are those of RabbitMQ, listed in docs/sac.md.
 """
 
 from __future__ import annotations
@@ -47,7 +47,8 @@ class ServerConnection:
         self._busy = False
         self._correlation = 0
         self._asked: dict[int, tuple[bool, int]] = {}
-        """Whether to be active, and when it was asked, for what the client has not answered."""
+        """Consumer updates that the client has not answered, by correlation id: the activity, and the time in
+        microseconds."""
         self.credit = 0
         """Chunks that may be sent before the client allows more."""
         self._next = 0
@@ -69,7 +70,7 @@ class ServerConnection:
             handler(argument)
 
     def _ask(self, command: SacInput, answered: Callable[[SacReply], None]) -> None:
-        """Ask the coordinator, and wait; without an answer the connection ends."""
+        """Send a command to the coordinator and wait; the connection ends if no reply arrives."""
         self._busy = True
 
         def answer(reply: SacReply) -> None:
@@ -87,7 +88,7 @@ class ServerConnection:
     # -- the client's requests ------------------------------------------------------------------------------
 
     def subscribe(self, subscription: SacSubscription) -> None:
-        """The client subscribes."""
+        """Handle the client's subscription."""
         command = RegisterConsumer(
             stream=subscription.stream,
             consumer_name=subscription.name,
@@ -109,7 +110,8 @@ class ServerConnection:
         self._ask(command, registered)
 
     def answered(self, answer: tuple[int, OffsetSpecification]) -> None:
-        """The client answers a consumer update: what counts is whether the consumer is active by now."""
+        """Handle the client's response to a consumer update; what counts is whether the consumer is active by
+        now."""
         correlation, offset = answer
         asked = self._asked.pop(correlation, None)
         if asked is None or self.subscription is None:
@@ -125,24 +127,24 @@ class ServerConnection:
         self._ask(ActivateConsumer(stream=stream, consumer_name=name), lambda _: None)
 
     def credited(self, chunks: int) -> None:
-        """The client takes more."""
+        """Take further credit from the client."""
         self.credit += chunks
         self._send_next()
 
     def store(self, stored: tuple[SacSubscription, int]) -> None:
-        """The client stores an offset."""
+        """Store an offset for the client."""
         subscription, offset = stored
         self._cluster.offsets[subscription.stream, subscription.name] = offset
 
     def query(self, subscription: SacSubscription) -> None:
-        """The client asks for the stored offset."""
+        """Handle the client's query for the stored offset."""
         found = self._cluster.offsets.get((subscription.stream, subscription.name))
         self.client.send(self.client.queried, found)
 
     # -- the coordinator's messages -------------------------------------------------------------------------
 
     def notified(self, message: NotifyConsumer) -> None:
-        """The consumer is to be active, or to step down."""
+        """Tell the client that its consumer is to be active, or to step down."""
         subscription = self.subscription
         if subscription is None or subscription.stream != message.stream:
             if message.stepping_down:
@@ -156,7 +158,7 @@ class ServerConnection:
         self.client.send(self.client.updated, (self._correlation, message.active))
 
     def checked(self, _: object) -> None:
-        """The coordinator asks whether it is there."""
+        """Respond to the coordinator's check that the connection is alive."""
         self._ask(ConnectionReconnected(self.id), lambda _: None)
 
     # -- the log --------------------------------------------------------------------------------------------
@@ -176,7 +178,7 @@ class ServerConnection:
         self._send_next()
 
     def _send_next(self) -> None:
-        """Send what there is, one message a chunk, or look again when there is more."""
+        """Send the available messages, one per chunk, or look again when there are more."""
         if not self.reading or self.subscription is None:
             return
         stream, loop = self.subscription.stream, self._cluster.loop
@@ -196,7 +198,7 @@ class ServerConnection:
     # -- its end --------------------------------------------------------------------------------------------
 
     def _look(self, _: object) -> None:
-        """Now and then: a client that owes an answer for too long is cut off."""
+        """Look now and then, and cut off a client that has owed a response for too long."""
         if not self.alive:
             return
         loop, limit = self._cluster.loop, self._cluster.spec.request_timeout.us
@@ -206,7 +208,8 @@ class ServerConnection:
             loop.schedule(loop.now_us + limit, self._look, None)
 
     def end(self, reason: str) -> None:
-        """The process ends; the coordinator hears of it if it watches, and the client as TCP does."""
+        """End the process. The coordinator is notified if it watches the connection, and the client as by
+        TCP."""
         if not self.alive:
             return
         self.stop()
@@ -214,7 +217,7 @@ class ServerConnection:
         self.client.cut()
 
     def stop(self) -> None:
-        """The process is gone, and nobody is told."""
+        """End the process without notifying any peer."""
         self.alive = False
         self.reading = False
         self._inbox.clear()

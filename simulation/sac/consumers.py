@@ -1,6 +1,6 @@
-"""What clients do with what they hear: they answer, call back, read and come back, each in its time.
+"""Checks that clients answer, call back, read and reconnect, each in its time.
 
-A consumer that stands still, or whose application takes its time, is excused for as long as that takes.
+A frozen consumer, or one whose application is slow, is excused for that time.
 """
 
 from __future__ import annotations
@@ -38,39 +38,41 @@ class _Seen:
         self.state = _S.UNSUBSCRIBED
         self.since_us = 0
         self.paused_us = 0
-        """How much of the time since then its process stood still, or a callback took that is over."""
+        """Time since then during which its process was frozen, or a finished callback ran, in microseconds.
+        """
         self.callback: tuple[SacCallback, int] | None = None
         self.told: SacCallback | None = None
-        """The callback that was over last."""
+        """The last callback that ended."""
         self.raised = False
         self.closing = False
         self.tries = 0
-        """Connections in vain since a subscription was accepted."""
+        """Failed attempts to connect since a subscription was accepted."""
         self.updates: deque[tuple[int, bool]] = deque()
-        """Those that are not answered: correlation id and activity."""
+        """Updates that are not answered: correlation id and activity."""
         self.next_offset: int | None = None
         self.first_due = 0
-        """The first offset that it has to get in any case since it is active."""
+        """The first offset that it must receive, in any case, since it became active."""
         self.handed_us = 0
-        """When it could begin with its next message."""
+        """Time at which it could begin with its next message, in microseconds."""
         self.stored_from: int | None = None
-        """The stored offset when it was told to be active."""
+        """The stored offset at the time at which it was told to be active."""
 
     def own_us(self, now_us: int) -> int:
-        """Return how long it has been in its state, without what its application and its process took."""
+        """Return the time for which it has been in its state, without the time of its application and its
+        process."""
         running_us = 0 if self.callback is None else now_us - max(self.callback[1], self.since_us)
         return now_us - self.since_us - self.paused_us - running_us
 
 
 class SacConsumers(SacChecker):
-    """Judges each consumer by what is seen of it."""
+    """Judges each consumer by its visible behaviour."""
 
     def __init__(self) -> None:
         self._seen: dict[SacSubscriber, _Seen] = {}
         self._started: dict[str, int] = {}
-        """By client: since when its process runs."""
+        """By client: the time since which its process runs."""
         self._frozen: dict[str, int] = {}
-        """By client: since when its process stands still."""
+        """By client: the time since which its process is frozen."""
         self._open: set[str] = set()
         """Owners of connections whose process runs on a node."""
 
@@ -83,7 +85,7 @@ class SacConsumers(SacChecker):
     # -- processes and connections --------------------------------------------------------------------------
 
     def on_host(self, client: str, what: str, now_us: int) -> None:
-        """A process that ended is watched no more; the time for which it stands still does not count."""
+        """Stop watching a process that ended; do not count the time for which it is frozen."""
         mine = [each for each in self._seen if each.client.name == client]
         if what == "start":
             self._started[client] = now_us
@@ -123,7 +125,7 @@ class SacConsumers(SacChecker):
         target: SacMemberState,
         now_us: int,
     ) -> None:
-        """Each state is left in time, and no connection is given up without a reason."""
+        """Check that each state is left in time, and that no connection is given up without a reason."""
         seen = self._of(subscriber)
         if source is not seen.state:
             self.report("sac-prompt", f"{subscriber.name} was {seen.state}, and moves from {source}")
@@ -139,9 +141,9 @@ class SacConsumers(SacChecker):
             self._backed_off(subscriber, seen, took_us, now_us - seen.since_us)
         lets_go = source in _HOLDS | {_S.ACTIVATING} and target in (_S.WAITING, _S.CLOSED)
         if lets_go and seen.told is not SacCallback.STEPPING_DOWN:
-            self.report("sac-callbacks", f"{subscriber.name} lets go, and its application was not told")
+            self.report("sac-callbacks", f"{subscriber.name} lets go, and its application was not notified")
         if source is _S.LOST and seen.told is not SacCallback.LOST:
-            self.report("sac-callbacks", f"{subscriber.name} was lost, and its application was not told")
+            self.report("sac-callbacks", f"{subscriber.name} was lost, and its application was not notified")
         if source is _S.ACTIVE:
             self._read_all(subscriber, seen, now_us)
         if event is _E.SUBSCRIBED:
@@ -176,7 +178,8 @@ class SacConsumers(SacChecker):
             self.report("sac-prompt", f"{subscriber.name} gives up a connection that it has, as {source}")
 
     def _backed_off(self, subscriber: SacSubscriber, seen: _Seen, took_us: int, passed_us: int) -> None:
-        """Judge a wait by the process's own time, and by all that passed while it may have stood still."""
+        """Judge a wait by the process's own time, and by all the time that passed while it may have been
+        frozen."""
         longest_ms = min(_CONFIG.backoff_ms << min(seen.tries - 1, 20), _CONFIG.backoff_max_ms)
         if passed_us < longest_ms * 1_000 * (1 - JITTER) - _LATE:
             self.report(
@@ -193,7 +196,7 @@ class SacConsumers(SacChecker):
     def on_client_callback(
         self, subscriber: SacSubscriber, kind: SacCallback, phase: str, now_us: int
     ) -> None:
-        """One at a time, and each in the state that it is for."""
+        """Check that callbacks run one at a time, and each in the state that it is for."""
         seen = self._of(subscriber)
         if phase == "begin":
             if seen.callback is not None:
@@ -213,7 +216,7 @@ class SacConsumers(SacChecker):
     def on_client_update(
         self, subscriber: SacSubscriber, correlation: int, active: bool, now_us: int
     ) -> None:
-        """The client heard whether it is to be active."""
+        """Note that the client received an update on its activity."""
         seen = self._of(subscriber)
         seen.updates.append((correlation, active))
         if active:
@@ -226,10 +229,10 @@ class SacConsumers(SacChecker):
     def on_client_answer(
         self, subscriber: SacSubscriber, correlation: int, offset: OffsetSpecification, now_us: int
     ) -> None:
-        """Each update is answered once, in order, and truly."""
+        """Check that each update is answered once, in order, and truthfully."""
         seen = self._of(subscriber)
         if not seen.updates:
-            self.report("sac-answers", f"{subscriber.name} answers {correlation}, and was asked nothing")
+            self.report("sac-answers", f"{subscriber.name} answers {correlation}, and no request is open")
             return
         expected, active = seen.updates.popleft()
         if correlation != expected:
@@ -245,7 +248,7 @@ class SacConsumers(SacChecker):
             self._starts(subscriber, seen, offset)
 
     def _starts(self, subscriber: SacSubscriber, seen: _Seen, offset: OffsetSpecification) -> None:
-        """It goes on behind the stored offset, which others may have moved meanwhile."""
+        """Check that it starts after the stored offset, which other clients may have moved meanwhile."""
         low, high = seen.stored_from, self._stored(subscriber)
         if offset.kind is OffsetKind.OFFSET:
             seen.next_offset = offset.value
@@ -261,7 +264,7 @@ class SacConsumers(SacChecker):
             )
 
     def _unanswered(self, subscriber: SacSubscriber, seen: _Seen) -> None:
-        """Report an update that waits although nothing keeps the consumer from answering."""
+        """Report an unanswered update if nothing keeps the consumer from answering."""
         if seen.updates and seen.state in (_S.WAITING, _S.ACTIVE) and seen.callback is None:
             self.report(
                 "sac-answers",
@@ -271,7 +274,7 @@ class SacConsumers(SacChecker):
     # -- messages -------------------------------------------------------------------------------------------
 
     def on_processed(self, subscriber: SacSubscriber, offset: int, now_us: int) -> None:
-        """Messages come in order, without a gap, to active consumers only, and soon."""
+        """Check that messages arrive in order, without a gap, promptly, and only at active consumers."""
         seen = self._of(subscriber)
         if seen.told is not SacCallback.ACTIVATED and not seen.closing:
             self.report("sac-records", f"{subscriber.name} works on {offset} after {seen.told}")
@@ -312,7 +315,8 @@ class SacConsumers(SacChecker):
     # -- the end --------------------------------------------------------------------------------------------
 
     def on_end(self, now_us: int) -> None:
-        """Whoever is somewhere now is there in time, and all consumers of clients that run have started."""
+        """Check that no consumer is late in its present state, and that all consumers of running clients have
+        started."""
         for client in self.world.clients.values():
             if client.running and not client.frozen and now_us - self._started[client.name] > _SLACK_US:
                 for subscriber in client.subscribers:

@@ -1,4 +1,4 @@
-"""The coordinator's groups after each step, and all of it at the end."""
+"""Checks the coordinator's groups after each step, and all of them at the end."""
 
 from __future__ import annotations
 
@@ -17,31 +17,31 @@ from fencepost.simulation.sac.observers import SacChecker, SacStep
 _S = ConsumerStatus
 _SETTLED = (_S.CONNECTED_ACTIVE, _S.CONNECTED_WAITING)
 _TOLD_NOTHING = ("demoted", "early", "abandoned")
-"""Windows that close only when something else happens: nobody is told to step down."""
+"""Windows that close only when something else happens: no consumer is told to step down."""
 _REPLAY_EVERY = 40
 """Steps that wrote records between two comparisons with a replay."""
 
 
 class SacCoordination(SacChecker):
-    """Checks what the coordinator does; `exclusive` knows who is active in its own eyes."""
+    """Checks what the coordinator does; `exclusive` knows which clients consider themselves active."""
 
     def __init__(self, figures: Figures, exclusive: Exclusive) -> None:
         self._figures = figures
         self._exclusive = exclusive
         self._two: set[SacGroupKey] = set()
-        """Groups with two active consumers since one was lost a second time before it had reported."""
+        """Groups that have two active consumers, since one was lost a second time before it had reported."""
         self._lost: dict[str, NotifyConsumer] = {}
-        """By connection: the last message to it, if that was lost."""
+        """By connection: the last message to it, if that message was lost."""
         self._steps = 0
         self._calm_us = 0
-        """When the last fault was over."""
+        """Time at which the last fault ended, in microseconds."""
 
     def on_faults_end(self, now_us: int) -> None:
-        """From here on groups have time to settle."""
+        """Note the time from which groups can settle."""
         self._calm_us = now_us
 
     def on_step(self, step: SacStep, now_us: int) -> None:
-        """One active consumer at most; nodes that left are gone."""
+        """Check that a group has at most one active consumer, and that none of a removed node is left."""
         event, outcome, groups = step.event, step.outcome, step.after
         self._figures.counts["commands"] += outcome.reply is not None
         for effect in outcome.effects:
@@ -80,17 +80,18 @@ class SacCoordination(SacChecker):
         loaded = SacCoordinator()
         loaded.replay(self.world.cluster.journal, self.world.loop.now_us // 1_000)
         if loaded.hard_state() != coordinator.hard_state():
-            self.report("journal-replay", "a replay of the journal gives other groups than there are")
+            self.report("journal-replay", "a replay of the journal gives different groups")
 
     def on_lost_message(self, message: NotifyConsumer, now_us: int) -> None:
-        """What was told last was never heard: no later event mends that, as in RabbitMQ."""
+        """Note that the last message to a connection was lost: nothing repairs that, as in RabbitMQ."""
         self._lost[message.connection] = message
         self._figures.counts["messages lost"] += 1
 
     # -- at the end -----------------------------------------------------------------------------------------
 
     def on_end(self, now_us: int) -> None:
-        """Where groups had time to settle each has one active consumer, the right one, and it knows."""
+        """Check that each group that had time to settle has one active consumer, the right one, and that it
+        knows."""
         host = self.world.cluster.host
         if host is not None:
             self._replay(host.coordinator)

@@ -1,8 +1,9 @@
-"""Who is active in its own eyes: never two of a group, but in windows that the real protocol has.
+"""Checks that two consumers of a group never both consider themselves active, except in windows of the
+protocol.
 
-A client is active from its answer to the activation until it has let go, or is gone with its connection.
-Why another one may be active beside it is known from what the coordinator did: a step that took the active
-one for something else, without its answer, opens a window. Two without a window are a violation.
+A client is active from its answer to the activation until it has let go or its connection has ended. What the
+coordinator did explains a second active client: a step that treated the active one as something else, without
+its answer, opens a window. Two active clients without a window are a violation.
 """
 
 from __future__ import annotations
@@ -29,14 +30,14 @@ _HOLDS = (SacMemberState.ACTIVE, SacMemberState.STEPPING_DOWN)
 
 
 class Exclusive(SacChecker):
-    """Watches clients, and the coordinator for what it does to them."""
+    """Watches clients, and what the coordinator does to them."""
 
     def __init__(self, figures: Figures) -> None:
         self._figures = figures
         self.holders: dict[str, dict[str, None]] = {}
-        """By stream: the connections (as clients name them) that are active in their own eyes."""
+        """By stream: the connections (as clients name them) that consider themselves active."""
         self.causes: dict[str, str] = {}
-        """By connection: what took it for something else than it may be."""
+        """By connection: why the coordinator stopped treating it as active, without its answer."""
         self._overlaps: dict[tuple[str, str, str], tuple[str, int]] = {}
         self._readers: dict[str, dict[str, None]] = {}
         """The holders that are not stepping down."""
@@ -46,7 +47,7 @@ class Exclusive(SacChecker):
     # -- the coordinator ------------------------------------------------------------------------------------
 
     def on_step(self, step: SacStep, now_us: int) -> None:
-        """Windows open where an active consumer is taken for something else."""
+        """Open a window if the step treats an active consumer as something else."""
         if not step.outcome.records:
             return
         for _, one, old, new in step.changes:
@@ -69,7 +70,7 @@ class Exclusive(SacChecker):
         target: SacMemberState,
         now_us: int,
     ) -> None:
-        """A client begins to be active, or stops."""
+        """Follow a client that begins to be active, or stops."""
         assert subscriber.connection is not None or target is SacMemberState.CONNECTING
         if target in _HOLDS and source not in _HOLDS:
             assert subscriber.connection is not None
@@ -82,21 +83,22 @@ class Exclusive(SacChecker):
             self._end(subscriber.connection.owner, now_us)
 
     def on_connection(self, connection: ConnectionId, owner: str, opened: bool, now_us: int) -> None:
-        """A connection that is gone ends the client's part, whether or not the client has noticed."""
+        """End the client's part when its connection has ended, whether or not the client has noticed."""
         if not opened:
             self._end(owner, now_us)
             self.causes.pop(owner, None)
 
     def on_let_go(self, connection: ConnectionId, owner: str, now_us: int) -> None:
-        """The connection says that its client has let go, and the group moves on."""
+        """Judge a connection's report that its client has let go, after which the group moves on."""
         for stream, holders in self.holders.items():
             if owner in holders:
                 self.report(
-                    "sac-exclusive", f"{stream}: {owner} on {connection} is said to have let go, and has not"
+                    "sac-exclusive",
+                    f"{stream}: {owner} on {connection} is reported to have let go, and has not",
                 )
 
     def on_host(self, client: str, what: str, now_us: int) -> None:
-        """A process that ended is not active."""
+        """Treat a process that ended as inactive."""
         if what in ("crash", "stopped"):
             for holders in list(self.holders.values()):
                 for owner in [each for each in holders if each.startswith(f"{client}/")]:
@@ -137,7 +139,7 @@ class Exclusive(SacChecker):
                     self._figures.add(f"two active {cause}", now_us - since)
 
     def on_end(self, now_us: int) -> None:
-        """What is still open counts until now."""
+        """Count what is still open until now."""
         for cause, since in self._overlaps.values():
             self._figures.add(f"two active {cause}", now_us - since)
         for since in self._idle.values():
@@ -145,7 +147,7 @@ class Exclusive(SacChecker):
 
 
 def _cause(event: SacInput, old: ConsumerStatus, new: ConsumerStatus) -> str | None:
-    """Why an active consumer is not taken for active any more, if not by its own answer."""
+    """Return why an active consumer is no longer treated as active, if not by its own answer."""
     if new is _S.FORGOTTEN_ACTIVE:
         return "forgotten"
     if new is ABSENT:

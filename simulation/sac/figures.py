@@ -1,16 +1,16 @@
 """The figures of one run: time without an active consumer, and the windows in which there were two.
 
-A consumer that steps down reads nothing, and one whose connection is gone is sent nothing: time without
-counts from there on. The trace has clients go on until they notice, so analyses find less of it.
+A consumer that steps down reads nothing, and one whose connection has ended receives nothing. Time without an
+active consumer counts from there. In the trace, clients go on until they notice, so analyses find less of it.
 
 The windows are RabbitMQ's own, named by what opened them:
 
 ========== =====================================================================================
 forgotten  a client behind a lost node is taken for gone after the disconnected timeout, and is not
 abandoned  a node is lost while its consumer steps down: the next one starts without its answer
-demoted    an activation moves the group on although the active consumer was told nothing
+demoted    an activation moves the group on although the active consumer got no message
 early      an activation meant for an earlier step-down counts before the present one is answered
-returned   a forgotten consumer is back, and somebody was made active before all had stepped down
+returned   a forgotten consumer is back, and another was made active before all had stepped down
 twice lost a forgotten consumer was lost again before it had reported, and comes back as active
 removed    a node was taken out of the cluster, and its client has not noticed
 ========== =====================================================================================
@@ -30,14 +30,14 @@ class Figures:
         self._longest: dict[str, float] = {}
 
     def add(self, name: str, us: int) -> None:
-        """A stretch of time of that name."""
+        """Add a stretch of time under that name."""
         seconds = us / 1_000_000
         self.counts[name] += 1
         self._seconds[name] += seconds  # type: ignore[assignment]
         self._longest[name] = max(seconds, self._longest.get(name, 0.0))
 
     def document(self) -> dict[str, float]:
-        """How many there were, how long in all, and the longest, under names with underscores."""
+        """Return the count, the total and the longest of each kind, under names with underscores."""
         made: dict[str, float] = {}
         for name in sorted(self.counts):
             key = name.replace(" ", "_")

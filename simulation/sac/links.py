@@ -1,4 +1,5 @@
-"""Links between nodes: messages keep their order; in a split they wait until it is noticed, then are lost."""
+"""Links between nodes. Messages keep their order; in a split they wait until it is noticed, and are then
+lost."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ from fencepost.simulation.kernel.rng import Samples, Streams
 
 
 class Link:
-    """The way between two nodes, in both directions. `is_cut`: nothing passes; `is_lost`: both sides know."""
+    """The link of two nodes, in both directions. `is_cut`: nothing passes; `is_lost`: both sides know."""
 
     def __init__(self, loop: VirtualLoop, latency: Samples, detection: Samples, on_change: Changed) -> None:
         self.is_cut = False
@@ -26,7 +27,7 @@ class Link:
     def send(
         self, source: str, action: Callable[[Any], Any], argument: object, lost: Callable[[], Any]
     ) -> None:
-        """Let the action run at the other end; `lost` runs if it never will."""
+        """Run the action at the other end; `lost` runs if the message never arrives."""
         if self.is_lost:
             lost()
         elif self.is_cut:
@@ -37,7 +38,7 @@ class Link:
             self._loop.schedule(at, action, argument)
 
     def cut(self, *, at_once: bool = False) -> None:
-        """Let nothing pass. Both sides notice after a while, or at once where a node's process died."""
+        """Let nothing pass. Both sides notice after a while, or at once if a node's process died."""
         if not self.is_cut:
             self.is_cut = True
             self._cut_number += 1
@@ -56,7 +57,7 @@ class Link:
         self._on_change(self)
 
     def mend(self) -> None:
-        """Let messages pass again; those that were held arrive now, if nobody noticed the cut."""
+        """Let messages pass again; those that were held arrive now, if neither side noticed the cut."""
         if not self.is_cut:
             return
         self.is_cut = False
@@ -83,7 +84,7 @@ class Links:
         """Called with two nodes when they lose each other, or find each other again."""
 
     def between(self, one: str, other: str) -> Link:
-        """The link of two nodes that differ."""
+        """Return the link of two different nodes."""
         first, second = sorted((one, other))
         link = self._links.get((first, second))
         if link is None:

@@ -15,12 +15,12 @@ if TYPE_CHECKING:
 
 
 class SacNemesis(Nemesis["SacWorld"]):
-    """What disturbs clients and nodes."""
+    """The nemesis that disturbs clients and nodes."""
 
     def __init__(self, world: SacWorld, plan: Draw) -> None:
         super().__init__(world, plan)
         self._away = set(list(world.clients)[world.scenario.group.members :])
-        """Whom no step has started yet, or one has stopped: a deploy passes over them."""
+        """Clients that no step has started yet, or that a step has stopped: a deploy skips them."""
         self._actions = {
             FaultKind.RESTART: self._restart,
             FaultKind.START: self._start,
@@ -60,7 +60,7 @@ class SacNemesis(Nemesis["SacWorld"]):
         self._away.add(client.name)
         client.stop(come_back=False)
 
-    # -- what befalls clients -------------------------------------------------------------------------------
+    # -- faults of clients ----------------------------------------------------------------------------------
 
     def _connection(self, entry: DrawnEvent) -> ServerConnection | None:
         nodes = self._world.cluster.nodes.values()
@@ -69,10 +69,10 @@ class SacNemesis(Nemesis["SacWorld"]):
     def _disconnect(self, entry: DrawnEvent, chosen: ServerConnection) -> None:
         self.instant(entry, chosen.id, lambda: chosen.end("connection lost"))
 
-    # -- what befalls nodes ---------------------------------------------------------------------------------
+    # -- faults of nodes ------------------------------------------------------------------------------------
 
     def _up(self, entry: DrawnEvent) -> SacNode | None:
-        """A node that may go: most members of the cluster have to stay."""
+        """Return a node that may go down: a majority of the cluster has to stay."""
         cluster = self._world.cluster
         members = [node for node in cluster.nodes.values() if node.member]
         up = [node for node in members if node.up]

@@ -1,4 +1,4 @@
-"""The nodes of a cluster, and the one that leads the coordinator: what it watches, and how it is found."""
+"""The nodes of a cluster, and the node that leads the coordinator: what it watches, and how it is found."""
 
 from __future__ import annotations
 
@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from fencepost.simulation.scenarios.sac import SacScenario
 
 _TRY_US = 500_000
-"""How soon a connection looks for the leader again."""
+"""Delay until a connection looks for the leader again, in microseconds."""
 _ATTEMPT_US = 5_000_000
-"""How long it waits for one answer."""
+"""Time that a connection waits for one reply, in microseconds."""
 _COMPACT_BEYOND = 20_000
 
 
@@ -113,35 +113,36 @@ class SacNodes(HostHooks):
     # -- streams --------------------------------------------------------------------------------------------
 
     def log_end(self, stream: str) -> int:
-        """The next offset of a stream, as of now."""
+        """Return the next offset of a stream, as of now."""
         return int(self._rates.get(stream, 0.0) * self.loop.now_us / 1_000_000)
 
     def written_us(self, stream: str, offset: int) -> int | None:
-        """When the message of that offset is written; None if nobody writes."""
+        """Return the time at which the message of that offset is written, in microseconds; None if the stream
+        is not written."""
         rate = self._rates.get(stream, 0.0)
         return int((offset + 1) * 1_000_000 / rate) + 1 if rate else None
 
     # -- asking the coordinator -----------------------------------------------------------------------------
 
     def ask(self, node: SacNode, command: SacInput, answered: Callable[[SacReply], None]) -> None:
-        """Send a command to the leader, again and again until it is answered or time is up."""
+        """Send a command to the leader, repeatedly until it is answered or its time is up."""
         _Question(self, node, command, answered).attempt(None)
 
     def process(self, event: SacInput) -> SacReply | None:
-        """One step of the leader's coordinator, with all that it leads to."""
+        """Run one step of the leader's coordinator, with all that it leads to."""
         assert self.host is not None
         reply: SacReply | None = self.host.process(event).reply
         return reply
 
     def stepped(self, event: SacInput, outcome: SacOutcome, now_ms: int) -> None:
-        """Tell observers of a step, with the groups as they were before it."""
+        """Notify observers of a step, with the groups before it."""
         assert self.host is not None
         assert self.leader is not None
         before, self._groups = self._groups, dict(self.host.coordinator.state.groups)
         self.tell("on_step", SacStep(self.leader.name, event, outcome, before, self._groups))
 
     def commit(self, event: SacInput, answered: Callable[[SacReply], None]) -> None:
-        """A command has reached the leader: it is carried out when most nodes have it."""
+        """Commit a command that has reached the leader: it is carried out once most nodes have it."""
         self.loop.schedule(
             self.loop.now_us + self._replication.draw(), self._committed, (self._term, event, answered)
         )
@@ -154,13 +155,13 @@ class SacNodes(HostHooks):
             answered(reply)
 
     def notice(self, event: SacInput) -> None:
-        """What the leader notices by itself is an entry of its log as any other."""
+        """Commit what the leader notices by itself, like any other entry of its log."""
         self.commit(event, lambda _: None)
 
     # -- effects --------------------------------------------------------------------------------------------
 
     def carry_out(self, effect: SacEffect) -> None:
-        """Send or watch what the coordinator wants sent or watched."""
+        """Send or watch what the coordinator asks for."""
         match effect:
             case NotifyConsumer():
                 self._send(effect.connection, ServerConnection.notified, effect)
@@ -188,7 +189,7 @@ class SacNodes(HostHooks):
         self.links.send(self.leader.name, node_of(connection), arrive, None, lost)
 
     def connection(self, connection: ConnectionId) -> ServerConnection | None:
-        """The connection, if its process runs."""
+        """Return the connection, if its process runs."""
         return self.nodes[node_of(connection)].connections.get(connection)
 
     def _watch(self, connection: ConnectionId) -> None:
@@ -209,7 +210,8 @@ class SacNodes(HostHooks):
                 self.notice(NodeUp(node))
 
     def connection_ended(self, connection: ServerConnection, reason: str) -> None:
-        """A connection's process has ended: the leader hears of it if it watches, and can be reached."""
+        """Note that a connection's process has ended: the leader is notified if it watches it and can be
+        reached."""
         if connection.id in self._watched:
             self._say_down(connection.node.name, connection.id, reason)
 
@@ -227,7 +229,7 @@ class SacNodes(HostHooks):
     # -- nodes ----------------------------------------------------------------------------------------------
 
     def crash(self, node: SacNode) -> None:
-        """A node dies: its connections with it, and the others notice at once."""
+        """End a node and its connections abruptly; the other nodes notice at once."""
         node.up = False
         self.tell("on_node", node.name, "crash")
         for connection in list(node.connections.values()):
@@ -245,7 +247,7 @@ class SacNodes(HostHooks):
             self._lose_leader("resign")
 
     def restart(self, node: SacNode) -> None:
-        """A node comes back, with no connections."""
+        """Start a node again, without connections."""
         if not node.up and node.member:
             node.up = True
             self.tell("on_node", node.name, "restart")
@@ -253,7 +255,7 @@ class SacNodes(HostHooks):
             self._look_for_leader()
 
     def _mend(self, one: str) -> None:
-        """Let a node reach all others that run, and that no split keeps from it."""
+        """Connect a node to all running nodes from which no split separates it."""
         for other in self.nodes.values():
             if other.name != one and other.up and self.nodes[one].up:
                 apart = any((one in split) != (other.name in split) for split in self._splits)
@@ -261,14 +263,14 @@ class SacNodes(HostHooks):
                     self.links.between(one, other.name).mend()
 
     def leave(self, node: SacNode) -> None:
-        """A node dies and is taken out of the cluster."""
+        """End a node and remove it from the cluster."""
         self.crash(node)
         node.member = False
         self.tell("on_node", node.name, "left")
         self._look_for_leader()
 
     def split(self, minority: frozenset[str]) -> None:
-        """The named nodes and the others can't reach each other."""
+        """Separate the named nodes from the others."""
         self._splits.append(minority)
         for one in sorted(minority):
             for other in sorted(self.nodes.keys() - minority):
@@ -276,7 +278,7 @@ class SacNodes(HostHooks):
         self._check_leader()
 
     def mend(self, minority: frozenset[str]) -> None:
-        """They can again, if they run."""
+        """Connect them again, if they run."""
         self._splits.remove(minority)
         for one in sorted(minority):
             self._mend(one)
@@ -303,7 +305,7 @@ class SacNodes(HostHooks):
         return 2 * reached > len(members)
 
     def elect(self, avoid: SacNode | None = None) -> None:
-        """Let a node lead that can, another than `avoid` if there is one."""
+        """Let a node lead that is able to, a different one from `avoid` if there is one."""
         self._election += 1
         able = [node for node in self.nodes.values() if self._has_majority(node)]
         chosen = [node for node in able if node is not avoid] or able
@@ -342,14 +344,14 @@ class SacNodes(HostHooks):
             self.loop.schedule(self.loop.now_us + self._failover.draw(), self._elect_due, due)
 
     def move(self) -> None:
-        """Another node leads from now on."""
+        """Let another node lead from now on."""
         if self.leader is not None:
             old = self.leader
             self._step_down("resign")
             self.elect(old)
 
     def _step_down(self, what: str) -> None:
-        """What a leader watched and timed is forgotten with it."""
+        """End a leadership: what the leader watched and timed is forgotten with it."""
         assert self.leader is not None
         self.tell("on_leader", self.leader.name, what)
         self._term += 1
@@ -370,7 +372,7 @@ class SacNodes(HostHooks):
 
 
 class _Question:
-    """A command on its way from a connection to whoever leads."""
+    """A command on its way from a connection to the leader."""
 
     def __init__(
         self, cluster: SacNodes, node: SacNode, command: SacInput, answered: Callable[[SacReply], None]

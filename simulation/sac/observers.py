@@ -26,7 +26,7 @@ ABSENT = ConsumerStatus.UNREGISTERED
 
 
 class StatusChange(NamedTuple):
-    """A consumer whose status is another one after a step."""
+    """A consumer whose status changed in a step."""
 
     key: SacGroupKey
     consumer: SacConsumer
@@ -35,7 +35,7 @@ class StatusChange(NamedTuple):
 
 
 class SacStep(msgspec.Struct, dict=True):
-    """A step of the coordinator, with all groups as they were and as they are."""
+    """A step of the coordinator, with all groups before and after it."""
 
     node: str
     event: SacInput
@@ -74,7 +74,8 @@ class SacObserver(WorldObserver, declares_hooks=True):
         """A connection got its client's last answer, to a step-down, and lets the group choose."""
 
     def on_lost_message(self, message: NotifyConsumer, now_us: int) -> None:
-        """What the coordinator told a connection will never arrive: its node was lost before."""
+        """A message of the coordinator to a connection will never arrive: the connection's node was lost
+        before."""
 
     def on_client_state(
         self,
@@ -94,7 +95,7 @@ class SacObserver(WorldObserver, declares_hooks=True):
     def on_client_update(
         self, subscriber: SacSubscriber, correlation: int, active: bool, now_us: int
     ) -> None:
-        """A client heard whether its consumer is to be active; the consumer takes it in next."""
+        """A client received an update on its consumer's activity; the consumer takes it in next."""
 
     def on_client_answer(
         self, subscriber: SacSubscriber, correlation: int, offset: OffsetSpecification, now_us: int

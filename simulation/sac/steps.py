@@ -1,7 +1,8 @@
-"""What one step of the coordinator may change, must change, and has to tell, by the rules of the protocol.
+"""Checks what one step of the coordinator may change, must change and must send, by the rules of the
+protocol.
 
-The rules are stated from outside: which event can lead a consumer from one status to another, who is the
-right one to be active, and what connections hear. How the coordinator gets there is its own matter.
+The rules are stated from outside: which event can lead a consumer from one status to another, which consumer
+is the right one to be active, and what connections receive. How the coordinator gets there is its own matter.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ HOLDS_OFF: Final = frozenset({_ACTIVE, _STEPS, _D_ACTIVE})
 
 _Pairs = frozenset[tuple[ConsumerStatus, ConsumerStatus]]
 _CHOSEN: Final[_Pairs] = frozenset({(_WAITS, _ACTIVE), (_ACTIVE, _STEPS)})
-"""What a choice does to consumers that the event does not name."""
+"""Changes that a choice makes to consumers that the event does not name."""
 _ACTIVATED: Final[_Pairs] = frozenset(
     {(_WAITS, _ACTIVE), (_STEPS, _ACTIVE), (_ACTIVE, _WAITS), (_STEPS, _WAITS)}
 )
@@ -98,13 +99,13 @@ class GroupSeen(NamedTuple):
 
     @property
     def consumers(self) -> list[SacConsumer]:
-        """All consumers of before and after; of one that stays, as it is now."""
+        """Return the consumers of before and after; one that stays is given as it is now."""
         gone = [one for each, one in self.before.items() if each not in self.after]
         return [*self.after.values(), *gone]
 
 
 def group_seen(key: SacGroupKey, before: SacGroupValue | None, after: SacGroupValue | None) -> GroupSeen:
-    """Return a group before and after an event; `None` if there is none."""
+    """Return a group before and after an event; `None` if it does not exist."""
     group = after or before
     return GroupSeen(
         key,
@@ -151,7 +152,8 @@ def _names(event: SacInput, one: SacConsumer) -> bool:
 
 
 def _returns_forgotten(event: SacInput, seen: GroupSeen) -> bool:
-    """Return whether a consumer is back that was forgotten while it was active: all have to step down."""
+    """Return whether a consumer has returned that was forgotten while it was active: then all have to step
+    down."""
     return isinstance(event, ConnectionReconnected) and any(
         one.status is _F_ACTIVE and _names(event, one) for one in seen.before.values()
     )
@@ -161,7 +163,7 @@ def _returns_forgotten(event: SacInput, seen: GroupSeen) -> bool:
 
 
 def causes(event: SacInput, seen: GroupSeen) -> Iterator[str]:
-    """Yield changes that the event can't lead to, and those that it has to lead to and that are missing."""
+    """Yield changes that the event can't cause, and changes that it must cause and that are missing."""
     foreign = (key := _key_of(event)) is not None and key != seen.key
     for one in seen.consumers:
         old, new = seen.was(one), seen.now(one)
@@ -170,7 +172,7 @@ def causes(event: SacInput, seen: GroupSeen) -> Iterator[str]:
         elif not foreign and _names(event, one) and not _is_done(event, seen, old, new):
             yield f"{one.connection} is {new}"
     if _returns_forgotten(event, seen) and any(one.status is _ACTIVE for one in seen.after.values()):
-        yield "a forgotten active consumer is back, and somebody goes on"
+        yield "a forgotten active consumer is back, and another consumer continues"
     if isinstance(event, RegisterConsumer) and not foreign:
         mine = seen.after.get((event.connection, event.subscription_id))
         if mine is None or mine.owner != event.owner:
@@ -222,7 +224,7 @@ def _may_lead(
 def _is_done(event: SacInput, seen: GroupSeen, old: ConsumerStatus, new: ConsumerStatus) -> bool:
     """Return whether what the event says of a consumer is so."""
     if _ended(event):
-        return new is _ABSENT or old not in CONNECTED  # its node was lost before: it is looked at on a return
+        return new is _ABSENT or old not in CONNECTED  # its node was lost before: judged when it returns
     match event:
         case UnregisterConsumer() | PurgeNodes() | Tick() | EvaluateGroup():
             return new is _ABSENT
@@ -270,16 +272,16 @@ def choices(event: SacInput, seen: GroupSeen) -> Iterator[str]:
             one.status is _STEPS
             and old is not _STEPS
             and (seen.partition_index == SIMPLE or one is right)
-            and not isinstance(event, PurgeNodes | Tick)  # several may go, and each time there is a choice
+            and not isinstance(event, PurgeNodes | Tick)  # several may leave, each followed by a choice
         ):
-            yield f"{one.connection} is to step down for nobody"
+            yield f"{one.connection} is to step down, and no consumer is to replace it"
     yield from _order(event, seen)
     if right is not None and not blocked and _has_to_choose(event, seen):
         active = next((one for one in after if one.status in HOLDS_OFF), None)
         if active is None:
-            yield f"nobody is active, and {right.connection} could be"
+            yield f"no consumer is active, and {right.connection} could be"
         elif seen.partition_index != SIMPLE and active.status is _ACTIVE and active is not right:
-            yield f"{active.connection} goes on in place of {right.connection}"
+            yield f"{active.connection} continues in place of {right.connection}"
         elif isinstance(event, ActivateConsumer) and active is not right:
             yield f"{active.connection} is chosen in place of {right.connection}"
 
@@ -290,7 +292,7 @@ def _has_two_active(seen: GroupSeen) -> bool:
 
 
 def _name(one: SacConsumer | None) -> str:
-    return "nobody" if one is None else one.connection
+    return "no consumer" if one is None else one.connection
 
 
 def _has_to_choose(event: SacInput, seen: GroupSeen) -> bool:
@@ -315,7 +317,7 @@ def _has_to_choose(event: SacInput, seen: GroupSeen) -> bool:
 
 
 def _goes_on(seen: GroupSeen, gone: list[SacConsumer]) -> bool:
-    """Return whether waiting consumers went from a group that has an active one."""
+    """Return whether waiting consumers left a group that has an active one."""
     return bool(gone) and any(one.status in HOLDS_OFF for one in seen.after.values())
 
 
@@ -336,16 +338,17 @@ def _order(event: SacInput, seen: GroupSeen) -> Iterator[str]:
         yield "the order of registration is lost"
 
 
-# -- what connections are told ----------------------------------------------------------------------------
+# -- messages to connections ------------------------------------------------------------------------------
 
 
 def tellings(event: SacInput, outcome: SacOutcome, seen: GroupSeen) -> Iterator[str]:
-    """Yield what consumers of the group are told and should not be, or are not told and should be."""
+    """Yield messages that consumers of the group should not get, and messages that they should get and do
+    not."""
     told: dict[tuple[ConnectionId, int], list[bool]] = {}
     for effect in outcome.effects:
         if isinstance(effect, NotifyConsumer) and _is_of(effect, seen.key):
             if effect.active == effect.stepping_down:
-                yield f"{effect.connection} is told to be active and to step down"
+                yield f"{effect.connection} gets messages to be active and to step down"
             told.setdefault((effect.connection, effect.subscription_id), []).append(effect.active)
     if _has_two_active(seen):
         return
@@ -356,11 +359,11 @@ def tellings(event: SacInput, outcome: SacOutcome, seen: GroupSeen) -> Iterator[
         if due is None:
             again = one.status is _STEPS and heard == [False]
             if heard and not again and not (isinstance(event, RegisterConsumer) and _names(event, one)):
-                yield f"{one.connection} stays {one.status}, and is told {_words(heard)}"
+                yield f"{one.connection} stays {one.status}, and its messages are: {_words(heard)}"
         elif heard != [due] and not (several and heard and heard[-1] is due):
-            yield f"{one.connection} becomes {one.status}, and is told {_words(heard)}"
+            yield f"{one.connection} becomes {one.status}, and its messages are: {_words(heard)}"
     if told and not several:
-        yield f"{', '.join(connection for connection, _ in told)} is told something, and is no member"
+        yield f"{', '.join(connection for connection, _ in told)} gets a message, and is no member"
 
 
 def _is_of(effect: NotifyConsumer, key: SacGroupKey) -> bool:
@@ -372,7 +375,8 @@ def _words(heard: list[bool]) -> str:
 
 
 def _due(event: SacInput, seen: GroupSeen, one: SacConsumer) -> bool | None:
-    """Return what a consumer has to be told: to be active, to step down, or nothing."""
+    """Return the message that a consumer must get: true to be active, false to step down, None for no
+    message."""
     old = seen.was(one)
     if one.status is _ACTIVE:
         return None if old in (_ACTIVE, _D_ACTIVE) else True
@@ -383,11 +387,11 @@ def _due(event: SacInput, seen: GroupSeen, one: SacConsumer) -> bool | None:
     return None
 
 
-# -- what is watched --------------------------------------------------------------------------------------
+# -- watched connections and nodes ------------------------------------------------------------------------
 
 
 class Watching(NamedTuple):
-    """What the effects of one step ask to watch."""
+    """Connections and nodes that the effects of one step ask to watch."""
 
     connections: frozenset[ConnectionId]
     nodes: frozenset[str]
@@ -456,7 +460,7 @@ def wrong_reply(event: SacInput, outcome: SacOutcome, seen: GroupSeen | None) ->
         return None
     reply = outcome.reply
     if reply is None:
-        return "there is none"
+        return "there is no reply"
     expected: SacError | None = None
     if seen is not None and isinstance(event, ActivateConsumer | EvaluateGroup) and not seen.before:
         expected = SacError.NOT_FOUND

@@ -1,4 +1,4 @@
-"""When lost connections are forgotten, and how long a group may have nobody active."""
+"""Checks when lost connections are forgotten, and for how long a group may have no active consumer."""
 
 from __future__ import annotations
 
@@ -17,29 +17,31 @@ from fencepost.simulation.sac.steps import CONNECTED, DISCONNECTED, FORGOTTEN
 
 _SECOND: Final = 1_000_000
 _TOLD_AFRESH_US: Final = 10 * _SECOND
-"""A new leader waits at least so long for a connection that is away."""
+"""Minimum time that a new leader waits for a connection that is away, in microseconds."""
 _LATE_US: Final = 1 * _SECOND
 _EARLY_US: Final = 1_000
 """The coordinator counts in milliseconds."""
 _SLOW_US: Final = 30 * _SECOND
-"""Messages, and a coordinator that a connection has to look for, next to the times that are configured."""
+"""Time for messages, and for a connection's search for the coordinator, in addition to the configured times.
+"""
 
 
 class SacTiming(SacChecker):
-    """Measures by the clock, and only while a node leads: without one nothing can happen."""
+    """Measures by the clock, and only while a node leads: without a leader nothing can happen."""
 
     def __init__(self) -> None:
         self._lost: dict[ConnectionId, tuple[int, int]] = {}
-        """When a connection is forgotten, at the earliest and at the latest."""
+        """Earliest and latest time at which each lost connection is forgotten, in microseconds."""
         self._idle: dict[SacGroupKey, int] = {}
-        """How long a group may go on without an active consumer though one is connected: until when."""
+        """Time until which a group may lack an active consumer although a consumer is connected, in
+        microseconds."""
         self._no_leader_us: int | None = 0
         """The time since when no node leads."""
         self._excused: set[SacGroupKey] = set()
-        """Groups a member of which never heard what it was told last: nothing mends that by itself."""
+        """Groups with a member whose last message was lost: nothing repairs that by itself."""
 
     def on_leader(self, node: str, what: str, now_us: int) -> None:
-        """Time stands still without a leader; a new one times afresh."""
+        """Stop all times without a leader; extend them when a new one leads."""
         if what in ("resign", "crash"):
             self._look(now_us)
             if self._no_leader_us is None:
@@ -56,11 +58,11 @@ class SacTiming(SacChecker):
                 self._idle[key] = until + away_us + _TOLD_AFRESH_US
 
     def on_lost_message(self, message: NotifyConsumer, now_us: int) -> None:
-        """What is told once and lost is told never again, as in RabbitMQ."""
+        """Excuse a group whose message was lost: it is never sent again, as in RabbitMQ."""
         self._excused.add(SacGroupKey("/", message.stream, message.consumer_name))
 
     def on_step(self, step: SacStep, now_us: int) -> None:
-        """Take times from what the step changed, and look whether any is over."""
+        """Take times from what the step changed, and report any that has expired."""
         if step.outcome.records:
             event = step.event
             if isinstance(event, ConnectionDown) and event.connection in self._lost:
@@ -100,7 +102,7 @@ class SacTiming(SacChecker):
             self._idle[key] = now_us + bound + cluster.command_timeout.us
 
     def on_end(self, now_us: int) -> None:
-        """What is late now is late."""
+        """Report what is late at the end."""
         self._look(now_us)
 
     def _look(self, now_us: int) -> None:
@@ -114,6 +116,6 @@ class SacTiming(SacChecker):
             if key not in self._excused:
                 self.report(
                     "sac-unblocked",
-                    f"{key.stream}: a connected consumer waits, and nobody was active for longer than a lost"
-                    " connection and a client that owes an answer may take",
+                    f"{key.stream}: a connected consumer waits, and none was active for longer than a lost"
+                    " connection and a client that owes a response may take",
                 )

@@ -20,7 +20,8 @@ class SacTraceWriter(SacObserver):
         self._partitions: dict[str, tuple[TopicPartition, ...]] = {}
 
     def _of(self, stream: str) -> tuple[TopicPartition, ...]:
-        """A stream as a row has it: under its super stream's name, or as the only partition of its own."""
+        """Return a stream as a row has it: under its super stream's name, or as the only partition of its
+        own."""
         if not self._partitions:
             for each in self.world.subscriptions:
                 name = each.super_stream or each.stream
@@ -28,7 +29,7 @@ class SacTraceWriter(SacObserver):
         return self._partitions[stream]
 
     def on_step(self, step: SacStep, now_us: int) -> None:
-        """Rows for consumers whose status changed."""
+        """Write rows for consumers whose status changed."""
         reply = step.outcome.reply
         error = "" if reply is None or reply.error is None else str(reply.error)
         for key, one, old, new in step.changes:
@@ -44,11 +45,11 @@ class SacTraceWriter(SacObserver):
             )
 
     def on_leader(self, node: str, what: str, now_us: int) -> None:
-        """A row."""
+        """Write a row."""
         self._add(now_us, node, RowKind.COORDINATOR.value, detail=what)
 
     def on_node(self, node: str, what: str, now_us: int) -> None:
-        """A row."""
+        """Write a row."""
         self._add(now_us, node, RowKind.NODE.value, detail=what)
 
     def on_client_state(
@@ -59,7 +60,7 @@ class SacTraceWriter(SacObserver):
         target: SacMemberState,
         now_us: int,
     ) -> None:
-        """A row."""
+        """Write a row."""
         self._add(
             now_us,
             subscriber.name,
@@ -73,7 +74,7 @@ class SacTraceWriter(SacObserver):
     def on_client_callback(
         self, subscriber: SacSubscriber, kind: SacCallback, phase: str, now_us: int
     ) -> None:
-        """A row."""
+        """Write a row."""
         begins = RowKind.CALLBACK_BEGIN if phase == "begin" else RowKind.CALLBACK_END
         self._add(
             now_us,
@@ -85,19 +86,19 @@ class SacTraceWriter(SacObserver):
         )
 
     def on_host(self, client: str, what: str, now_us: int) -> None:
-        """A row."""
+        """Write a row."""
         self._add(now_us, client, RowKind.HOST.value, detail=what)
 
     def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
-        """A row."""
+        """Write a row."""
         self._add(now_us, fault, RowKind.FAULT.value, state_to=phase, detail=detail)
 
     def on_faults_end(self, now_us: int) -> None:
-        """A row."""
+        """Write a row."""
         self._add(now_us, "", RowKind.FAULTS_END.value)
 
     def on_violation(self, violation: Violation) -> None:
-        """A row."""
+        """Write a row."""
         self._add(
             violation.t_us, "", RowKind.VIOLATION.value, error=violation.invariant, detail=violation.message
         )

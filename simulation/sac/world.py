@@ -72,12 +72,12 @@ class SacWorld(World):
     # -- what happens ---------------------------------------------------------------------------------------
 
     def begin(self) -> None:
-        """Let a node lead, and the clients start."""
+        """Let a node lead, and start the clients."""
         self.cluster.elect()
         self.supervisor.start_soon(list(self.clients.values())[: self.scenario.group.members])
 
     def calm(self) -> None:
-        """Nothing disturbs anybody from here on: who is to run runs."""
+        """End all disturbance: clients that should run, run."""
         for node in self.cluster.nodes.values():
             self.cluster.restart(node)
         for client in self.clients.values():
@@ -88,14 +88,14 @@ class SacWorld(World):
         self.tell("on_faults_end")
 
     def vanish(self) -> None:
-        """End all processes without a word."""
+        """End all processes without notifying any peer."""
         for client in self.clients.values():
             client.vanish()
 
     # -- links ----------------------------------------------------------------------------------------------
 
     def latency(self, client: str) -> int:
-        """How long a message of that client takes, one way."""
+        """Return the one-way latency of a message of that client, in microseconds."""
         samples = self._latencies.get(client)
         if samples is None:
             samples = self._latencies[client] = self.streams.samples(
@@ -104,12 +104,12 @@ class SacWorld(World):
         return samples.draw()
 
     def choose_node(self) -> SacNode | None:
-        """A node that a client connects to: one that runs, if there is one."""
+        """Return a node for a client to connect to: one that runs, if there is one."""
         up = [node for node in self.cluster.nodes.values() if node.up]
         return self._choices.choice(up) if up else None
 
     def open_connection(self, node: SacNode, client: ClientConnection) -> ServerConnection:
-        """A client has connected to a node."""
+        """Connect a client to a node, and return the server's end."""
         self._connections += 1
         made = ServerConnection(f"k{self._connections}", node, client)
         node.connections[made.id] = made
@@ -120,12 +120,12 @@ class SacWorld(World):
 
     @property
     def group_keys(self) -> list[SacGroupKey]:
-        """The groups of all streams, in their order."""
+        """Return the groups of all streams, in their order."""
         return [SacGroupKey("/", each.stream, each.name) for each in self.subscriptions]
 
     @property
     def settled(self) -> bool:
-        """True if each group that has consumers has one that is active, in its own eyes too."""
+        """True if each group that has consumers has an active one, which also considers itself active."""
         host = self.cluster.host
         if host is None:
             return False
@@ -148,7 +148,7 @@ def prepare(
     *,
     checkers: Iterable[SacObserver] | None = None,
 ) -> PreparedRun:
-    """Return the run of a scenario and a seed. `checkers` observe next to all of ours."""
+    """Return the run of a scenario and a seed. `checkers` observe in addition to the built-in checkers."""
     figures = Figures()
     exclusive = Exclusive(figures)
     world = SacWorld(

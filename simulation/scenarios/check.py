@@ -1,4 +1,4 @@
-"""What types can't say about a scenario: values that contradict each other, or the run's length."""
+"""Checks that types cannot express: values that contradict each other, or the run's length."""
 
 from __future__ import annotations
 
@@ -26,11 +26,11 @@ _MOST_MEMBERS = 100_000
 
 
 MAX_LISTED: Final = 10_000
-"""The number of steps, of faults, of topics and of streams that a scenario may have, each."""
+"""Maximum number of steps, of faults, of topics and of streams of a scenario."""
 
 
 def first_mistake(scenario: AnyScenario) -> Mistake | None:
-    """Where the first mistake is, and what was expected there; None if there is none."""
+    """Return the first mistake: its place, and what was expected there. None if there is no mistake."""
     for mistake in _counts(scenario):
         return mistake
     for checks in _CHECKS[scenario.protocol]:
@@ -46,7 +46,7 @@ def _counts(scenario: AnyScenario) -> Iterator[Mistake]:
 
 
 def _unused(scenario: SacScenario | StreamsScenario) -> Iterator[Mistake]:
-    """Keys that only other scenarios make something of."""
+    """Yield keys that only other kinds of scenarios use."""
     tables: dict[Path, s._Table] = {("cluster",): scenario.cluster}
     tables |= {("steps", index): step for index, step in enumerate(scenario.steps)}
     tables |= {("faults", index): fault for index, fault in enumerate(scenario.faults)}
@@ -78,7 +78,7 @@ def _streams(scenario: SacScenario) -> Iterator[Mistake]:
 
 
 def _nodes(scenario: SacScenario) -> Iterator[Mistake]:
-    """Faults that befall no node of so few."""
+    """Yield faults that need more nodes than the cluster has."""
     nodes = scenario.cluster.nodes
     for index, fault in enumerate(scenario.faults):
         if isinstance(fault, NodeCrash | NodeLeave | NodeSplit) and nodes < fault.least_nodes:
@@ -105,7 +105,7 @@ def _topics(scenario: s.Scenario | StreamsScenario) -> Iterator[Mistake]:
 
 
 def _unified(name: str) -> str:
-    """What Kafka compares: names of metrics have '_' for '.'."""
+    """Return the name as Kafka compares it: names of metrics have '_' for '.'."""
     return name.replace(".", "_")
 
 
@@ -129,7 +129,8 @@ def _group(scenario: s.Scenario) -> Iterator[Mistake]:
 
 
 def _unknown_topics(scenario: AnyScenario, path: Path, topics: Iterable[str]) -> Iterator[Mistake]:
-    """Kafka lets members subscribe to topics that are yet to come; one that never comes is a slip."""
+    """Yield topics that never exist. Kafka lets members subscribe to future topics, but such a name is a
+    slip."""
     known = scenario.named_topics
     for index, name in enumerate(topics):
         if name not in known:
@@ -175,7 +176,7 @@ def _streams_group(scenario: StreamsScenario) -> Iterator[Mistake]:
 
 
 def _threads(scenario: StreamsScenario) -> Iterator[Mistake]:
-    """Exceptions that no thread meets."""
+    """Yield exceptions that no thread can raise."""
     for index, fault in enumerate(scenario.faults):
         if isinstance(fault, ThreadException) and fault.where == "global" and scenario.global_topic is None:
             yield ("faults", index, "where"), "has no effect without a global_topic: there is no such thread"
@@ -184,7 +185,7 @@ def _threads(scenario: StreamsScenario) -> Iterator[Mistake]:
 def _classic(
     group: s.ScenarioGroup | ScenarioStreamsGroup, config: GroupCoordinatorConfig
 ) -> Iterator[Mistake]:
-    """What the coordinator accepts of clients."""
+    """Yield timeouts of classic members that the coordinator or the client refuses."""
     low, high = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
     if not low <= group.session_timeout.ms <= high:
         yield (
@@ -230,7 +231,7 @@ def _steps(scenario: AnyScenario) -> Iterator[Mistake]:
 
 
 def _strategies(scenario: s.Scenario) -> Iterator[Mistake]:
-    """Assignors that no member can offer together, or of members that speak another protocol."""
+    """Yield assignors that no member can offer together, or that belong to another protocol."""
     for index, step in enumerate(scenario.steps):
         names = step.partition_assignment_strategy if isinstance(step, s.RollingRestart) else ()
         path = ("steps", index, "partition_assignment_strategy")
@@ -241,7 +242,8 @@ def _strategies(scenario: s.Scenario) -> Iterator[Mistake]:
 
 
 def _transactions(scenario: s.Scenario) -> Iterator[Mistake]:
-    """Settings and faults of transactions where there are none, and a timeout that no broker allows."""
+    """Yield settings and faults of transactions in a scenario without any, and a timeout that no broker
+    allows."""
     if scenario.application.commit == "transaction":
         most = GroupCoordinatorConfig.from_properties(scenario.config).transaction_max_timeout_ms
         if scenario.transactions.timeout.ms > most:
@@ -261,7 +263,7 @@ def _transactions(scenario: s.Scenario) -> Iterator[Mistake]:
 
 
 def _topic_steps(scenario: s.Scenario) -> Iterator[Mistake]:
-    """Walks through the steps in time: what is created, grown and deleted must be possible then."""
+    """Walk through the steps in time: each must be able to create, grow or delete its topic at that time."""
     counts = {topic.name: topic.partitions for topic in scenario.topics}
     names = {_unified(name): name for name in counts}
     ordered = sorted(enumerate(scenario.steps), key=lambda item: item[1].at.within(scenario.duration.us))
@@ -339,4 +341,4 @@ _CHECKS: Final[Mapping[str, tuple[Callable[[Any], Iterator[Mistake]], ...]]] = {
     "sac": (_unused, _lengths, _streams, _nodes, _steps, _faults),
     "streams": (_unused, _lengths, _topics, _properties, _streams_group, _threads, _faults),
 }
-"""What is checked of each kind of scenario, in this order."""
+"""Checks of each kind of scenario, in this order."""

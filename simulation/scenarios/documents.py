@@ -1,4 +1,4 @@
-"""What a TOML file is: a scenario, a campaign or a plan. It has no mark for that, but keys of its own."""
+"""Tells the kind of a TOML file by its keys: a scenario, a campaign or a plan. No key states the kind."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ KEYS: Final[Mapping[Document, frozenset[str]]] = {
         | {"assignor", "session_timeout", "heartbeat_interval", "static", "rate", "headroom"}
     ),
 }
-"""The keys of each at the top."""
+"""Top-level keys of each kind."""
 
 _TAKEN_BY: Final[Mapping[Document, str]] = {
     "scenario": "`fencepost simulate` takes it, and `campaign` for many seeds",
@@ -35,12 +35,13 @@ _TAKEN_BY: Final[Mapping[Document, str]] = {
 
 
 def document_of(tables: Mapping[str, Any], expected: Document) -> Document:
-    """What has most of the file's keys. What was expected wins a draw: other keys are mistakes then."""
+    """Return the kind that has most of the file's keys. The expected kind wins a tie; other keys are mistakes
+    then."""
     return max((expected, *KEYS), key=lambda each: len(tables.keys() & KEYS[each]))
 
 
 def check_document(tables: Mapping[str, Any], expected: Document, source: str) -> None:
-    """Refuse a file that is another one's.
+    """Refuse a file of another kind.
 
     :raises FencepostError: with the command that takes it.
     """

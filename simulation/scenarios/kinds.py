@@ -1,4 +1,4 @@
-"""Scenarios of any kind: the key `protocol` of a file says which."""
+"""Scenarios of any kind: the key `protocol` of a file names the kind."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reads scenarios: from the library or a file, with overrides, every mistake told with its place.
+"""Reads scenarios from the library or a file, with overrides, and reports every mistake with its place.
 
 A mistake is a FencepostError: the file, the line, the key's path, and what was expected.
 """
@@ -51,12 +51,12 @@ class LibraryEntry(NamedTuple):
 
 
 def library_names() -> list[str]:
-    """The names of the scenarios that ship with the package, sorted."""
+    """Return the names of the scenarios that ship with the package, sorted."""
     return [path.stem for path in sorted(LIBRARY.glob("*.toml"))]
 
 
 def library() -> list[LibraryEntry]:
-    """The scenarios that ship with the package, by name."""
+    """Return the scenarios that ship with the package, by name."""
     entries = []
     for name in library_names():
         scenario = load_any(name)
@@ -73,11 +73,11 @@ def load(
     duration: str | None = None,
     option: str | None = None,
 ) -> Scenario:
-    """A scenario of a consumer group: of the library by its name, or the one in a TOML file.
+    """Return a scenario of a consumer group: of the library by its name, or the one in a TOML file.
 
-    `overrides` are texts such as "group.members=12"; values are TOML, or plain text where they are not.
-    `partitions` is a total that the topics share in proportion. `option` is the one of the command line
-    that the overrides were given with, if they were: mistakes are told by it then.
+    `overrides` are texts such as "group.members=12". Values are TOML, or plain text if they are not valid
+    TOML. `partitions` is a total that the topics share in proportion. `option` is the command-line option
+    that gave the overrides, if there was one; error messages name it.
 
     :raises FencepostError: if there is no such scenario, or something in it is wrong.
     """
@@ -103,7 +103,7 @@ def load_any(
     duration: str | None = None,
     option: str | Mapping[str, str] | None = None,
 ) -> AnyScenario:
-    """As `load`, of any kind; `partitions` are shared among the super streams of single active consumers.
+    """Return a scenario of any kind, as `load`; super streams of single active consumers share `partitions`.
 
     `option` may differ by key.
 
@@ -120,9 +120,9 @@ def load_any(
 
 
 def read(name_or_path: str | FilePath) -> tuple[FilePath, str]:
-    """Where a scenario of the library or a TOML file is, and its text.
+    """Return the path and the text of a scenario of the library or of a TOML file.
 
-    :raises FencepostError: if there is none, or it can't be read.
+    :raises FencepostError: if it does not exist, or can't be read.
     """
     path = _find(name_or_path)
     return path, read_text(path)
@@ -136,7 +136,7 @@ def loads(
     overrides: Iterable[str] = (),
     partitions: int | None = None,
 ) -> Scenario:
-    """The scenario of a consumer group in a TOML text; `source` is what mistakes call it.
+    """Return the scenario of a consumer group in a TOML text; error messages call the text `source`.
 
     :raises FencepostError: if something in it is wrong.
     """
@@ -154,7 +154,7 @@ def loads_any(
     overrides: Iterable[str] = (),
     partitions: int | None = None,
 ) -> AnyScenario:
-    """As `loads`, of any kind.
+    """Return the scenario of any kind in a TOML text, as `loads`.
 
     :raises FencepostError: if something in it is wrong.
     """
@@ -193,7 +193,8 @@ def _scenario(
 
 
 def _flat(config: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Kafka's names in one piece, also where they were written without quotes, which makes tables of them."""
+    """Return Kafka's names in one piece, even if they were written without quotes, which makes tables of
+    them."""
     flat: dict[str, Any] = {}
     for key, value in config.items():
         if isinstance(value, dict):
@@ -218,7 +219,7 @@ def _find(name_or_path: str | FilePath) -> FilePath:
 
 
 class _Override(NamedTuple):
-    """Another value for a key; `shown` is how it was given, for mistakes."""
+    """A new value for a key; `shown` is how it was given, for error messages."""
 
     shown: str
     key: str
@@ -226,7 +227,8 @@ class _Override(NamedTuple):
 
 
 _Option: TypeAlias = str | Mapping[str, str] | None
-"""What on the command line brought settings, all or by their keys; None where a program did."""
+"""The command-line option that gave settings, one for all or one for each key; None if a program gave them.
+"""
 
 
 def _overrides(texts: Iterable[str], option: _Option) -> list[_Override]:
@@ -244,7 +246,7 @@ def _override(text: str, option: _Option) -> _Override:
         raise FencepostError(f"{given}: expected KEY=VALUE, such as group.members=12")
     try:
         value = tomllib.loads(f"value = {words}")["value"]
-    except (ValueError, RecursionError):  # nested as deeply as text may be, and no value
+    except (ValueError, RecursionError):  # nested too deeply, or no value
         value = words.strip()
     if isinstance(value, float) and key.strip().startswith("config."):
         value = words.strip()  # no setting is a fraction, but a release looks like one: 4.4
@@ -252,7 +254,7 @@ def _override(text: str, option: _Option) -> _Override:
 
 
 def _total(partitions: int | None, option: _Option) -> tuple[int, str] | None:
-    """How many partitions there are to be in all, and how that was given."""
+    """Return the wanted total of partitions, and how it was given."""
     if partitions is None:
         return None
     given = _shown(option, "partitions", partitions)
@@ -262,7 +264,7 @@ def _total(partitions: int | None, option: _Option) -> tuple[int, str] | None:
 
 
 def _shown(option: _Option, name: str, value: object) -> str:
-    """How an argument was given: `members=12` in a program, --members 12, or --grid members=12."""
+    """Return how an argument was given: `members=12` in a program, --members 12, or --grid members=12."""
     if option is None:
         return f"{name}={value!r}"
     return f"--{name} {value}" if option == "--set" else f"{_word(option, name)} {name}={value}"
@@ -295,7 +297,7 @@ def _with_config_name(path: Path) -> Path:
 
 
 def _put(raw: dict[str, Any], override: _Override) -> Path:
-    """Put the override's value into the raw tables; answers the key's path."""
+    """Put the override's value into the raw tables, and return the key's path."""
     parts = tuple(int(part) if part.isdecimal() else part for part in override.key.split("."))
     path = _with_config_name(parts)
     place: Any = raw
@@ -325,7 +327,8 @@ def _nowhere(override: _Override, path: Path, place: Any) -> FencepostError:
 
 
 def _resized(scenario: AnyScenario, total: int, given: str) -> AnyScenario:
-    """The scenario with so many partitions in all, shared in proportion; a plain stream is one."""
+    """Return the scenario with that many partitions in all, shared in proportion. A plain stream is one
+    partition."""
     name = scenario.partitioned
     tables = getattr(scenario, name)
     weight = sum(table.partitions for table in tables)
@@ -349,7 +352,8 @@ def _resized(scenario: AnyScenario, total: int, given: str) -> AnyScenario:
 
 
 def _grown(larger: AnyScenario, tables: Iterable[ScenarioTopic | SacStream]) -> AnyScenario:
-    """The scenario, whose tables were these: steps that would not make topics grow do so in proportion."""
+    """Return the larger scenario, which had these tables: steps that would not grow topics do so in
+    proportion."""
     before = {table.name: table.partitions for table in tables}
     after = {table.name: table.partitions for table in getattr(larger, larger.partitioned)}
     sizes, steps, length_us = dict(after), list[Step](larger.steps), larger.duration.us

@@ -1,4 +1,4 @@
-"""Where in a TOML text a key stands: tomllib keeps values, not lines."""
+"""Line numbers of keys in a TOML text: tomllib keeps values, not lines."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ _PART = re.compile(r"""\s*("[^"]*"|'[^']*'|[\w-]+)\s*\.?""")
 
 
 def lines_of(text: str) -> dict[Path, int]:
-    """The line of each table and key, counted from 1. Keys inside inline tables have their table's line.
+    """Return the line of each table and key, counted from 1. Keys inside inline tables have their table's
+    line.
 
-    Where there are several tables of a name the name alone has the line of the first.
+    If several tables share a name, the name alone has the line of the first.
     """
     found: dict[Path, int] = {}
     table: Path = ()
@@ -36,7 +37,7 @@ def lines_of(text: str) -> dict[Path, int]:
 
 
 def _latest(names: Iterable[str | int], last: Mapping[Path, int]) -> Path:
-    """The table of these names: where there are several of one, the last that has begun."""
+    """Return the path of the table with these names; of several with one name, the last that has begun."""
     path: Path = ()
     for name in names:
         path = (*path, name)
@@ -46,7 +47,7 @@ def _latest(names: Iterable[str | int], last: Mapping[Path, int]) -> Path:
 
 
 def line_of(lines: dict[Path, int], path: Path) -> int | None:
-    """The line of that key, or of the nearest table around it."""
+    """Return the line of that key, or of the nearest table around it."""
     for length in range(len(path), 0, -1):
         if (line := lines.get(path[:length])) is not None:
             return line

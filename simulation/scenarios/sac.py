@@ -1,7 +1,7 @@
-"""What a scenario of single active consumers says: nodes, streams, clients, and what befalls them.
+"""Scenarios of single active consumers: nodes, streams, clients, and the faults that affect them.
 
-It is a file as any other, with `protocol = "sac"` in it. Each client has one consumer for a plain stream and
-one for each partition of a super stream, all with the group's id as their consumer name.
+Such a scenario is an ordinary file with `protocol = "sac"`. Each client has one consumer for a plain stream
+and one for each partition of a super stream, all with the group's id as their consumer name.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class SacStream(_Table, frozen=True):
 
     @property
     def partition_names(self) -> list[str]:
-        """The streams of a super stream; of a plain one, itself."""
+        """Streams of a super stream; for a plain stream, the stream itself."""
         return [f"{self.name}-{number}" for number in range(self.partitions)] or [self.name]
 
 
@@ -87,7 +87,7 @@ class SacNetwork(_Table, frozen=True):
 
 
 class SacApplication(_Table, frozen=True):
-    """What clients do."""
+    """The behaviour of clients."""
 
     processing: Span = Span("constant", 5_000)
     """Processing time of one message."""
@@ -170,25 +170,25 @@ class SacScenario(ScenarioBase, frozen=True, kw_only=True):
 
     @property
     def partitions(self) -> int:
-        """How many groups there are: plain streams, and partitions of super streams."""
+        """Number of groups: plain streams, and partitions of super streams."""
         return sum(max(stream.partitions, 1) for stream in self.streams)
 
     @property
     def cluster_size(self) -> int:
-        """The number of nodes."""
+        """Number of nodes."""
         return self.cluster.nodes
 
     @property
     def named_topics(self) -> tuple[str, ...]:
-        """The streams and super streams."""
+        """Names of the streams and super streams."""
         return tuple(stream.name for stream in self.streams)
 
     @property
     def settling_us(self) -> int:
-        """How long groups may need to settle once nothing disturbs them any more, in microseconds.
+        """Time that groups may need to settle once nothing disturbs them, in microseconds.
 
-        A client that stands still is cut off within two request timeouts, a lost connection is forgotten, a
-        leader is found and ticks; then everybody reports, steps down and is activated.
+        A frozen client is cut off within two request timeouts, a lost connection is forgotten, a leader is
+        found and ticks. Then all consumers report, step down and are activated.
         """
         cluster = self.cluster
         waits = 2 * cluster.request_timeout.us + cluster.disconnected_timeout.us + cluster.tick.us
@@ -199,11 +199,11 @@ class SacScenario(ScenarioBase, frozen=True, kw_only=True):
 
     @property
     def keeps_up(self) -> bool:
-        """Whether clients step down before they are cut off: otherwise groups may never settle."""
+        """True if clients step down before they are cut off. Otherwise groups may never settle."""
         slowest = self.application.processing.longest_us + self.application.callback.longest_us
         return slowest + self._messages_us < self.cluster.request_timeout.us
 
     @property
     def _messages_us(self) -> int:
-        """Of a client that connects, subscribes, and is told to step down."""
+        """Time for the messages of a client that connects, subscribes, and is told to step down."""
         return MESSAGES * self.network.latency.longest_us

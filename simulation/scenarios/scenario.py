@@ -1,8 +1,8 @@
-"""What a scenario says: the group, its topics, the cluster, the network, the application, and what happens.
+"""Scenarios: the group, its topics, the cluster, the network, the application, and the events of a run.
 
-A scenario is a value: the same scenario and the same seed give the same run. Steps are what people do
-(deploys, scaling, topics); faults are what befalls them, at a moment of their own or as often as the seed
-draws. Everything has ended when the quiet phase at the end of a run begins.
+A scenario is a value: the same scenario and the same seed give the same run. Steps are actions of people
+(deploys, scaling, topics). Faults happen at a given moment, or as often as the seed draws. All have ended
+when the quiet phase at the end of a run begins.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ SECOND = 1_000_000
 
 
 class _Table(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A table of the file: a key that is not declared is refused."""
+    """A table of the file; an undeclared key is refused."""
 
     unused: ClassVar[tuple[str, ...]] = ()
-    """Keys of the table that this one extends, and that say nothing here: another value is refused."""
+    """Inherited keys that have no effect in this table; values other than the default are refused."""
 
 
 class ScenarioGroup(_Table, frozen=True):
@@ -97,7 +97,7 @@ class ScenarioNetwork(_Table, frozen=True):
 
 
 class ScenarioApplication(_Table, frozen=True):
-    """What the members' application does with records."""
+    """The behaviour of the members' application."""
 
     poll: Duration = Duration(1 * SECOND)
     """Time that records gather before a poll returns them."""
@@ -105,8 +105,8 @@ class ScenarioApplication(_Table, frozen=True):
     processing: Span = Span("constant", 1_000)
     """Processing time of one record."""
     commit: Literal["auto", "sync", "async", "transaction"] = "auto"
-    """How offsets are committed. `auto`: by the consumer. The others commit after each batch and before a
-    revocation: `sync` waits for the response, `async` does not after a batch, `transaction` uses a
+    """The way in which offsets are committed. `auto`: by the consumer. The others commit after each batch and
+    before a revocation: `sync` waits for the response, `async` does not after a batch, `transaction` uses a
     producer."""
     auto_commit_interval: Duration = Duration(5 * SECOND)
     callback: Span = Span("uniform", 0, 50_000)
@@ -120,7 +120,7 @@ class ScenarioApplication(_Table, frozen=True):
 
 
 class ScenarioTransactions(_Table, frozen=True):
-    """How offsets are committed exactly once, if `application.commit` is `transaction`."""
+    """Exactly-once commits of offsets, if `application.commit` is `transaction`."""
 
     version: Literal[1, 2] = 2
     """The clients' transaction.version. With 2 each transaction has its own epoch (KIP-890)."""
@@ -186,7 +186,7 @@ class CreateTopic(_Step, frozen=True, tag="create-topic"):
 
 
 MOST_GROWN = 200_000
-"""Most partitions that a topic may grow to."""
+"""Maximum number of partitions that a topic may grow to."""
 
 
 class GrowTopic(_Step, frozen=True, tag="grow-topic"):
@@ -226,7 +226,7 @@ Step: TypeAlias = (
 )
 
 
-# -- what befalls them ------------------------------------------------------------------------------------
+# -- faults -----------------------------------------------------------------------------------------------
 
 
 class _Fault(_Table, frozen=True, tag_field="kind"):
@@ -390,18 +390,18 @@ Fault: TypeAlias = (
 
 
 class ScenarioBase(_Table, frozen=True, kw_only=True):
-    """What scenarios of all kinds have."""
+    """The base of scenarios of all kinds."""
 
     subject: ClassVar[str]
-    """What scenarios of this kind are about."""
+    """The subject of scenarios of this kind."""
     runs_with: ClassVar[str] = "`simulate`, `campaign` and `chaos`"
     """The commands that run them."""
     members_are: ClassVar[str] = "clients"
-    """What each of the group's hosts runs, for people."""
+    """The programs that the group's hosts run, for people."""
     partitioned: ClassVar[str] = "topics"
     """The key of the tables that have partitions."""
     settles_unless_slow: ClassVar[bool] = True
-    """Whether only times of the scenario can keep a correct run from settling."""
+    """True if only times of the scenario can keep a correct run from settling."""
     positive: ClassVar[tuple[tuple[str, ...], ...]]
     """Durations that can't be zero."""
 
@@ -417,20 +417,20 @@ class ScenarioBase(_Table, frozen=True, kw_only=True):
 
     @property
     def settling_us(self) -> int:
-        """How long a group may need to settle once nothing disturbs it any more, in microseconds.
+        """Time that a group may need to settle once nothing disturbs it, in microseconds.
 
-        Each kind of scenario computes it; by itself nothing takes time.
+        Each kind of scenario computes it; the base needs no time.
         """
         return 0
 
     @property
     def quiet_us(self) -> int:
-        """How long the quiet phase is, in microseconds."""
+        """Length of the quiet phase, in microseconds."""
         return self.settling_us if self.quiet is None else self.quiet.us
 
     @property
     def record_rates(self) -> dict[str, float]:
-        """The keys of rates that a run can do without, and what they are."""
+        """Rates that a run can do without, by their keys."""
         return {}
 
 
@@ -466,12 +466,12 @@ class Scenario(ScenarioBase, frozen=True, kw_only=True):
 
     @property
     def partitions(self) -> int:
-        """Of all topics at the start."""
+        """Number of partitions of all topics at the start."""
         return sum(topic.partitions for topic in self.topics)
 
     @property
     def protocols(self) -> frozenset[GroupProtocol]:
-        """All that members speak at some time."""
+        """Protocols that members speak at some time."""
         later = (step.protocol for step in self.steps if isinstance(step, RollingRestart))
         return frozenset((self.group.protocol, *(protocol for protocol in later if protocol is not None)))
 
@@ -482,29 +482,29 @@ class Scenario(ScenarioBase, frozen=True, kw_only=True):
 
     @property
     def max_poll_interval_us(self) -> int:
-        """How long members may take between two polls, in microseconds."""
+        """Maximum time of a member between two polls, in microseconds."""
         return self.group.rebalance_timeout.us
 
     @property
     def all_topics(self) -> tuple[ScenarioTopic, ...]:
-        """The topics that there are from the beginning."""
+        """Topics that exist from the beginning."""
         return self.topics
 
     @property
     def named_topics(self) -> tuple[str, ...]:
-        """The topics that there are at some time: those of the file, and those that its steps create."""
+        """Names of topics that exist at some time: those of the file, and those that its steps create."""
         created = [step.name for step in self.steps if isinstance(step, CreateTopic)]
         return tuple(dict.fromkeys([*(topic.name for topic in self.topics), *created]))
 
     @property
     def patterns(self) -> list[str]:
-        """The expressions that members subscribe to, sooner or later."""
+        """Regular expressions that members subscribe to at some time."""
         later = (step.pattern for step in self.steps if isinstance(step, ChangeSubscription))
         return [each for each in (self.group.pattern, *later) if each is not None]
 
     @property
     def record_rates(self) -> dict[str, float]:
-        """The keys of rates that a run can do without, and what they are."""
+        """Rates that a run can do without, by their keys."""
         return {
             f"topics.{number}.records_per_second": topic.records_per_second
             for number, topic in enumerate(self.topics)
@@ -514,20 +514,20 @@ class Scenario(ScenarioBase, frozen=True, kw_only=True):
 
     @property
     def settling_us(self) -> int:
-        """How long a group may need to settle once nothing disturbs it any more, in microseconds.
+        """Time that a group may need to settle once nothing disturbs it, in microseconds.
 
-        A dead member's session runs out, then a member that does not revoke is fenced, and each learns of it
-        by a heartbeat; before all that a request may still time out, and a process be on its way up.
+        A dead member's session expires, then a member that does not revoke is fenced, and each learns of it
+        by a heartbeat. Before that, a request may still time out, and a process may still be starting.
         """
         before_us = self.network.request_timeout.us + self.application.restart.longest_us
         config = GroupCoordinatorConfig.from_properties(self.config)
         return self.settling_ms(config) * 1_000 + before_us + SLACK_US
 
     def settling_ms(self, config: GroupCoordinatorConfig) -> int:
-        """The session timeout, the rebalance timeout and three heartbeat intervals of the slower protocol.
+        """Return session and rebalance timeout plus three heartbeat intervals of the slower protocol, in ms.
 
-        What messages and brokers take beyond the slack is added. In a classic group the first of those who
-        join wait for others; where topics change its members have to see that first.
+        The time of messages and brokers beyond the slack is added. In a classic group, the first members that
+        join wait for others. If topics change, its members have to see that first.
         """
         group, found = self.group, []
         if "consumer" in self.protocols:
@@ -542,14 +542,16 @@ class Scenario(ScenarioBase, frozen=True, kw_only=True):
         return max(found) + group.rebalance_timeout.ms + slowness_us(self) // 1_000
 
     def broker_timeouts_ms(self, config: GroupCoordinatorConfig) -> tuple[int, int]:
-        """The session timeout and the heartbeat interval that the coordinator gives to members."""
+        """Return the session timeout and heartbeat interval that the coordinator gives to members, in ms."""
         return config.group_consumer_session_timeout_ms, config.group_consumer_heartbeat_interval_ms
 
     def is_kept(self, config: GroupCoordinatorConfig) -> bool:
-        """Whether members are heard before their session or rebalance timeout ends; if not, they come and go.
+        """Return true if members meet their session and rebalance timeouts; otherwise they are fenced and
+        rejoin.
 
-        In a rebalance they are told, commit, run a callback, and answer when no heartbeat is under way any
-        more. What a callback takes beyond a heartbeat interval disturbs the group, and is known to.
+        In a rebalance, members receive the assignment, commit, run a callback, and respond once no heartbeat
+        is under way. A callback that takes longer than a heartbeat interval disturbs the group, and is known
+        to.
         """
         group, callback_us = self.group, self.application.callback.longest_us
         answer_us = 2 * self.network.latency.longest_us + self.cluster.replication.longest_us

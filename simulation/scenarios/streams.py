@@ -1,6 +1,7 @@
-"""What a scenario of Streams applications says: clients with threads, topics, and what befalls them.
+"""Scenarios of Streams applications: clients with threads, topics, and the faults that affect them.
 
-It is a file as any other, with `protocol = "streams"` in it. The clients form one streams group (KIP-1071).
+Such a scenario is an ordinary file with `protocol = "streams"`. The clients form one streams group
+(KIP-1071).
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ class ScenarioStreamsGroup(_Table, frozen=True):
 
 
 class StreamsApplication(_Table, frozen=True):
-    """What threads do."""
+    """The behaviour of threads."""
 
     poll: Duration = Duration(1 * SECOND)
     """Time that a poll lets records gather."""
@@ -92,11 +93,11 @@ class ThreadException(_Fault, frozen=True, tag="thread-exception"):
     """An exception leaves a thread, and the handler decides."""
 
     response: Response = "any"
-    """What the handler returns. `raises` raises instead, `nonsense` returns no response of Kafka's. `any`
+    """The response of the handler. `raises` raises instead, `nonsense` returns no response of Kafka's. `any`
     draws all of them except SHUTDOWN_APPLICATION, and REPLACE_THREAD half of the time."""
     where: Place = "any"
-    """Where the exception is raised, the next time that a thread of the client gets there. `global` is the
-    global thread, `any` is everywhere else."""
+    """The place where the exception is raised, the next time that a thread of the client gets there. `global`
+    is the global thread, `any` is everywhere else."""
     threads: Annotated[int, Meta(ge=1, le=64)] = 1
     """Number of the client's threads in which it is raised at the same time."""
 
@@ -169,45 +170,45 @@ class StreamsScenario(ScenarioBase, frozen=True, kw_only=True):
     """The coordinator's configuration under Kafka's names."""
     faults: tuple[StreamsFault, ...] = ()
     steps: ClassVar[tuple[()]] = ()
-    """People do nothing: the application is deployed once."""
+    """No steps: the application is deployed once."""
 
     @property
     def partitions(self) -> int:
-        """Of all topics."""
+        """Number of partitions of all topics."""
         return sum(topic.partitions for topic in self.topics)
 
     @property
     def protocols(self) -> frozenset[str]:
-        """What members speak."""
+        """Protocols that members speak."""
         return frozenset((self.group.protocol,))
 
     @property
     def cluster_size(self) -> int:
-        """The number of brokers."""
+        """Number of brokers."""
         return self.cluster.brokers
 
     @property
     def max_poll_interval_us(self) -> int:
-        """How long threads may take between two polls, in microseconds."""
+        """Maximum time of a thread between two polls, in microseconds."""
         return self.group.rebalance_timeout.us
 
     @property
     def all_topics(self) -> tuple[ScenarioTopic, ...]:
-        """The topics that there are from the beginning, with the global one."""
+        """Topics that exist from the beginning, with the global one."""
         return self.topics if self.global_topic is None else (*self.topics, self.global_topic)
 
     @property
     def named_topics(self) -> tuple[str, ...]:
-        """Their names."""
+        """Names of all topics."""
         return tuple(topic.name for topic in self.all_topics)
 
     def broker_timeouts_ms(self, config: GroupCoordinatorConfig) -> tuple[int, int]:
-        """The session timeout and the heartbeat interval that the coordinator gives to members."""
+        """Return the session timeout and heartbeat interval that the coordinator gives to members, in ms."""
         return config.group_streams_session_timeout_ms, config.group_streams_heartbeat_interval_ms
 
     @property
     def bound_us(self) -> int:
-        """How long a request to shut the application down may take to reach every client, in microseconds."""
+        """Maximum time until a request to shut the application down reaches every client, in microseconds."""
         config = GroupCoordinatorConfig.from_properties(self.config)
         session_ms, interval_ms = self.broker_timeouts_ms(config)
         if self.group.protocol == "classic":
@@ -216,6 +217,6 @@ class StreamsScenario(ScenarioBase, frozen=True, kw_only=True):
 
     @property
     def settling_us(self) -> int:
-        """How long the group may need to settle once nothing disturbs it any more, in microseconds."""
+        """Time that the group may need to settle once nothing disturbs it, in microseconds."""
         before = self.network.request_timeout.us + self.application.restart.longest_us
         return self.bound_us + before + SLACK_US

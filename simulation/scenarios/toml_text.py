@@ -1,4 +1,4 @@
-"""Values as TOML writes them: what a file said, told again."""
+"""Writes values of a TOML file as TOML text again."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _LONGEST_SHOWN: Final = 60
 
 
 def toml_text(value: object) -> str:
-    """A value that tomllib read, as text that it would read."""
+    """Return a value that tomllib read, as text that tomllib would read."""
     if isinstance(value, bool):
         return str(value).lower()
     if isinstance(value, str):
@@ -27,12 +27,12 @@ def toml_text(value: object) -> str:
 
 
 def quoted(text: str) -> str:
-    """Text in quotes."""
+    """Return text in quotes."""
     return json.dumps(text, ensure_ascii=False)
 
 
 def shown(value: object) -> str:
-    """A value for a message: one that is long is cut."""
+    """Return a value for a message; a long one is cut."""
     text = toml_text(value)
     return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}…"
 

@@ -1,4 +1,4 @@
-"""Tables of a file as typed values: each mistake with the key's path, and what was expected there."""
+"""Tables of a file as typed values. Each mistake has the key's path, and what was expected there."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _TYPES = {
 _BOUNDS = {">=": "of at least", "<=": "of at most", ">": "above", "<": "below"}
 
 MAX_TOML_BYTES: Final = 1 << 20
-"""The size that a scenario, a campaign or a question may have (1 MiB)."""
+"""Maximum size of a scenario, a campaign or a question (1 MiB)."""
 
 T = TypeVar("T")
 
@@ -52,7 +52,7 @@ class Misplaced(ValueError):
 
 
 def typed(raw: Any, kind: type[T], hook: Hook | None = None) -> T:
-    """The raw tables as a value of that type, which is made of msgspec's structs.
+    """Return the raw tables as a value of that type, which is made of msgspec's structs.
 
     :raises Misplaced: if they do not fit.
     """
@@ -64,19 +64,19 @@ def typed(raw: Any, kind: type[T], hook: Hook | None = None) -> T:
 
 
 class Places:
-    """Where in a file things stand."""
+    """The lines of a file's keys, for error messages."""
 
     def __init__(self, source: str, text: str) -> None:
         self.source = source
         self.lines = lines_of(text)
 
     def at(self, path: Path) -> str:
-        """The file, and the line if it is known: `grid.toml:7`."""
+        """Return the file, and the line if it is known: `grid.toml:7`."""
         line = line_of(self.lines, path)
         return self.source if line is None else f"{self.source}:{line}"
 
     def error(self, path: Path, message: str) -> FencepostError:
-        """A mistake at that key."""
+        """Return the error for a mistake at that key."""
         name = shown_path(path)
         return FencepostError(
             f"{self.at(path)}: {name}: {message}" if name else f"{self.at(path)}: {message}"
@@ -84,12 +84,12 @@ class Places:
 
 
 def shown_path(path: Path) -> str:
-    """A key's path as people write it: `topics[0].name`."""
+    """Return a key's path as people write it: `topics[0].name`."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).lstrip(".")
 
 
 def read_text(path: FilePath) -> str:
-    """A TOML file's text.
+    """Return a TOML file's text.
 
     :raises FencepostError: if it can't be read.
     """
@@ -97,7 +97,7 @@ def read_text(path: FilePath) -> str:
 
 
 def parse_toml(text: str, source: str) -> dict[str, Any]:
-    """A TOML text's tables.
+    """Return a TOML text's tables.
 
     :raises FencepostError: if it is not TOML.
     """
@@ -109,19 +109,19 @@ def parse_toml(text: str, source: str) -> dict[str, Any]:
                 f"{source}: expected TOML, and this is JSON: `fencepost replay` and `shrink` take a failure's"
             ) from None
         raise FencepostError(f"{source}: not TOML: {error}") from None
-    except ValueError as error:  # what Python itself does not read, as a number of 5,000 digits
+    except ValueError as error:  # a value that Python itself does not read, such as a number of 5,000 digits
         raise FencepostError(f"{source}: not TOML: {_plain_reason(error)}") from None
     except RecursionError:
         raise FencepostError(f"{source}: can't be read: tables or lists are nested too deeply") from None
 
 
 def _plain_reason(error: ValueError) -> str:
-    """Python's advice on how to lift its limit on digits is for programs."""
+    """Return the reason, without Python's advice to lift its limit on digits, which is for programs."""
     return "a number has too many digits" if "integer string conversion" in str(error) else str(error)
 
 
 def shown(value: Any) -> str:
-    """A wrong value as it was written, or what it is."""
+    """Return a wrong value as it was written, or its kind."""
     if isinstance(value, dict):
         return "a table"
     if isinstance(value, list):
@@ -130,7 +130,7 @@ def shown(value: Any) -> str:
 
 
 def _explain(raw: Any, kind: Any, hook: Hook | None, error: str) -> tuple[Path, str]:
-    """The path and the message of what msgspec found."""
+    """Return the path and the message of what msgspec found."""
     message, _, where = error.rpartition(" - at `$")
     if not message:
         message, where = error, ""
@@ -168,7 +168,7 @@ def _follow(place: Any, kind: Any, hook: Hook | None, where: str) -> tuple[Path,
 
 
 def _misfit(table: dict[str, Any], kind: Any, hook: Hook | None) -> str:
-    """The first key of the table whose value does not fit."""
+    """Return the first key of the table whose value does not fit."""
     for key, value in table.items():
         try:
             msgspec.convert(value, kind, dec_hook=hook)
@@ -178,7 +178,7 @@ def _misfit(table: dict[str, Any], kind: Any, hook: Hook | None) -> str:
 
 
 def _plain(kind: Any, place: Any) -> Any:
-    """The type without what surrounds it: of a union the alternative that the value may be."""
+    """Return the type without what surrounds it: of a union, the alternative that the value may be."""
     if typing.get_origin(kind) is typing.Annotated:
         return _plain(typing.get_args(kind)[0], place)
     if typing.get_origin(kind) in (typing.Union, types.UnionType):
@@ -196,14 +196,14 @@ def _fields(kind: Any) -> tuple[msgspec.structs.FieldInfo, ...]:
 
 
 def _keys(kind: Any, place: Any) -> list[str]:
-    """The keys that the table may have."""
+    """Return the keys that the table may have."""
     kind = _plain(kind, place)
     names = [field.encode_name for field in _fields(kind)]
     return [*([_tag_field(kind)] if _tag(kind) is not None else []), *names]
 
 
 def _choices(kind: Any) -> Iterator[str]:
-    """The values of a literal type, or the tags of a union of structs."""
+    """Yield the values of a literal type, or the tags of a union of structs."""
     if typing.get_origin(kind) is typing.Literal:
         yield from map(str, typing.get_args(kind))
     elif (tag := _tag(kind)) is not None:
@@ -226,7 +226,7 @@ def _tag_field(kind: Any) -> str:
 
 
 def _kind_of_value(kinds: str, bound: str | None, limit: str | None) -> str:
-    """What msgspec expected, in the words of TOML."""
+    """Return what msgspec expected, in the words of TOML."""
     words = " or ".join(_TYPES.get(name, name) for name in kinds.split(" | ") if name != "null")
     if bound is None or limit is None:
         return words

@@ -1,6 +1,7 @@
 """Settings of a protocol that no member of a scenario speaks: Kafka's consumers refuse them as well.
 
-A file may have them, for runs with another `group.protocol`. Who gives one by hand expects that it matters.
+A file may have them, for runs with another `group.protocol`. On the command line, a setting is expected to
+have an effect.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _OF_CONFIG: Final = {
     "group.initial.rebalance.delay.ms": "classic",
     "group.max.size": "classic",
 }
-"""By the name's beginning."""
+"""Protocols of settings in `config`, by the beginning of their names."""
 _INSTEAD: Final = {
     "consumer": {
         "partition_assignment_strategy": "group.assignor",
@@ -48,7 +49,8 @@ _INSTEAD: Final = {
 
 
 def why_unused(scenario: AnyScenario, path: Path) -> str | None:
-    """Why the setting at this path has no effect in the scenario, and which one has; None if it has one."""
+    """Return why the setting at this path has no effect in the scenario, and which one has; None if it has
+    one."""
     spoken: Collection[str] = scenario.protocols
     name = str(path[-1]) if len(path) == 2 else ""
     protocol = _protocol_of(path[0], name) if name else None

@@ -1,9 +1,8 @@
 """Values of scenario files: durations, moments of the run, spans that the seed draws.
 
 A duration is a number and a unit, or several, the largest first: "250ms", "40s", "1h30m". A moment is a
-duration since the start, or a share of the run: "30%". A span is a duration that is drawn anew each time:
-one value "5s", "1s..30s" with each equally likely, or a table, {median = "1ms", p99 = "20ms"} or
-{mean = "40s"}.
+duration since the start, or a share of the run: "30%". A span is a duration that is drawn each time: one
+value "5s", "1s..30s" with each equally likely, or a table, {median = "1ms", p99 = "20ms"} or {mean = "40s"}.
 """
 
 from __future__ import annotations
@@ -52,9 +51,9 @@ class Duration(_Value):
 
     @classmethod
     def parse(cls, value: object) -> Duration:
-        """The duration that a file holds.
+        """Return the duration that a file holds.
 
-        :raises ValueError: if it is none.
+        :raises ValueError: if the value is no duration.
         """
         match = _DURATION.fullmatch(value.strip()) if isinstance(value, str) else None
         if match is None or not match[0]:
@@ -67,18 +66,18 @@ class Duration(_Value):
 
     @property
     def ms(self) -> int:
-        """In whole milliseconds."""
+        """Duration in whole milliseconds."""
         return self.us // 1_000
 
     def __str__(self) -> str:
-        for unit in ("h", "m", "s", "ms"):  # a day is told in hours
+        for unit in ("h", "m", "s", "ms"):  # a day is shown in hours
             if self.us and self.us % _UNITS[unit] == 0:
                 return f"{self.us // _UNITS[unit]}{unit}"
         return f"{self.us}us" if self.us else "0s"
 
 
 class Moment(_Value):
-    """A time of the run: so long after its start, or that share of it."""
+    """A time of the run: a duration after its start, or a share of the run."""
 
     __slots__ = ("share", "us")
 
@@ -90,9 +89,9 @@ class Moment(_Value):
 
     @classmethod
     def parse(cls, value: object) -> Moment:
-        """The moment that a file holds.
+        """Return the moment that a file holds.
 
-        :raises ValueError: if it is none.
+        :raises ValueError: if the value is no moment.
         """
         if isinstance(value, str) and (match := _PERCENT.fullmatch(value.strip())):
             if float(match[1]) > 100:
@@ -104,7 +103,7 @@ class Moment(_Value):
             raise ValueError(f"expected {cls.expected}, got {shown(value)}") from None
 
     def within(self, length_us: int) -> int:
-        """Microseconds since the start of a run of that length."""
+        """Return the microseconds since the start of a run of that length."""
         return self.us if self.share is None else round(self.share * length_us)
 
 
@@ -124,9 +123,9 @@ class Span(_Value):
 
     @classmethod
     def parse(cls, value: object) -> Span:
-        """The span that a file holds.
+        """Return the span that a file holds.
 
-        :raises ValueError: if it is none.
+        :raises ValueError: if the value is no span.
         """
         if isinstance(value, str) and ".." in value:
             low, _, high = value.partition("..")
@@ -151,12 +150,12 @@ class Span(_Value):
 
     @property
     def quantiles(self) -> rng.Quantiles:
-        """1,024 equally likely values in microseconds."""
+        """1,024 equally likely values, in microseconds."""
         return _quantiles(self)
 
     @property
     def longest_us(self) -> int:
-        """The longest that is ever drawn."""
+        """The longest duration that is ever drawn, in microseconds."""
         return self.quantiles[-1]
 
 

@@ -1,1 +1,1 @@
-"""Streams applications in virtual time: clients with threads, their failures, and what must hold of them."""
+"""Streams applications in virtual time: clients with threads, their failures, and their checks."""

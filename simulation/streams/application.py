@@ -1,6 +1,6 @@
-"""One application as a whole: what its clients do is written down, and judged where no client alone can be.
+"""One application as a whole: it records what the clients do, and judges what no single client shows.
 
-The simulated world tells it of each event as it happens, a real run when it is told again.
+The simulated world reports each event as it happens; a real run reports it when it is replayed.
 """
 
 from __future__ import annotations
@@ -28,25 +28,26 @@ class ApplicationClient(Protocol):
 
     @property
     def generation(self) -> int:
-        """Another number for each process."""
+        """A number that differs for each process."""
 
     @property
     def state(self) -> StreamClientState | None:
-        """What its client is; None while no process runs."""
+        """State of its client; None while no process runs."""
 
     @property
     def has_threads(self) -> bool:
-        """True if a thread of it lives. One that has none is in no group, and can't be told anything."""
+        """True if one of its threads is alive. A client without threads is in no group, and can't be
+        notified."""
 
 
 class ApplicationOutcomes:
-    """What became of a request to shut everything down, of records, and of whatever clients report.
+    """Outcomes of a request to shut everything down, of records, and of anything else that clients report.
 
-    `bound_us` is how long a request may take until every client that can be reached is in ERROR; None if it
-    may never get through. Of a classic group `request_timeout_us` is known, too. Its members tell each other
-    of the request from round to round, and end. There a client is excused that had not run yet, or lost a
-    message or the coordinator when others were told already: all who knew may have been gone when it joined
-    again.
+    `bound_us` is the maximum time until every client that can be reached is in ERROR; None if a request may
+    never get through. For a classic group, `request_timeout_us` is known, too. Its members pass the request
+    on to each other from round to round, and end. There a client is excused if it had not run yet, or if it
+    lost a message or the coordinator after others had been notified. All members that knew of the request may
+    have ended before it joined again.
     """
 
     def __init__(
@@ -62,35 +63,35 @@ class ApplicationOutcomes:
         self.violations: list[Violation] = []
         self.progress = PartitionProgress(self.report)
         self.asked_us: int | None = None
-        """When a handler asked for the application to be shut down, first."""
+        """Time at which a handler first asked to shut the application down, in microseconds."""
         self.shutdowns_us: list[int] = []
-        """From a handler's answer to ERROR, for each client that was reached."""
+        """Time from a handler's response to ERROR, for each client that was reached."""
         self._clients = clients
         self._schedule = schedule
         self._bound_us = bound_us
         self._request_timeout_us = request_timeout_us
         self._losses: dict[str, list[int]] = {}
-        """When messages from or to a client were lost, by its name; of a classic group."""
+        """Times at which messages from or to a client were lost, by its name; only for a classic group."""
         self._told_us: tuple[int, int] | None = None
-        """When the group told somebody to shut down, first and last."""
+        """First and last time at which the group notified a member of the shutdown, in microseconds."""
         self._ran: set[str] = set()
-        """Clients that were RUNNING since their process started."""
+        """Clients that were RUNNING at some time since their process started."""
         self._unreachable: dict[str, list[tuple[int, int]]] = {}
-        """From when until when clients were, or are, cut off; by name."""
+        """Periods in which clients were, or are, cut off; by name."""
         self._coordinator_changes_us: list[int] = []
         self._emptied_us = 0
-        """When the group had no members: with the last one the coordinator forgets what was asked of it."""
+        """Time at which the group became empty. With its last member the coordinator forgets the request."""
 
     @property
     def figures(self) -> dict[str, float]:
-        """What was measured."""
+        """The measurements, by name."""
         figures: dict[str, float] = {"records": self.progress.records}
         if self.shutdowns_us:
             figures["shutdown_s"] = max(self.shutdowns_us) / 1_000_000
             figures["clients_shut_down"] = len(self.shutdowns_us)
         return figures
 
-    # -- what is told -------------------------------------------------------------------------------------
+    # -- messages -----------------------------------------------------------------------------------------
 
     def _add(
         self,
@@ -102,7 +103,7 @@ class ApplicationOutcomes:
         error: str = "",
         detail: str = "",
     ) -> None:
-        """A row of the trace, of now."""
+        """Add a row to the trace, at the present time."""
         self.recorder.add(
             self._schedule.now_us,
             actor,
@@ -114,7 +115,7 @@ class ApplicationOutcomes:
         )
 
     def report(self, invariant: str, message: str) -> None:
-        """Take a finding down, unless there were enough of its kind.
+        """Report a finding, unless there were enough of its kind.
 
         :raises KeyError: if the catalogue has no such invariant.
         """
@@ -123,14 +124,14 @@ class ApplicationOutcomes:
             self.take_down(invariant, message)
 
     def take_down(self, invariant: str, message: str) -> None:
-        """Add a violation, of whatever."""
+        """Add a violation of any invariant."""
         self._add("", RowKind.VIOLATION, error=invariant, detail=message)
         self.violations.append(
             Violation(invariant=invariant, seq=self.recorder.seq, t_us=self._schedule.now_us, message=message)
         )
 
     def on_host(self, name: str, what: str) -> None:
-        """Something befell a client's host; one that dies is not reached any more."""
+        """Follow an event of a client's host; a host that dies can't be reached any more."""
         self._add(name, RowKind.HOST, detail=what)
         if what == "crash":
             self.cut_off(name, self._schedule.now_us)
@@ -138,7 +139,7 @@ class ApplicationOutcomes:
             self._ran.discard(name)
 
     def on_end(self, client: ApplicationClient, state: StreamClientState) -> None:
-        """A client is over, in NOT_RUNNING or ERROR."""
+        """Note that a client has ended, in NOT_RUNNING or ERROR."""
         self.on_host(client.name, "stopped")
         if state is StreamClientState.ERROR and self.asked_us is not None:
             self.shutdowns_us.append(self._schedule.now_us - self.asked_us)
@@ -152,7 +153,8 @@ class ApplicationOutcomes:
             self._add(step.name, kind, state_from=step.source, state_to=step.target, detail=step.event)
 
     def on_failure(self, client: ApplicationClient, thread: str, answer: str, where: str) -> None:
-        """The handler is asked about an exception of a thread; without an answer it is nobody's doing."""
+        """Note that the handler is asked about an exception of a thread; without a response, it was not
+        injected."""
         self._add(thread, RowKind.THREAD_FAILED, detail=f"{answer} {where}" if answer else "organic")
         if answer == SHUTS_APPLICATION_DOWN:
             if self.asked_us is None:
@@ -160,32 +162,34 @@ class ApplicationOutcomes:
             self._expect_error(client, asked=True)
 
     def told(self, client: ApplicationClient) -> None:
-        """The group told a member that the application is to be shut down."""
+        """Note that the group told a member to shut the application down."""
         now = self._schedule.now_us
         self._told_us = now if self._told_us is None else self._told_us[0], now
         if self.asked_us is None:
-            self.report("streams-shutdown-cause", f"{client.name} was told, and nobody has asked")
+            self.report(
+                "streams-shutdown-cause", f"{client.name} was told to shut down, and no client has asked"
+            )
 
     def processed(self, partition: TopicPartition, first: int, end: int) -> None:
-        """A thread has processed these."""
+        """Note records that a thread has processed."""
         self.progress.processed(partition, first, end)
 
     def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """A thread has committed these."""
+        """Note offsets that a thread has committed."""
         self.progress.committed(offsets)
 
-    # -- what befalls it ----------------------------------------------------------------------------------
+    # -- faults -------------------------------------------------------------------------------------------
 
     def on_fault(self, kind: str, phase: str, detail: str) -> None:
         """A fault begins or ends."""
         self._add(kind, RowKind.FAULT, state_to=phase, detail=detail)
 
     def cut_off(self, name: str, until_us: int) -> None:
-        """A client can't be reached until then."""
+        """Note that a client can't be reached until that time."""
         self._unreachable.setdefault(name, []).append((self._schedule.now_us, until_us))
 
     def on_lost(self, name: str) -> None:
-        """A message from or to a client was lost."""
+        """Note that a message from or to a client was lost."""
         if self._is_classic:
             self._losses.setdefault(name, []).append(self._schedule.now_us)
 
@@ -194,7 +198,7 @@ class ApplicationOutcomes:
         self._add("", RowKind.FAULTS_END)
 
     def heal(self) -> None:
-        """Everybody can be reached."""
+        """Note that all clients can be reached."""
         now = self._schedule.now_us
         self._unreachable = {
             name: [(since, min(until, now)) for since, until in times]
@@ -207,11 +211,11 @@ class ApplicationOutcomes:
         self._coordinator_changes_us.append(self._schedule.now_us)
 
     def on_emptied(self) -> None:
-        """The group has no members."""
+        """Note that the group has no members."""
         self._emptied_us = self._schedule.now_us
 
     def on_asked(self) -> None:
-        """The group heard that the application is to be shut down: everybody is to be in ERROR soon."""
+        """Note that the group got a request to shut down: all clients must be in ERROR soon."""
         for client in self._clients.values():
             self._expect_error(client)
 
@@ -220,7 +224,7 @@ class ApplicationOutcomes:
         return self._request_timeout_us is not None
 
     def _expect_error(self, client: ApplicationClient, *, asked: bool = False) -> None:
-        """From now on this client, perhaps the one that has asked, has the bound's time to be in ERROR."""
+        """Expect this client, perhaps the one that has asked, to be in ERROR within the bound."""
         heard = client.has_threads and (not self._is_classic or client.name in self._ran)
         if self._bound_us is not None and client.state is not None and (asked or heard):
             now = self._schedule.now_us
@@ -245,9 +249,10 @@ class ApplicationOutcomes:
             )
 
     def _joined_too_late(self, name: str, since_us: int) -> bool:
-        """Whether a classic member may have joined again when nobody was left who knew of the request.
+        """Return true if a classic member may have rejoined when every member that knew of the request had
+        ended.
 
-        As long as nobody was told, the client that asked goes on asking; another coordinator begins anew.
+        As long as no member is notified, the client that asked keeps asking; another coordinator starts over.
         """
         now = self._schedule.now_us
         asked_us = since_us if self.asked_us is None else self.asked_us

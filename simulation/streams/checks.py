@@ -1,4 +1,4 @@
-"""What must hold of clients, of their threads, and of an application that is shut down.
+"""Checks of clients, of their threads, and of an application that is shut down.
 
 The invariants are in the catalogue of all checkers; findings go to the world's violations.
 """
@@ -52,30 +52,30 @@ class WatchedProcess(Protocol):
 
     @property
     def engine(self) -> StreamsDriver | None:
-        """What runs in it; None once it is gone."""
+        """The engine of its threads; None once the process has ended."""
 
     @property
     def members(self) -> Mapping[str, WatchedMember]:
-        """By thread: the newest of each name."""
+        """The newest member of each thread, by the thread's name."""
 
 
 class ClientChecker:
-    """Watches one process of one client, which begins with so many threads."""
+    """Watches one process of one client, which begins with that many threads."""
 
     def __init__(self, host: WatchedProcess, threads: int, report: Report) -> None:
         self._host = host
         self._report = report
         self._states: dict[str, str] = {}
         self._hidden: dict[str, str] = {}
-        """From which state a thread went to DISCONNECTED last."""
+        """State from which each thread last went to DISCONNECTED."""
         self._ended = False
         """True if the client has been in ERROR or NOT_RUNNING."""
         self._unheard: list[tuple[str, str]] = []
-        """The client's steps of which the listener has still to hear, as they happened."""
+        """The client's steps that the listener has not received yet, in order."""
         self._heard = str(STREAM_CLIENT.initial)
-        """Where the client is by what its listener has heard."""
+        """State of the client according to its listener's calls."""
         self.live = threads
-        """How many live threads there should be."""
+        """Number of threads that should be alive."""
         self.may_fail = False
         """True if there is a cause for PENDING_ERROR."""
         self._must_fail = False
@@ -126,7 +126,8 @@ class ClientChecker:
             self._finding("streams-error-cause", f"{step.source} to PENDING_ERROR without a cause")
 
     def _global_ends(self) -> None:
-        """A global thread that ends before its client is about to has failed; no handler may know of it."""
+        """Expect a failure if the global thread ends before its client is about to; its handler may not be
+        asked."""
         if self._states.get(self._host.name) not in (None, *_ENDING):
             self.may_fail = True
 
@@ -153,19 +154,22 @@ class ClientChecker:
             )
 
     def on_listener(self, new: str, old: str) -> None:
-        """The listener was called: with the next step, which begins where by its calls the last one led."""
+        """Check that the listener is called with the next step, which begins where its last call ended."""
         due = self._unheard[0] if self._unheard else None
         if (old, new) != due:
             expected = " to ".join(due) if due else "nothing"
-            self._finding("streams-listener", f"heard {old} to {new}, expected {expected}")
+            self._finding("streams-listener", f"was called with {old} to {new}, expected {expected}")
         elif old != self._heard:
-            self._finding("streams-listener", f"heard {old} to {new}, and had last heard of {self._heard}")
+            self._finding(
+                "streams-listener", f"was called with {old} to {new}, and was last called with {self._heard}"
+            )
         if (old, new) in self._unheard:
             self._unheard.remove((old, new))
         self._heard = str(new)
 
     def on_failure(self, thread: str, error: BaseException) -> None:
-        """The handler is asked; what comes of its answer is looked at when everything has followed."""
+        """Note that the handler is asked; the consequences of its response are checked once all have
+        followed."""
         engine = self._host.engine
         assert engine is not None
         client = engine.client
@@ -184,7 +188,8 @@ class ClientChecker:
             self.live -= 1
 
     def on_global_failure(self, error: BaseException) -> None:
-        """The handler is asked about the global thread; whatever it answers, the client ends in ERROR."""
+        """Note that the handler is asked about the global thread; whatever it returns, the client ends in
+        ERROR."""
         engine = self._host.engine
         assert engine is not None
         self.may_fail = True
@@ -192,12 +197,12 @@ class ClientChecker:
         self.asked = self.asked or asks_for_shutdown(error)
 
     def look(self) -> None:
-        """Everything that follows from what happened has followed."""
+        """Check the client once everything has followed from what happened."""
         engine = self._host.engine
         if engine is None:
             return
         for old, new in self._unheard:
-            self._finding("streams-listener", f"has not heard {old} to {new}")
+            self._finding("streams-listener", f"was not called with {old} to {new}")
         self._unheard.clear()
         client = engine.client
         if self._must_fail and client.is_running:
@@ -228,7 +233,7 @@ class ClientChecker:
 
 
 class PartitionProgress:
-    """How far each partition was processed, by whomever."""
+    """Progress of each partition, over all threads that process it."""
 
     def __init__(self, report: Report) -> None:
         self._report = report
@@ -236,7 +241,7 @@ class PartitionProgress:
         self.records = 0
 
     def processed(self, partition: TopicPartition, first: int, end: int) -> None:
-        """These were processed."""
+        """Note records that were processed."""
         done = self._done.get(partition, 0)
         if first > done:
             self._report(
@@ -247,7 +252,7 @@ class PartitionProgress:
         self.records += end - first
 
     def committed(self, offsets: Mapping[TopicPartition, int]) -> None:
-        """These were committed."""
+        """Note offsets that were committed."""
         for partition, offset in offsets.items():
             if offset > self._done.get(partition, 0):
                 self._report(

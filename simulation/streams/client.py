@@ -1,4 +1,4 @@
-"""A client's host: a process with an engine of threads, which starts, fails, dies and is started again."""
+"""A client's host: a process with an engine of threads, which starts, fails, dies and is restarted."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class NoDirectory(StateDirectory):
         return 0
 
     def close(self) -> None:
-        """Let others have it."""
+        """Release it."""
         self._taken = False
 
 
 class WatchedEngine(StreamsDriver):
-    """An engine that says whose failure the handler is asked about."""
+    """An engine that reports the failure about which the handler is asked."""
 
     failing = ""
 
@@ -88,7 +88,7 @@ class StreamsClientHost(Host):
         self.process_id = ""
         self.engine: WatchedEngine | None = None
         self.members: dict[str, SimulatedMember] = {}
-        """Of this process, by thread: the newest of each name."""
+        """The newest member of each thread of this process, by the thread's name."""
         self.all_members: list[SimulatedMember] = []
         self.injected: list[Injected] = []
         self.refused = False
@@ -103,7 +103,7 @@ class StreamsClientHost(Host):
 
     @property
     def state(self) -> StreamClientState | None:
-        """What the client is; None while no process runs."""
+        """State of the client; None while no process runs."""
         return None if self.engine is None else self.engine.client.state
 
     @property
@@ -165,27 +165,27 @@ class StreamsClientHost(Host):
         self.release()
 
     def inject(self, injected: Injected) -> None:
-        """Let a thread fail that gets there."""
+        """Let the next thread that gets to the place fail."""
         self.injected.append(injected)
 
     def wake(self) -> None:
-        """Let all threads look whether anything waits for them."""
+        """Wake all threads, so that they look for what waits for them."""
         for member in self.members.values():
             member.wake()
 
     def freeze_process(self) -> None:
-        """Let the process stand still."""
+        """Freeze the process."""
         self.freeze()
         self.world.application.on_host(self.name, "freeze")
 
     def thaw_process(self) -> None:
-        """Let it go on, unless it is gone."""
+        """Resume the process, unless it has ended."""
         if self.frozen:
             self.world.application.on_host(self.name, "thaw")
             self.thaw()
 
     def close(self) -> None:
-        """Close the client in good order."""
+        """Close the client gracefully."""
         if self.engine is not None:
             self.spawn(self._close(self.engine), "close")
 
@@ -212,7 +212,7 @@ class StreamsClientHost(Host):
         await engine.remove_thread(None)
 
     def crash(self) -> None:
-        """End the process without a word to anybody."""
+        """End the process without notifying any peer."""
         if not self.ended:
             self.world.on_crash(self)
             self.release()
@@ -222,7 +222,7 @@ class StreamsClientHost(Host):
         self.world.restart_later(self)
 
     def release(self) -> None:
-        """The process is gone: nothing of it runs on."""
+        """Release what is left of an ended process."""
         self.engine = None
         self.end()
         for member in self.all_members:
@@ -243,7 +243,8 @@ class StreamsClientHost(Host):
         return task
 
     async def sleep(self, seconds: float) -> None:
-        """Let time pass on this host: a microsecond at least, since who looks again finds no other moment."""
+        """Let time pass on this host: at least a microsecond, since a caller that looks again needs a later
+        moment."""
         await self.pause_us(max(1, round(seconds * 1_000_000)) if seconds > 0 else 0)
 
     async def wait_for(
@@ -271,7 +272,7 @@ class StreamsClientHost(Host):
         self.world.processed(partition, records[0], records[-1] + 1)
 
     def raise_injected(self, where: str, thread: str) -> None:
-        """Raise what waits for a thread that gets here."""
+        """Raise the failure that waits for a thread that gets here."""
         for injected in self.injected:
             if injected.where == where:
                 self.injected.remove(injected)

@@ -21,7 +21,7 @@ from fencepost.simulation.checkers.base import Finding
 
 
 class StreamsCommits:
-    """Remembers what was committed last, and judges who may commit and fetch it."""
+    """Remembers the last commits, and judges which members may commit and fetch."""
 
     def __init__(self) -> None:
         self._committed: dict[TopicPartition, OffsetAndMetadata] = {}
@@ -53,9 +53,9 @@ class StreamsCommits:
 def commit_error(
     request: OffsetCommitRequest, members: Mapping[MemberId, StreamsGroupMember], topology: Topology
 ) -> ErrorCode:
-    """Return what a commit has to be answered with, on all of its partitions.
+    """Return the error that a commit must get, on all of its partitions.
 
-    An epoch that is not the member's any more may commit for tasks that it has had since then.
+    An epoch that the member has left may commit for tasks that the member has had since then.
     """
     if request.member_epoch < 0 and not members:
         return ErrorCode.NONE
@@ -76,7 +76,7 @@ def commit_error(
 
 
 def fetch_error(request: OffsetFetchRequest, members: Mapping[MemberId, StreamsGroupMember]) -> ErrorCode:
-    """Return what a fetch has to be answered with; whoever is no member may fetch as one without a name."""
+    """Return the error that a fetch must get; a client that is no member may fetch as one without a name."""
     if request.member_id is None and request.member_epoch < 0:
         return ErrorCode.NONE
     member = members.get(request.member_id or "")

@@ -1,4 +1,4 @@
-"""What the coordinator of a streams group does, step by step: for which cause, and what it replies."""
+"""Checks the coordinator of a streams group, step by step: the cause of each change, and the reply."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ _LATE_MS: Final = 1_500
 """A session is looked at on whole seconds."""
 _PROMPT_MS: Final = 100
 _MANY: Final = 100
-"""Standby tasks of which two in three have to stay: a full process may well lose some."""
+"""Number of standby tasks from which two in three have to stay: a full process may lose some."""
 _REPLAY_EVERY: Final = 60
 """Steps that wrote records between two comparisons with a replay."""
 _PASSING: Final = frozenset(
@@ -49,11 +49,11 @@ _PASSING: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""Errors that say nothing of the group."""
+"""Errors that say nothing about the group."""
 
 
 class KnownStreamsGroup:
-    """A group as it was after the step before; its members' values are immutable."""
+    """A group after the step before; its members' values are immutable."""
 
     def __init__(self, group: StreamsGroup) -> None:
         self.members: Mapping[MemberId, StreamsGroupMember] = dict(group.members)
@@ -73,28 +73,28 @@ class StreamsCoordination(Checker):
     def __init__(self) -> None:
         self._known: KnownStreamsGroup | None = None
         self._heard_ms: dict[MemberId, int] = {}
-        """When members were heard last, or when the coordinator loaded."""
+        """Time of each member's last heartbeat, or of the coordinator's load, in ms."""
         self._revoking_ms: dict[MemberId, int] = {}
-        """The time since when members have to confirm a revocation."""
+        """Time since which members have to confirm a revocation, in ms."""
         self._waiting_ms: int | None = None
-        """When the first member of an empty group joined, while no target was computed for it."""
+        """Time at which the first member of an empty group joined, while it has no target yet, in ms."""
         self._asked_by: MemberId | None = None
-        """The member that wanted the application to be shut down."""
+        """The member that asked to shut the application down."""
         self._standbys = [0, 0]
-        """How many standby tasks stayed in their processes, and how many could have."""
+        """Number of standby tasks that stayed in their processes, and number that could have."""
         self._assigned_ms: int | None = None
-        """When the last target was computed."""
+        """Time at which the last target was computed, in ms."""
         self._endpoint_epoch = 0
         """Changes of the tasks of members with an endpoint that this coordinator has seen."""
         self._commits = StreamsCommits()
         self._topics: tuple[Topology, TopicsImage, ExpectedTopics] | None = None
-        """What was last expected, and of which topology and image."""
+        """The topics that were last expected, with the topology and the image that they follow from."""
         self._steps = 0
 
     # -- what happens ---------------------------------------------------------------------------------------
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
-        """A coordinator that has loaded counts every time anew, and knows of no request for a shutdown."""
+        """Reset all times when a coordinator has loaded; it knows of no request for a shutdown."""
         if what == "active":
             now_ms = now_us // 1_000
             self._heard_ms = dict.fromkeys(self._heard_ms, now_ms)
@@ -124,7 +124,7 @@ class StreamsCoordination(Checker):
         self._late(group, now_ms)
 
     def on_end(self, now_us: int) -> None:
-        """Compare the journal with the group once more, and look what is late."""
+        """Compare the journal with the group once more, and report what is late."""
         coordinator = self.world.cluster.active
         if coordinator is not None and self.world.scenario.group.protocol == "streams":
             self._replay(coordinator)
@@ -174,12 +174,12 @@ class StreamsCoordination(Checker):
         if reply.error_code:
             if outcome.records:
                 self.report(
-                    "streams-answers", f"{reply.error_code.name} is answered, and records are written"
+                    "streams-answers", f"{reply.error_code.name} is the response, and records are written"
                 )
             return
         if request.member_epoch < 0:
             if reply.member_epoch != request.member_epoch:
-                self.report("streams-replies", f"a leave is answered with epoch {reply.member_epoch}")
+                self.report("streams-replies", f"the response to a leave has epoch {reply.member_epoch}")
             return
         known = self._known
         asked = self._asked_by or (request.member_id if request.shutdown_application else None)
@@ -188,7 +188,7 @@ class StreamsCoordination(Checker):
         delay_ms = self.world.config.group_streams_initial_rebalance_delay_ms
         is_first = known is None or not known.members
         if is_first and (self._waiting_ms is None or now_ms >= self._waiting_ms + delay_ms):
-            self._waiting_ms = now_ms  # a wait that runs goes on, even if all have left meanwhile
+            self._waiting_ms = now_ms  # a wait continues, even if all members have left meanwhile
         self._heard_ms[request.member_id] = now_ms
         if group is not None:
             old = None if known is None else known.members.get(request.member_id)
@@ -229,35 +229,35 @@ class StreamsCoordination(Checker):
         told = reply.member_id, reply.member_epoch, reply.heartbeat_interval_ms
         interval_ms = self.world.config.group_streams_heartbeat_interval_ms
         if told != (member.member_id, member.member_epoch, interval_ms):
-            yield "streams-replies", f"{member.member_id} at epoch {member.member_epoch} is told {told}"
+            yield "streams-replies", f"{member.member_id} at epoch {member.member_epoch} receives {told}"
         shown = request.member_epoch == JOIN_EPOCH or old is None or old.assigned != member.assigned
         if shown and reply.tasks != member.assigned:
-            yield "streams-replies", f"{member.member_id} has {member.assigned}, and is told {reply.tasks}"
+            yield "streams-replies", f"{member.member_id} has {member.assigned}, and receives {reply.tasks}"
         elif not shown and reply.tasks is not None:
-            yield "streams-replies", f"nothing changed, and {member.member_id} is told {reply.tasks}"
+            yield "streams-replies", f"nothing changed, and {member.member_id} receives {reply.tasks}"
         yield from self._statuses(coordinator, group, reply, outcome, asked=asked)
         if shown and member.user_endpoint is not None:
             self._endpoint_epoch += 1
         yield from self._endpoints(group, reply, had=request.endpoint_information_epoch)
         if self._known is None:
-            self._endpoint_epoch = 0  # a group that this heartbeat makes does not keep it
+            self._endpoint_epoch = 0  # a group that this heartbeat creates does not keep it
 
     def _endpoints(
         self, group: StreamsGroup, reply: StreamsGroupHeartbeatResponse, *, had: int
     ) -> Iterator[Finding]:
-        """Yield a map of endpoints that is missing, or wrong; `had` is the epoch of the member's own."""
+        """Yield a map of endpoints that is missing or wrong; `had` is the epoch of the member's own map."""
         kept = 0 if self._known is None else self._endpoint_epoch
         if reply.endpoint_information_epoch != kept:
             yield (
                 "streams-endpoints",
-                f"the map is told to be of {reply.endpoint_information_epoch}, it is of {kept}",
+                f"the map is sent with epoch {reply.endpoint_information_epoch}, its epoch is {kept}",
             )
         told = reply.partitions_by_endpoint
         if (told is None) != (self._endpoint_epoch == had):
-            what = "is missing" if told is None else "is told"
+            what = "is missing" if told is None else "is sent"
             yield "streams-endpoints", f"the map of {self._endpoint_epoch} {what} where {had} is known"
         elif told is not None and sorted(map(_shown_endpoint, told)) != sorted(endpoints(group)):
-            yield "streams-endpoints", f"the map is told as {told}"
+            yield "streams-endpoints", f"the map is sent as {told}"
 
     def _expected_topics(self, topology: Topology, image: TopicsImage) -> ExpectedTopics:
         last = self._topics
@@ -286,7 +286,7 @@ class StreamsCoordination(Checker):
         told = {status.code for status in reply.status or ()}
         if told != expected:
             names = [sorted(code.name for code in codes) for codes in (told, expected)]
-            yield "streams-replies", f"the group's status is told as {names[0]}, expected {names[1]}"
+            yield "streams-replies", f"the group's status is sent as {names[0]}, expected {names[1]}"
         made = [each for each in outcome.effects if isinstance(each, CreateInternalTopics)]
         wanted = {(topic.name, topic.partitions) for each in made for topic in each.topics}
         if wanted != topics.missing:
@@ -317,7 +317,7 @@ class StreamsCoordination(Checker):
             topics = self._expected_topics(group.topology, coordinator.streams.image)
             looked = _is_heartbeat(event) and event.member_epoch >= 0
             if not looked and group.validated_topology_epoch != group.topology.epoch:
-                # Only heartbeats look at topics: a timer goes by what they found.
+                # Only heartbeats look at topics; a timer uses what they found.
                 topics = topics._replace(problem=StatusCode.MISSING_INTERNAL_TOPICS)
             new = known is None or group.assignment_epoch != known.assignment_epoch
             if new and group.assignment_epoch > 1:
@@ -372,14 +372,14 @@ class StreamsCoordination(Checker):
             revokes_ms = now_ms - self._revoking_ms.get(member_id, now_ms)
             reason = fenced.get(member_id)
             if reason not in ("session", "rebalance"):
-                yield "streams-sessions", f"{member_id} is removed, and nobody says why"
+                yield "streams-sessions", f"{member_id} is removed, and no cause is known"
             elif reason == "session" and heard_ms < session_ms:
-                yield "streams-sessions", f"{member_id} is removed {heard_ms} ms after it was heard"
+                yield "streams-sessions", f"{member_id} is removed {heard_ms} ms after its last heartbeat"
             elif reason == "rebalance" and revokes_ms < member.rebalance_timeout_ms:
                 yield "streams-sessions", f"{member_id} is removed after {revokes_ms} ms of its revocation"
 
     def _delays(self, known: KnownStreamsGroup | None, group: StreamsGroup, now_ms: int) -> Iterator[Finding]:
-        """Yield a first target that comes too early, or one that is put off without a reason."""
+        """Yield a first target that comes too early, or that is delayed without a reason."""
         delay_ms = self.world.config.group_streams_initial_rebalance_delay_ms
         interval_ms = self.world.config.group_streams_assignment_interval_ms
         new = known is not None and group.assignment_epoch != known.assignment_epoch
@@ -400,7 +400,7 @@ class StreamsCoordination(Checker):
             self._assigned_ms = now_ms
 
     def _put_off(self, group: StreamsGroup, now_ms: int) -> Iterator[Finding]:
-        """Yield a target that a heartbeat could have computed, and has not."""
+        """Yield a target that a heartbeat could have computed, and did not."""
         delay_ms = self.world.config.group_streams_initial_rebalance_delay_ms
         interval_ms = self.world.config.group_streams_assignment_interval_ms
         waits = self._waiting_ms is not None and now_ms <= self._waiting_ms + delay_ms
@@ -416,7 +416,9 @@ class StreamsCoordination(Checker):
         for member_id in group.members:
             heard_ms = now_ms - self._heard_ms.get(member_id, now_ms)
             if heard_ms > session_ms + _LATE_MS:
-                self.report("streams-sessions", f"{member_id} is a member {heard_ms} ms after it was heard")
+                self.report(
+                    "streams-sessions", f"{member_id} is a member {heard_ms} ms after its last heartbeat"
+                )
                 self._heard_ms[member_id] = now_ms
             revokes_ms = now_ms - self._revoking_ms.get(member_id, now_ms)
             if revokes_ms > group.members[member_id].rebalance_timeout_ms + _LATE_MS:
@@ -445,7 +447,9 @@ class StreamsCoordination(Checker):
         again = loaded.streams.groups.get(group_id)
         states = [None if each is None else each.hard_state() for each in (group, again)]
         if states[0] != states[1]:
-            self.report("journal-replay", f"a replay of the journal gives another {group_id} than there is")
+            self.report(
+                "journal-replay", f"a replay of the journal gives another state of {group_id} than it has"
+            )
         if group is None:
             return
         members = set(group.members)
@@ -495,7 +499,7 @@ def _is_heartbeat(event: Any) -> bool:
 
 
 def _is_late_word(member: StreamsGroupMember, request: StreamsGroupHeartbeatRequest) -> bool:
-    """Return whether the answer that moved the member on may have been lost: it has nothing of it yet."""
+    """Return whether the response that moved the member on may have been lost: it shows none of it."""
     owned = request.owned
     if request.member_epoch != member.previous_member_epoch or owned is None:
         return False
@@ -511,7 +515,7 @@ def _roles(tasks: Tasks) -> tuple[Any, ...]:
 
 
 def state_of(group: StreamsGroup) -> StreamsGroupState:
-    """Return what a group's state has to be."""
+    """Return the state that a group must have."""
     if not group.members:
         return StreamsGroupState.EMPTY
     if group.topology is None or group.topology.epoch != group.validated_topology_epoch:
@@ -535,17 +539,17 @@ _SAID: Final = (
     "user_endpoint",
     "client_tags",
 )
-"""What a member says of itself."""
+"""Fields of a member that the member states itself."""
 
 
 def epochs(known: KnownStreamsGroup | None, group: StreamsGroup) -> Iterator[Finding]:
-    """Yield epochs that move without a reason, in the wrong direction, or not at all."""
+    """Yield epochs that change without a reason, in the wrong direction, or not at all."""
     before = 1 if known is None else known.group_epoch
     causes = list(_causes(known, group))
     raised = group.group_epoch - before
     if raised != bool(causes):
         said = ", ".join(causes) or "no cause"
-        yield "streams-epochs", f"the group epoch goes from {before} to {group.group_epoch} for {said}"
+        yield "streams-epochs", f"the group epoch changes from {before} to {group.group_epoch} for {said}"
     new = known is not None and bool(group.members) and group.assignment_epoch != known.assignment_epoch
     if new and known is not None and not known.assignment_epoch < group.assignment_epoch == group.group_epoch:
         yield (

@@ -1,4 +1,4 @@
-"""Exceptions that a scenario lets threads meet, and what handlers answer to them."""
+"""Exceptions that a scenario raises in threads, and the responses of handlers to them."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fencepost.member.base.errors import FatalMemberError
 from fencepost.member.streams.handler import StreamThreadExceptionResponse
 
 ANSWERS: Final = ("SHUTDOWN_CLIENT", "raises", "nonsense")
-"""What "any" stands for, beside REPLACE_THREAD."""
+"""Responses that "any" stands for, in addition to REPLACE_THREAD."""
 SHUTS_APPLICATION_DOWN: Final = StreamThreadExceptionResponse.SHUTDOWN_APPLICATION.name
 PLACES: Final = ("processing", "poll", "callback")
 
 
 class Sudden(BaseException):
-    """Something that no `except Exception` sees."""
+    """An exception that no `except Exception` catches."""
 
 
 _ANYWHERE: Final = (ValueError, Sudden, KeyboardInterrupt, SystemExit)
@@ -30,11 +30,12 @@ _KINDS: Final[Mapping[str, tuple[type[BaseException], ...]]] = {
 
 
 GLOBAL_FAILURES: Final = _KINDS["global"]
-"""What a global thread may meet before it has caught up: it goes to whoever started the client."""
+"""Exceptions that a global thread may meet before it has caught up: the caller that started the client gets
+them."""
 
 
 class Injected:
-    """One failure that waits for a thread: the exception, and the answer of the handler."""
+    """One failure that waits for a thread: the exception, and the response of the handler."""
 
     __slots__ = ("answer", "error", "where")
 
@@ -46,7 +47,7 @@ class Injected:
 
     @classmethod
     def draw(cls, answer: str, where: str, rng: random.Random) -> Injected:
-        """One of a kind that can be raised there; the answer and the place are drawn where they are "any"."""
+        """Return a failure that can be raised there; response and place are drawn if they are "any"."""
         if answer == "any":
             answer = "REPLACE_THREAD" if rng.random() < 0.5 else rng.choice(ANSWERS)
         if where == "any":
@@ -55,7 +56,7 @@ class Injected:
 
     @classmethod
     def of(cls, answer: str, where: str, kind: str) -> Injected:
-        """The one that was drawn elsewhere, by the name of its exception."""
+        """Return the failure that was drawn elsewhere, by the name of its exception."""
         return cls(answer, where, next(each for each in _KINDS[where] if each.__name__ == kind))
 
     @property
@@ -65,18 +66,18 @@ class Injected:
 
 
 def injected_of(error: BaseException) -> Injected | None:
-    """What a thread's exception came from; None if nobody injected it."""
+    """Return the injected failure behind a thread's exception; None if it was not injected."""
     injected = getattr(error.__cause__ or error, "injected", None)
     return injected if isinstance(injected, Injected) else None
 
 
 def is_refusal(error: BaseException) -> bool:
-    """Whether the group refuses the member for good: no other thread would fare better."""
+    """Return true if the group refuses the member for good: no other thread would fare better."""
     return isinstance(error.__cause__ or error, FatalMemberError)
 
 
 def answer(error: BaseException) -> StreamThreadExceptionResponse:
-    """The handler's answer; a failure that nobody injected is survived, unless it is a refusal."""
+    """Return the handler's response. A failure that was not injected is survived, unless it is a refusal."""
     injected = injected_of(error)
     if injected is None:
         if is_refusal(error):
@@ -90,18 +91,18 @@ def answer(error: BaseException) -> StreamThreadExceptionResponse:
 
 
 def shuts_down(error: BaseException) -> bool:
-    """Return true if the client is to be shut down, on its own, after the answer."""
+    """Return true if the response is to shut the client down, on its own."""
     injected = injected_of(error)
     return is_refusal(error) if injected is None else injected.answer in ANSWERS
 
 
 def asks_for_shutdown(error: BaseException) -> bool:
-    """Return true if the answer is that the whole application is to be shut down."""
+    """Return true if the response is to shut the whole application down."""
     injected = injected_of(error)
     return injected is not None and injected.answer == SHUTS_APPLICATION_DOWN
 
 
 def said(error: BaseException) -> tuple[str, str]:
-    """What the handler was made to answer, and where the exception was injected; empty if nobody did."""
+    """Return the handler's injected response, and the exception's place; empty if it was not injected."""
     injected = injected_of(error)
     return ("", "") if injected is None else (injected.answer, injected.where)

@@ -54,11 +54,11 @@ class SimulatedMember(abc.ABC):
 
     @abc.abstractmethod
     def _make_driver(self, transport: SimulatedTransport) -> MemberDriver:
-        """The driver of the protocol that the group speaks."""
+        """Return the driver of the protocol that the group speaks."""
 
     @abc.abstractmethod
     def _group_is_ready(self) -> bool:
-        """Return true if the group, as far as the member was told, hands out tasks."""
+        """Return true if the group hands out tasks, as far as the member knows."""
 
     @property
     def member_id(self) -> str:
@@ -82,7 +82,7 @@ class SimulatedMember(abc.ABC):
         self.driver.subscribe(self._topics)
 
     async def poll(self) -> Sequence[PartitionRecords]:
-        """Records, once they have gathered for a while; none when something has changed."""
+        """Return records that have gathered for a while; no records if something has changed."""
         gathered_us = self._host.loop.now_us
         if self._filled_by is None:
             gathered_us += self._host.world.scenario.application.poll.us
@@ -103,16 +103,16 @@ class SimulatedMember(abc.ABC):
     @property
     @abc.abstractmethod
     def joined(self) -> bool:
-        """Whether the member has what the group meant for it, and the group hands out tasks."""
+        """True if the member has what the group assigned to it, and the group hands out tasks."""
 
     @property
     def round_s(self) -> float:
-        """0: the group is not joined in rounds."""
+        """0, because the group is not joined in rounds."""
         return 0
 
     @property
     def is_late(self) -> bool:
-        """True if it left because its thread has been busy with a batch for longer than the poll interval."""
+        """True if it left because its thread worked on a batch for longer than the poll interval."""
         return self.driver.state == ConsumerMemberState.STALE
 
     def is_connected(self) -> bool:
@@ -120,7 +120,7 @@ class SimulatedMember(abc.ABC):
         return self._connected
 
     async def committed(self, partition: TopicPartition) -> int | None:
-        """Nobody asks: threads of simulations keep no stores."""
+        """Return None: threads of simulations keep no stores, and do not ask."""
         return None
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -135,7 +135,7 @@ class SimulatedMember(abc.ABC):
 
     @abc.abstractmethod
     def ask_for_shutdown(self) -> None:
-        """Let every request ask for it."""
+        """Ask for a shutdown in every request."""
 
     def wake(self) -> None:
         """End a poll that waits."""
@@ -148,7 +148,7 @@ class SimulatedMember(abc.ABC):
         self.closed = True
 
     def abandon(self) -> None:
-        """The process is gone."""
+        """Abandon the member: its process has ended."""
         self.driver.abandon()
         for task in self._callbacks:
             task.cancel()
@@ -169,7 +169,7 @@ class SimulatedMember(abc.ABC):
             waiter.set_result(None)
 
     def _records_at(self) -> int | None:
-        """When the first record is there that may be fetched; None if never."""
+        """Return the time of the first record that may be fetched; None if there will be no record."""
         first, _ = self._logs.next_record_us(self.driver.fetchable())
         return first
 
@@ -180,20 +180,20 @@ class SimulatedMember(abc.ABC):
             PartitionRecords(partition, range(first, end), end) for partition, (first, end) in taken.items()
         ]
 
-    # -- what the driver tells -----------------------------------------------------------------------------
+    # -- calls of the driver -------------------------------------------------------------------------------
 
     async def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """The thread's callback."""
+        """Call the thread's callback."""
         await self._callback()
         await self._events.on_assigned(partitions)
 
     async def on_partitions_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """The thread's callback."""
+        """Call the thread's callback."""
         await self._events.on_revoked(partitions)
         await self._callback()
 
     async def on_partitions_lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """The thread's callback."""
+        """Call the thread's callback."""
         await self._events.on_lost(partitions)
         await self._callback()
 
@@ -211,17 +211,17 @@ class SimulatedMember(abc.ABC):
             self._events.on_shutdown_requested()
 
     def on_state(self, event: str, source: str, target: str) -> None:
-        """The machine moved: the thread may have something to look at."""
+        """Wake the thread after a step of the machine: it may have something to look at."""
         if event in (ConsumerMemberEvent.POLL_TIMED_OUT, ConsumerMemberEvent.POLLED):
             self._host.world.disturb()
         self.wake()
 
     def on_request(self, request: object) -> None:
-        """A request says nothing of the connection; its answer does."""
+        """Ignore a request: only its response shows the state of the connection."""
         self._host.world.tell_request("on_member_request", self.thread, request)
 
     def on_response(self, request: object, response: object) -> None:
-        """A heartbeat was answered, or was not."""
+        """Note whether a heartbeat was answered."""
         self._host.world.tell_request("on_member_response", self.thread, request, response)
         self._hear(response)
 
@@ -234,8 +234,8 @@ class SimulatedMember(abc.ABC):
     def on_callback(  # noqa: B027 - a hook
         self, kind: str, phase: str, partitions: Iterable[TopicPartition]
     ) -> None:
-        """The thread hears of callbacks itself."""
+        """Ignore callbacks: the thread gets them itself."""
 
     def on_commit(self, request: object, response: object) -> None:
-        """A commit was answered, or was not."""
+        """Note whether a commit was answered."""
         self._hear(response)

@@ -27,11 +27,11 @@ if TYPE_CHECKING:
     from fencepost.simulation.streams.client import StreamsClientHost
 
 _QUERY_PORT: Final = 8080
-"""At which each client answers interactive queries, if it does."""
+"""Port at which each client answers interactive queries, if it does."""
 
 
 class SimulatedStreamsGroupMember(SimulatedMember):
-    """Speaks KIP-1071. Its id is its own."""
+    """A member that speaks KIP-1071 and chooses its id itself."""
 
     driver: ConsumerDriver
 
@@ -65,16 +65,16 @@ class SimulatedStreamsGroupMember(SimulatedMember):
 
     @property
     def joined(self) -> bool:
-        """Whether the member is STABLE, and the group hands out tasks."""
+        """True if the member is STABLE, and the group hands out tasks."""
         return self.driver.state is ConsumerMemberState.STABLE and self.heartbeats.group_is_ready
 
     def ask_for_shutdown(self) -> None:
-        """Let every request ask for it."""
+        """Ask for a shutdown in every request."""
         self.heartbeats.asks_for_shutdown = True
 
 
 class SimulatedClassicStreamsMember(SimulatedMember):
-    """Speaks the classic protocol, with the metadata and the assignor of Kafka Streams."""
+    """A member that speaks the classic protocol, with the metadata and the assignor of Kafka Streams."""
 
     driver: ClassicDriver
 
@@ -120,23 +120,23 @@ class SimulatedClassicStreamsMember(SimulatedMember):
 
     @property
     def round_s(self) -> float:
-        """How many seconds the round of joining that is under way may take; 0 if there is none."""
+        """Time that the current round of joining may take, in seconds; 0 if there is no round."""
         longest_s = self._host.world.scenario.group.rebalance_timeout.ms / 1000
         return longest_s if self.driver.is_rebalancing else 0
 
     async def close(self, *, told_to_end: bool = False, within_s: float = 10.0) -> None:
-        """Leave the group, unless that would keep others from hearing of its end."""
+        """Leave the group, unless other members would then not learn of its end."""
         stays = told_to_end and not self._assignor.all_know
         await self.driver.close(CloseOption.REMAIN_IN_GROUP if stays else CloseOption.DEFAULT)
         self.closed = True
 
     def ask_for_shutdown(self) -> None:
-        """Ask in each subscription from now on, and join again for that."""
+        """Ask in each subscription from now on, and rejoin for that."""
         self._assignor.request_shutdown()
         self.driver.rejoin()
 
     async def on_partitions_assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """The leader's error comes with no partitions: the thread is not assigned anything."""
+        """Handle the leader's error, which comes without partitions: the thread is not assigned any."""
         if self._assignor.error == AssignorError.SHUTDOWN_REQUESTED:
             self._shutdown_requested()
         elif not self._assignor.error:

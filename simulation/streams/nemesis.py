@@ -15,7 +15,8 @@ from fencepost.simulation.streams.failures import Injected
 
 
 class DisturbedClient(DisturbedHost, Protocol):
-    """A client's host, and what can befall it. It is not started again once the application was shut down."""
+    """A client's host, and the faults that it can have. It is not restarted once the application was shut
+    down."""
 
     @property
     def ended(self) -> bool:
@@ -23,13 +24,13 @@ class DisturbedClient(DisturbedHost, Protocol):
 
     @property
     def frozen(self) -> bool:
-        """True if the process stands still."""
+        """True if the process is frozen."""
 
     def inject(self, injected: Injected) -> None:
-        """Let a thread fail that gets there."""
+        """Let the next thread that gets to the place fail."""
 
     def wake(self) -> None:
-        """Let all threads look whether anything waits for them."""
+        """Wake all threads, so that they look for what waits for them."""
 
     def add_thread(self) -> None:
         """Start one more thread, if the client runs."""
@@ -38,7 +39,7 @@ class DisturbedClient(DisturbedHost, Protocol):
         """Let one thread end."""
 
     def close(self) -> None:
-        """Close the client in good order."""
+        """Close the client gracefully."""
 
 
 class ApplicationStage(AnyStage, Protocol):
@@ -52,7 +53,7 @@ class ApplicationStage(AnyStage, Protocol):
 
 
 class StreamsNemesis(KafkaNemesis[ApplicationStage]):
-    """What disturbs the clients of an application, their threads, and the coordinator."""
+    """The nemesis that disturbs the clients of an application, their threads, and the coordinator."""
 
     def __init__(self, world: ApplicationStage, plan: Draw) -> None:
         super().__init__(world, plan)
@@ -105,7 +106,7 @@ class StreamsNemesis(KafkaNemesis[ApplicationStage]):
             host.freeze_process()
             world = self._world
             ends = world.loop.now_us + entry.lasts_us
-            # What it sends then has timed out perhaps, and is sent again.
+            # A request that it sends then may time out and be sent again.
             world.tell("cut_off", host.name, ends + world.scenario.network.request_timeout.us)
             self._befallen(entry, host, host.thaw_process)
 
@@ -119,7 +120,8 @@ class StreamsNemesis(KafkaNemesis[ApplicationStage]):
         world.network.rules.append(rule)
         self._tell(entry.kind, "begin", ", ".join(chosen))
         ends = world.loop.now_us + entry.lasts_us
-        # Who was cut off is known to be heard again only after a request has timed out and gone out again.
+        # A client that was cut off surely reaches the group only after a request has timed out and was sent
+        # again.
         later = ends + world.scenario.network.request_timeout.us
         for name in chosen:
             world.tell("cut_off", name, later)

@@ -1,4 +1,4 @@
-"""What the global thread of a simulated client reads: one topic, in no group."""
+"""The reader of a simulated client's global thread: one topic, in no group."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class SimulatedReader:
-    """Reads all partitions of a topic from their beginning. Where they end now a broker has to say."""
+    """Reads all partitions of a topic from their beginning. A broker has to say where they end now."""
 
     def __init__(self, host: StreamsClientHost, topic: ScenarioTopic) -> None:
         self._host = host
@@ -32,14 +32,14 @@ class SimulatedReader:
         )
 
     async def start(self) -> None:
-        """See where the topic ends.
+        """Look up where the topic ends.
 
         :raises TransportError: if no broker answers in time.
         """
         self._ends = dict(await self._transport.log_offsets(self._positions, earliest=False))
 
     async def poll(self) -> Sequence[PartitionRecords]:
-        """What came in the meantime that a poll lasts."""
+        """Return the records that arrive within the time of a poll."""
         self._host.raise_injected("global", "")
         if self.caught_up:
             await self._host.pause_us(self._host.world.scenario.application.poll.us)
@@ -55,7 +55,7 @@ class SimulatedReader:
 
     @property
     def caught_up(self) -> bool:
-        """True if everything was read that was there when it started."""
+        """True if it has read everything that existed when it started."""
         return all(self._positions[partition] >= end for partition, end in self._ends.items())
 
     async def close(self) -> None:

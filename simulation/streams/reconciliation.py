@@ -1,4 +1,5 @@
-"""How members of a streams group get to their target: what they may hold, give up and wait for (KIP-1071)."""
+"""Checks how members of a streams group reach their target: what they may hold, give up and wait for
+(KIP-1071)."""
 
 from __future__ import annotations
 
@@ -44,7 +45,7 @@ def reconciliations(
         if old is not None and not mine:
             moved = old.assigned, old.pending_revocation, old.member_epoch, old.state
             if moved != (member.assigned, member.pending_revocation, member.member_epoch, member.state):
-                yield "streams-reconciles", f"{member_id} moves at the word of another one"
+                yield "streams-reconciles", f"{member_id} moves at another member's request"
         if new_target or member is not old:
             yield from _state(group, member)
         if mine and request is not None:
@@ -102,13 +103,13 @@ def _moved(
         return
     dropped = (had | waited) - assigned - pending
     if dropped and (owned is None or owned & dropped) and request.member_epoch > 0:
-        yield "streams-reconciles", f"{who} loses {sorted(dropped)[:4]} without having let go"
+        yield "streams-reconciles", f"{who} loses {sorted(dropped)[:4]} without a confirmed revocation"
     if group.assignment_epoch < group.group_epoch:
-        return  # its target is put off
+        return  # its target is delayed
     if waited and pending & waited:
         yield "streams-reconciles", f"{who} has confirmed, and is still to give up {len(pending & waited)}"
     if assigned - target:
-        yield "streams-reconciles", f"{who} is given, or keeps, what its target does not have"
+        yield "streams-reconciles", f"{who} gets, or keeps, tasks that its target does not have"
     if pending:
         yield from _gives_up(who, assigned, pending, target=target, had=had, owned=owned)
     else:
@@ -125,11 +126,14 @@ def _gives_up(
     owned: frozenset[RoleTask] | None,
 ) -> Iterator[Finding]:
     if pending - had:
-        yield "streams-reconciles", f"{who} is to give up what it does not have"
+        yield "streams-reconciles", f"{who} is to give up tasks that it does not have"
     if pending & target or assigned - had:
-        yield "streams-reconciles", f"{who} gives up its target, or gets more before it has let go"
+        yield (
+            "streams-reconciles",
+            f"{who} gives up its target, or gets more before it has confirmed a revocation",
+        )
     if owned is not None and not owned & pending:
-        yield "streams-reconciles", f"{who} has to confirm what it does not own"
+        yield "streams-reconciles", f"{who} has to confirm tasks that it does not own"
 
 
 def _has_reached(
@@ -138,7 +142,7 @@ def _has_reached(
     missing: frozenset[RoleTask],
     had: frozenset[RoleTask],
 ) -> Iterator[Finding]:
-    """Yield what a member waits for and need not; `had` is what it had, or was to give up, until now."""
+    """Yield what a member waits for without need; `had` is what it had, or was to give up, until now."""
     who = member.member_id
     if member.member_epoch != group.assignment_epoch:
         yield "streams-reconciles", f"{who} stays at {member.member_epoch} of {group.assignment_epoch}"
@@ -146,7 +150,7 @@ def _has_reached(
         yield "streams-reconciles", f"{who} is {member.state}, and misses {len(missing)} tasks"
     free = sorted(task for task in missing if not _is_blocked(group, member, had, task))
     if free:
-        yield "streams-reconciles", f"{who} waits for {free[:4]}, which nobody has"
+        yield "streams-reconciles", f"{who} waits for {free[:4]}, which no member has"
 
 
 def _holds(member: StreamsGroupMember, role: str, one: str, number: int) -> bool:
@@ -160,7 +164,7 @@ def _holds(member: StreamsGroupMember, role: str, one: str, number: int) -> bool
 def _is_blocked(
     group: StreamsGroup, member: StreamsGroupMember, had: frozenset[RoleTask], task: RoleTask
 ) -> bool:
-    """Return whether somebody else, or another thread of its process, has a task that it waits for."""
+    """Return whether another member, or another thread of its process, has a task that it waits for."""
     role, one, number = task
     if any((other, one, number) in had for other in _ROLES):
         return True  # it had it, or was to give it up, until now

@@ -1,4 +1,4 @@
-"""What a target of a streams group must be like: all tasks, balanced, and as little moved as can be."""
+"""Checks targets of a streams group: all tasks, balanced, and with as few moves as possible."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ Task = tuple[str, int]
 
 
 class ExpectedTopics(NamedTuple):
-    """What a topology's topics are like, as far as the topologies of scenarios go: sources and changelogs."""
+    """The topics that a topology needs, as far as scenarios use topologies: sources and changelogs."""
 
     tasks: Mapping[str, int]
-    """The number of tasks of each subtopology; none where its topics are missing."""
+    """Number of tasks of each subtopology; empty if source topics are missing."""
     stateful: frozenset[str]
     missing: frozenset[tuple[str, int]]
     """Internal topics that have to be created, with their partitions."""
@@ -27,7 +27,7 @@ class ExpectedTopics(NamedTuple):
 
 
 def expected_topics(topology: Topology, image: TopicsImage) -> ExpectedTopics:
-    """Return what follows from the topics that there are: a task for each partition of the largest source."""
+    """Return what follows from the existing topics: a task for each partition of the largest source."""
     tasks: dict[str, int] = {}
     missing: set[tuple[str, int]] = set()
     problem: StatusCode | None = None
@@ -50,7 +50,7 @@ def expected_topics(topology: Topology, image: TopicsImage) -> ExpectedTopics:
 
 
 class TargetInput(NamedTuple):
-    """What a target was computed of, and the target."""
+    """The input from which a target was computed, and the target."""
 
     members: Mapping[MemberId, StreamsGroupMember]
     before: Mapping[MemberId, Tasks]
@@ -72,7 +72,7 @@ def targets(given: TargetInput) -> Iterator[Finding]:
     if strangers:
         yield "streams-target", f"{', '.join(strangers)} have a target, and are no members"
     if any(tasks.warmup for tasks in after.values()):
-        yield "streams-target", "there are warm-up tasks, and nobody can have any yet"
+        yield "streams-target", "there are warm-up tasks, and no member can have any yet"
     if given.topics.problem is not None:
         if any(after.values()):
             yield "streams-target", "members have tasks although topics are missing"
@@ -95,7 +95,7 @@ def _complete(given: TargetInput, after: Mapping[MemberId, Tasks]) -> Iterator[F
 
 
 def _balanced(given: TargetInput, after: Mapping[MemberId, Tasks]) -> Iterator[Finding]:
-    """No member has more than its share of active tasks, and no process more than its members' share."""
+    """Yield members with more than their share of active tasks."""
     most = -(-len(_all(given)) // len(after))
     for member_id, tasks in after.items():
         if len(each(tasks.active)) > most:
@@ -106,7 +106,7 @@ def _balanced(given: TargetInput, after: Mapping[MemberId, Tasks]) -> Iterator[F
 
 
 def _sticky(given: TargetInput, after: Mapping[MemberId, Tasks]) -> Iterator[Finding]:
-    """A member keeps all of its tasks that are no more than each has; nothing moves where nothing changed."""
+    """Yield needless moves: members keep their tasks up to their share; nothing moves if nothing changed."""
     tasks = _all(given)
     least = len(tasks) // len(after)
     for member_id, now in after.items():
@@ -130,7 +130,7 @@ def _sticky(given: TargetInput, after: Mapping[MemberId, Tasks]) -> Iterator[Fin
 
 
 def _standbys(given: TargetInput, after: Mapping[MemberId, Tasks]) -> Iterator[Finding]:
-    """Each task with state stands by in as many other processes as there shall be, if there are so many."""
+    """Yield tasks with a wrong number of standbys, or twice in one process."""
     active: dict[Task, set[str]] = {}
     standby: dict[Task, list[str]] = {}
     for member_id, tasks in after.items():
@@ -153,7 +153,7 @@ def _standbys(given: TargetInput, after: Mapping[MemberId, Tasks]) -> Iterator[F
 
 
 def _standbys_spread(given: TargetInput, after: Mapping[MemberId, Tasks], wanted: int) -> Iterator[Finding]:
-    """Processes have as many tasks as they have members, give or take what could not be placed otherwise."""
+    """Yield processes with far more tasks for each member than the average, if tasks had another place."""
     if not wanted or not given.topics.stateful:
         return
     loads: Counter[str] = Counter()
@@ -176,7 +176,7 @@ def _standbys_spread(given: TargetInput, after: Mapping[MemberId, Tasks], wanted
 def standbys_kept(given: TargetInput) -> tuple[int, int]:
     """Return how many standby tasks stayed in their processes, and how many could have.
 
-    Of targets before and after which at most one member differs: a single one may well move many.
+    Zeros if more than one member differs between the two targets; even a single one may move many tasks.
     """
     if len(given.old_members.keys() ^ given.members.keys()) > 1:
         return 0, 0
@@ -204,9 +204,9 @@ def standbys_kept(given: TargetInput) -> tuple[int, int]:
 def _standbys_sticky(
     given: TargetInput, after: Mapping[MemberId, Tasks], standby: Mapping[Task, list[str]]
 ) -> Iterator[Finding]:
-    """In a group whose members are the same, no process begins to restore a store that another one has.
+    """Yield a process that begins to restore another one's store, in a group whose members are the same.
 
-    Except if the spread was uneven before: then a standby task may move to a process with less to do.
+    If the spread was uneven before, a standby task may move to a process with less to do.
     """
     same = given.old_members.keys() == given.members.keys() == given.before.keys() and all(
         given.old_members[one].process_id == member.process_id for one, member in given.members.items()

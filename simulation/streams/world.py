@@ -40,7 +40,7 @@ from fencepost.simulation.trace.rows import TraceRows
 
 
 class _Coordination(Observer):
-    """What the coordinator does, for the world."""
+    """Passes the coordinator's steps on to the world."""
 
     def __init__(self, world: StreamsWorld) -> None:
         self._world = world
@@ -93,11 +93,12 @@ class StreamsWorld(World):
         self._checkers: dict[str, ClientChecker] = {}
         self._group_epoch = 0
         self._ended_us = 0
-        """When the last client came to its end."""
+        """Time at which the last client ended, in microseconds."""
         self._calm_us = 0
-        """When the last fault was over."""
+        """Time at which the last fault ended, in microseconds."""
         self._disturbed_us = 0
-        """When a batch that outlasted the poll interval made a thread leave, or its end made it come back."""
+        """Time at which a thread last left because a batch outlasted the poll interval, or came back
+        afterwards."""
 
     @property
     def coordinators(self) -> Mapping[str, BrokerHost]:
@@ -111,7 +112,7 @@ class StreamsWorld(World):
 
     @property
     def hosts_by_member(self) -> Mapping[MemberId, str]:
-        """No host: what members receive is told by the clients."""
+        """No hosts: the clients report what members receive."""
         return {}
 
     @property
@@ -120,7 +121,7 @@ class StreamsWorld(World):
         return self.cluster.journal
 
     def report(self, invariant: str, message: str) -> None:
-        """Take a violation down."""
+        """Report a violation."""
         self.application.take_down(invariant, message)
 
     # -- what happens -------------------------------------------------------------------------------------
@@ -132,7 +133,7 @@ class StreamsWorld(World):
             self.loop.schedule(self.loop.now_us + self._starts.draw(), _start, host)
 
     def restart_later(self, host: StreamsClientHost) -> None:
-        """Start a client again after the time that this takes, unless the application was shut down."""
+        """Start a client again after the time of a restart, unless the application was shut down."""
         if self.application.asked_us is None:
             self.loop.schedule(self.loop.now_us + self._restarts.draw(), self._restart, host)
 
@@ -141,19 +142,19 @@ class StreamsWorld(World):
             host.start()
 
     def calm(self) -> None:
-        """Nothing disturbs the application from here on."""
+        """End all disturbance of the application."""
         self.application.heal()
         self.cluster.calm()
         for host in self.clients.values():
             host.injected.clear()
             if not host.process and self.application.asked_us is None:
-                host.start()  # whoever was to start later
+                host.start()  # a client that was to start later
         self.faults_over = True
         self._calm_us = self.loop.now_us
         self.application.on_faults_end()
 
     def disturb(self) -> None:
-        """A thread that did not poll in time disturbs its group itself: the time to settle begins anew."""
+        """Restart the time to settle: a thread that did not poll in time disturbs its group itself."""
         self._disturbed_us = self.loop.now_us
 
     def end(self) -> bool:
@@ -175,21 +176,21 @@ class StreamsWorld(World):
         return any(member.is_late for host in self.clients.values() for member in host.members.values())
 
     def vanish(self) -> None:
-        """End all processes without a word."""
+        """End all processes without notifying any peer."""
         for host in self.clients.values():
             if not host.ended:
                 host.release()
 
     @property
     def settled(self) -> bool:
-        """Whether all clients run, and the group has their threads as its members."""
+        """True if all clients run, and the group has their threads as its members."""
         return self._unsettled() is None
 
     def _unsettled(self) -> str | None:
-        """What has not settled."""
+        """Return what has not settled yet; None if all has."""
         coordinator = self.cluster.active
         if coordinator is None:
-            return "nobody coordinates"
+            return "no coordinator is active"
         expected = set()
         for host in self.clients.values():
             if host.engine is None:
@@ -199,7 +200,7 @@ class StreamsWorld(World):
             client = host.engine.client
             states = [thread.state for thread in client.live]
             if not states and client.is_running:
-                continue  # its last thread was removed: it stays what it was
+                continue  # its last thread was removed: its state stays
             if client.state is not StreamClientState.RUNNING or set(states) - {StreamThreadState.RUNNING}:
                 return f"{host.name} is {client.state}, its live threads are {', '.join(states) or 'none'}"
             expected |= {host.members[thread.name].member_id for thread in client.live}
@@ -209,7 +210,7 @@ class StreamsWorld(World):
         return None
 
     def _unreconciled(self) -> str | None:
-        """What the group, or one of its members, has still to reach of the target."""
+        """Return what the group, or one of its members, still lacks of the target; None if nothing."""
         coordinator = self.cluster.active
         group_id = self.scenario.group.id
         group = None if coordinator is None else coordinator.streams.groups.get(group_id)
@@ -229,7 +230,7 @@ class StreamsWorld(World):
 
     @property
     def _sessions_go_on(self) -> bool:
-        """Whether classic members that were told to end may still be in the group: they do not leave it."""
+        """True if classic members that were told to end may still be in the group: they do not leave it."""
         group = self.scenario.group
         told = group.protocol == "classic" and self.application.asked_us is not None
         return told and self.loop.now_us <= self._ended_us + group.session_timeout.us
@@ -238,7 +239,7 @@ class StreamsWorld(World):
         found = coordinator.kinds.find(self.scenario.group.id)
         return set() if found is None else set(found[1].members)
 
-    # -- what is told -------------------------------------------------------------------------------------
+    # -- messages -----------------------------------------------------------------------------------------
 
     def on_start(self, host: StreamsClientHost) -> None:
         """A process starts."""
@@ -251,7 +252,7 @@ class StreamsWorld(World):
 
     def on_end(self, host: StreamsClientHost, state: StreamClientState) -> None:
         """A client is over, in NOT_RUNNING or ERROR."""
-        self._checkers[host.name].look()  # for the last time: the process goes before what is due
+        self._checkers[host.name].look()  # for the last time: the process ends before what is due
         self.application.on_end(host, state)
         self._ended_us = self.loop.now_us
         if not host.refused:
@@ -287,7 +288,7 @@ class StreamsWorld(World):
         self.look_at(host)
 
     def expect(self, host: StreamsClientHost, threads: int) -> None:
-        """So many live threads more, or less, are wanted of a client."""
+        """Expect that many more, or fewer, live threads of a client."""
         self._checkers[host.name].live += threads
         self.look_at(host)
 
@@ -307,17 +308,17 @@ class StreamsWorld(World):
         self.application.committed(offsets)
 
     def tell_request(self, hook: str, *arguments: object) -> None:
-        """A thread's member sent a request, or was answered."""
+        """Pass on that a thread's member sent a request, or got a response."""
         for method in self.hooks[hook]:
             method(*arguments, self.loop.now_us)
 
     def tell(self, hook: str, *arguments: Any) -> None:
-        """A fault befalls the application: `on_fault`, or `cut_off`."""
+        """Report a fault to the application: `on_fault`, or `cut_off`."""
         getattr(self.application, hook)(*arguments)
         for method in self.hooks.get(hook, ()):
             method(*arguments, self.loop.now_us)
 
-    # -- the coordinator ------------------------------------------------------------------------------------
+    # -- the coordinator ----------------------------------------------------------------------------------
 
     def answered(self, event: Event, outcome: Outcome) -> None:
         """A coordinator made a step."""
@@ -352,7 +353,7 @@ def prepare(
     *,
     checkers: Iterable[Observer] | None = None,
 ) -> PreparedRun:
-    """Return the run of a scenario and a seed, with the trace and all checks, and `checkers` besides."""
+    """Return the run of a scenario and a seed, with the trace and all checks, and `checkers` in addition."""
     world = StreamsWorld(scenario, seed, loop, recorder, checkers or ())
 
     def counts() -> RunCounts:

@@ -1,8 +1,8 @@
-"""Rows of a trace as JSON documents, one a row: how a trace lies in a Kafka topic.
+"""Rows of a trace as JSON documents, one per row: the form of a trace in a Kafka topic.
 
 A document names the columns of `schema.COLUMNS`, and in `v` the version of this form. Columns that hold their
 blank value (an empty text or list, -1 for epochs) are left out. Readers skip keys that they do not know, so a
-column can be added without a new version; whatever changes what a key means raises it.
+column can be added without a new version. A change of a key's meaning needs a new version.
 """
 
 from __future__ import annotations

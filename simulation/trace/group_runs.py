@@ -1,4 +1,4 @@
-"""Cuts a trace of many groups into runs of one group each: what analyses and timelines take."""
+"""Cuts a trace of many groups into runs of one group each, as analyses and timelines need them."""
 
 from __future__ import annotations
 
@@ -9,18 +9,18 @@ from typing import Final
 from fencepost.simulation.trace.schema import Row, RowKind
 
 KEPT_ROWS: Final = 10_000
-"""The limit of rows about no group that the run of a later group still begins with."""
+"""Limit of the rows about no group with which the run of a later group begins."""
 
 Send = Callable[[str, list[Row]], None]
-"""Takes the id of a run and rows of it."""
+"""Receives the id of a run and rows of it."""
 
 
 class GroupRuns:
     """Hands each row to the run of its group, `RUN/GROUP`, and a row about no group to all runs.
 
-    A run begins with `run.start`, which calls it after its group, and with the rows about no group up to
-    then, such as topics. Rows are numbered within their run. `left_out` says which groups are not traced; it
-    is asked for each row, until it says so of a group.
+    A run begins with `run.start`, which has the group's name, and with the earlier rows about no group, such
+    as topics. Rows are numbered within their run. `left_out` returns true for groups that are not traced; it
+    is called for each row, until it returns true for a group.
     """
 
     def __init__(self, run_id: str, send: Send, left_out: Callable[[str, Row], bool]) -> None:
@@ -32,7 +32,7 @@ class GroupRuns:
         self._of_all: deque[Row] = deque(maxlen=KEPT_ROWS)
 
     def take(self, row: Row) -> None:
-        """One row more."""
+        """Take one more row."""
         group = row.group
         if not group:
             self._of_all.append(row)
@@ -58,6 +58,6 @@ class GroupRuns:
 
 
 def start_row(world: str, group: str) -> Row:
-    """The first row of a group's run; its scenario is the group's name, as one word."""
+    """Return the first row of a group's run; its scenario is the group's name, as one word."""
     name = "_".join(group.split()) or group
     return Row(1, 0, world, group, "", RowKind.RUN_START.value, "", "", -1, -1, (), "", name)

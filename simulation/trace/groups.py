@@ -1,10 +1,10 @@
 """The trace of groups of every kind, in all worlds: each kind has one dialect.
 
-That of a consumer group and of a streams group is in `trace.writer`. A group of a further kind shows its
+The dialect of consumer groups and of streams groups is in `trace.writer`. A group of a further kind shows its
 state, its epoch, its members and their requests.
 
-A classic group tells the same as a consumer group does. Its epoch is the generation. A rebalance begins when
-the group begins to prepare it, so that is when the generation to come counts as raised.
+A classic group has the same rows as a consumer group. Its epoch is the generation. A rebalance begins when
+the group begins to prepare it, so the coming generation counts as raised then.
 """
 
 from __future__ import annotations
@@ -49,19 +49,19 @@ _ASKS: Final[dict[type, str]] = {
 
 
 class GroupTraceWriter(TraceWriter):
-    """Writes every event of a world whose group may speak either protocol, and change it."""
+    """Writes every event of a world whose group may speak either protocol, and switch between them."""
 
     def __init__(self, recorder: TraceRows) -> None:
         super().__init__(recorder)
         self._waiting: dict[tuple[str, Token], StepEvent] = {}
-        """By broker and token, the requests that are not answered yet."""
+        """Requests without a response yet, by broker and token."""
         self._members: tuple[MemberId, ...] = ()
-        """Of a group that is compared with what it was."""
+        """Members of a group at its last comparison."""
         self._known: frozenset[MemberId] = frozenset()
         """The same members as a set."""
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """A step of a group of either kind, and the answers to classic members."""
+        """Write a step of a group of either kind, and the responses to classic members."""
         active, group_id = self.world.active, self.world.group_id
         found = None if active is None else active.kinds.find(group_id)
         name = CONSUMER_GROUP_TYPE if found is None else found[0].name
@@ -89,7 +89,7 @@ class GroupTraceWriter(TraceWriter):
     def _further(
         self, host: str, found: tuple[GroupKind, Any], event: StepEvent, outcome: Outcome, now_us: int
     ) -> None:
-        """Tell of a group of a kind without a dialect of its own what every kind has."""
+        """Write what every kind of group has, for a group of a kind without a dialect of its own."""
         kind, group = found
         epoch = kind.epoch(group)
         if epoch != self._group_epoch:
@@ -119,11 +119,12 @@ class GroupTraceWriter(TraceWriter):
         self._waiting = {key: asked for key, asked in self._waiting.items() if key[0] != host}
 
     def _actor(self, event: Any, reply: Any) -> str:
-        """The host of the member that sent a request; a client that is no member yet goes by its own id."""
+        """Return the host of a request's member; a client that is no member yet has its own id."""
         return self._hosts.get(event.member_id) or getattr(event, "client_id", "") or event.member_id
 
     def _raised(self, host: str, group: ClassicGroup, event: StepEvent, now_us: int) -> None:
-        """The generation, or the one to come; a round that another coordinator forgot gives it back."""
+        """Write a raise of the generation, present or coming; a round that another coordinator forgot lowers
+        it again."""
         coming = group.generation + (group.state is ClassicGroupState.PREPARING_REBALANCE)
         before, self._group_epoch = self._group_epoch, coming
         if coming <= max(before, 0):
@@ -134,7 +135,7 @@ class GroupTraceWriter(TraceWriter):
         self._settle(state)
 
     def _gone(self, host: str, group: ClassicGroup, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """Members that are there no more, and what was written."""
+        """Write members that have been removed, and the target if it was written."""
         gone: dict[MemberId, None] = {}
         if not self._known <= group.members.keys():
             gone = {member_id: None for member_id in self._members if member_id not in group.members}
@@ -154,7 +155,7 @@ class GroupTraceWriter(TraceWriter):
             self._known = frozenset(self._members)
 
     def _answers(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """Rows of the classic protocol's requests that were answered in this step."""
+        """Write rows of the classic protocol's requests that were answered in this step."""
         if type(event) in _ASKS:
             if outcome.reply is not None:
                 self._answered(event, outcome.reply, now_us)

@@ -1,4 +1,4 @@
-"""Where the rows of one run go: to a file, to a topic, and into memory for its page."""
+"""Outputs of the rows of one run: a file, a topic, and memory for the run's page."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class TraceOutputs:
-    """Hands the rows of a run to writers, and keeps them for its page if there is to be one."""
+    """Hands the rows of a run to writers, and keeps them if the run is to have a page."""
 
     def __init__(self, file: TraceSink | None, topic: TopicTrace | None, *, keep: bool) -> None:
         self.rows: list[Row] = []
@@ -27,11 +27,11 @@ class TraceOutputs:
 
     @property
     def writer(self) -> TraceSink | None:
-        """What takes the rows; nothing if nobody wants them."""
+        """The receiver of the rows; None if no output is wanted."""
         return self if self._keep or self._writers else None
 
     def begin_now(self) -> None:
-        """The run's time is the clock's, and begins now."""
+        """Begin the run now; its time is the clock's."""
         if self._topic is not None:
             self._topic.began_ms = time.time_ns() // 1_000_000
 
@@ -47,7 +47,7 @@ class TraceOutputs:
 def trace_outputs(
     run_id: str, trace: Path | None, place: TraceTopic | None, *, keep: bool
 ) -> Iterator[TraceOutputs]:
-    """Where the rows of a run go: to a file, to a topic, and with `keep` into memory."""
+    """Open the outputs of a run's rows: a file, a topic, and with `keep` memory."""
     with ExitStack() as opened:
         file = topic = None
         if trace is not None:
@@ -57,6 +57,6 @@ def trace_outputs(
         if place is not None:
             from fencepost.simulation.trace.topic import TopicTrace
 
-            # Many write to a topic: with the time the same run again is another one.
+            # Several runs may write to a topic: the time tells a repeated run from the first.
             topic = opened.enter_context(TopicTrace(place, f"{run_id}@{datetime.now(UTC):%Y%m%dT%H%M%S.%f}"))
         yield TraceOutputs(file, topic, keep=keep)

@@ -1,4 +1,4 @@
-"""Traces as Arrow and Parquet. The one place of a simulation that needs pyarrow."""
+"""Traces as Arrow and Parquet. Only this module of a simulation needs pyarrow."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ SCHEMA: pa.Schema = pa.schema(
 """The columns of a trace, as Arrow has them."""
 
 _TEXTS = [*(field.name for field in SCHEMA if field.type == pa.string()), "partitions.list.element.topic"]
-"""What is written with a dictionary. One of numbers takes time, and most of them need more room with it."""
+"""Columns that are written with a dictionary. For numbers, a dictionary takes time and mostly more room."""
 
 
 class ParquetTrace:
-    """A Parquet file of one run. Rows are written as they come, one row group a batch.
+    """A Parquet file of one run. Rows are written as they come, one row group per batch.
 
-    `called` is its name in error messages, if it will have another name once it is whole.
+    `called` is its name in error messages, if the file has another name once it is complete.
 
     :raises FencepostError: if the file can't be written.
     """
@@ -58,7 +58,7 @@ class ParquetTrace:
     def write(self, rows: Sequence[Row]) -> None:
         """Write these rows as one row group.
 
-        :raises EnvironmentLacks: if the file can't be written any more, as on a disk that is full.
+        :raises EnvironmentLacks: if the file can't be written any more, for example because the disk is full.
         """
         try:
             self._writer.write_batch(record_batch(rows, self._run_id))
@@ -90,7 +90,7 @@ class ParquetTrace:
 
 @contextmanager
 def whole_trace(path: Path, run_id: str) -> Iterator[ParquetTrace]:
-    """A trace that is at `path` once the block has ended well, and nowhere if it has not.
+    """Yield a trace that is at `path` once the block has ended without an error, and nowhere otherwise.
 
     :raises FencepostError: if the file can't be written.
     """
@@ -116,9 +116,9 @@ class ArrowTrace:
 
 
 def record_batch(rows: Sequence[Row], run_id: str | Sequence[str]) -> pa.RecordBatch:
-    """Rows as Arrow, in the order of `SCHEMA`; `run_id` is that of all, or one for each.
+    """Return rows as Arrow, in the order of `SCHEMA`; `run_id` is that of all rows, or one for each.
 
-    Columns are handed over as buffers: `pa.array` looks at each value, and imports pandas to do so, which
+    Columns are handed over as buffers: `pa.array` examines each value, and imports pandas to do so, which
     takes as long as a small run.
     """
     columns = rows.columns if isinstance(rows, RowBatch) else list(zip(*rows, strict=True))
@@ -156,9 +156,9 @@ def _partition_lists(column: Sequence[Sequence[tuple[str, int]]]) -> pa.Array:
 
 
 def _offsets(lengths: Iterable[int]) -> array[int]:
-    """Where each value begins and the last one ends, as Arrow keeps it.
+    """Return the offsets at which values begin and the last one ends, as Arrow keeps them.
 
-    An array takes unsigned numbers, and those of a list, in half the time. None of them is beyond an int32:
-    a batch has some thousand rows.
+    An array converts unsigned numbers, and those of a list, in half the time. All offsets fit an int32: a
+    batch has a few thousand rows.
     """
     return array("I", list(accumulate(lengths, initial=0)))

@@ -1,7 +1,7 @@
 """Collects the rows of one run: hashes them for the digest, and hands them on in batches.
 
-Rows gather as events, without what is the same for all or can be counted. Memory stays flat: a full batch is
-hashed, written if there is a sink, and dropped. The digest depends on nothing but the rows.
+Rows gather as events, without fields that are the same for all rows or can be counted. Memory stays flat: a
+full batch is hashed, written if there is a sink, and dropped. The digest depends on nothing but the rows.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from fencepost.simulation.trace.schema import Row, RowKind
 BATCH_ROWS: Final = 8_192
 
 Event: TypeAlias = tuple[int, str, str, str, str, int, int, tuple[TopicPartition, ...], str, str]
-"""A row without `seq`, `world` and `group`. A plain tuple: named ones cost three times as much."""
+"""A row without `seq`, `world` and `group`. A plain tuple, because named ones cost three times as much."""
 
 
 class RowBatch(Sequence[Row]):
@@ -47,16 +47,16 @@ class RowBatch(Sequence[Row]):
 
 
 class TraceSink(Protocol):
-    """Where batches of rows go, such as a Parquet file."""
+    """A receiver of batches of rows, such as a Parquet file."""
 
     def write(self, rows: Sequence[Row], /) -> None:
-        """Take a batch; the rows are not touched afterwards."""
+        """Take a batch; its rows do not change afterwards."""
 
 
 class OwnershipTrace:
-    """Hands on only the rows that tell of rebalances and of who owns what, and the ends of the run.
+    """Passes on only the rows about rebalances and ownership, and the ends of the run.
 
-    Tables of rebalances and downtime are the same without all others, which are most of a trace.
+    Tables of rebalances and downtime are the same without all other rows, which are most of a trace.
     """
 
     def __init__(self, sink: TraceSink) -> None:
@@ -86,7 +86,7 @@ _OF_OWNERSHIP: Final = frozenset(
 
 
 def _joins(row: Row) -> bool:
-    """True of an answer with which a member that was fenced is one again."""
+    """Return true for a response with which a fenced member becomes a member again."""
     return row.kind == RowKind.HEARTBEAT and row.detail.startswith(("join", "full"))
 
 
@@ -117,7 +117,7 @@ class TraceRows:
         error: str = "",
         detail: str = "",
     ) -> None:
-        """Record one event; epochs are -1 where there is none."""
+        """Record one event; missing epochs are -1."""
         states = (state_from, state_to)
         self.append((t_us, actor, kind, *states, member_epoch, group_epoch, partitions, error, detail))
 
@@ -125,11 +125,11 @@ class TraceRows:
         """Record one event, given without the columns that are the same for all rows. The hot path."""
         self.seq = seq = self.seq + 1
         self._events.append(event)
-        if not seq % BATCH_ROWS:  # a batch ends early only at the end of all
+        if not seq % BATCH_ROWS:  # only the last batch of a run ends early
             self.flush()
 
     def flush(self) -> None:
-        """Hash and hand on what has gathered."""
+        """Hash the gathered rows, and pass them on."""
         events, self._events = self._events, []
         if events:
             self._hash.update(self._encoder.encode(events))

@@ -1,4 +1,4 @@
-"""The trace's schema: one row an event, for all worlds. Columns and kinds of rows are declared here only.
+"""The trace's schema: one row per event, for all worlds. Columns and kinds of rows are declared only here.
 
 The Arrow schema, Spark's DDL, the checks of files, the JSON documents, the columns of a page and the tables
 of docs/traces.md derive from these declarations. No column holds nulls: a blank stands for no value.
@@ -32,7 +32,7 @@ class TraceColumn(NamedTuple):
     type: ColumnType
     meaning: str
     required: bool = False
-    """True if a JSON document without it is no row. All others may be left out if they are blank."""
+    """True if a JSON document without it is not a row. All others may be left out if they are blank."""
 
 
 class Row(NamedTuple):
@@ -96,7 +96,7 @@ _MACHINE: Final = _TRANSITION | {"detail": "the event from the machine's table"}
 
 
 class RowKind(enum.StrEnum):
-    """What a row tells: the event, its actor, and the meaning of the columns that such rows fill.
+    """The kinds of rows: the event, its actor, and the meaning of the columns that such rows fill.
 
     Columns that no kind names may be filled in rows of every kind.
     """
@@ -353,6 +353,6 @@ CLOCK_ADVANCED: Final = "clock.advance"
 
 
 def kinds_of(column: str) -> Iterator[RowKind]:
-    """The kinds whose rows fill this column; all of them if no kind names it."""
+    """Return the kinds whose rows fill this column; all kinds if none names it."""
     using = [kind for kind in RowKind if column in kind.columns or (column == "actor" and kind.actor)]
     yield from using or RowKind

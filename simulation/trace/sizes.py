@@ -1,8 +1,8 @@
-"""How many bytes the messages of a membership take on the wire, counted and not encoded.
+"""Counts the bytes that the messages of a membership take on the wire, without encoding them.
 
 Whole frames with their length, of the newest versions: ConsumerGroupHeartbeat 1, JoinGroup 9, SyncGroup 5,
 Heartbeat 4 and LeaveGroup 5. All of them are flexible (KIP-482): lengths are variable, and each header and
-structure ends with its tags, of which there are none.
+structure ends with its tagged fields, which are empty.
 """
 
 from __future__ import annotations
@@ -34,14 +34,15 @@ _TAGS: Final = 1
 _NULL: Final = 1
 _UUID: Final = 16
 _SHORT: Final = 127
-"""The length of anything shorter is one byte."""
+"""A shorter text, or list, has a length of one byte."""
 _THROTTLE_AND_ERROR: Final = 6
 
 
 def message_sizes(request: Any, reply: Any, client: str) -> str:
-    """Bytes of a request and of its answer, as a trace has them: `152+49`. `client` is the client id.
+    """Return the bytes of a request and of its response, as a trace has them: `152+49`. `client` is the
+    client id.
 
-    :raises KeyError: if one of them is none of the messages above.
+    :raises KeyError: if one of them is not one of the messages above.
     """
     asked = _REQUEST_HEADER + len(client) + _BODIES[type(request)](request) + _TAGS
     answered = _RESPONSE_HEADER + _THROTTLE_AND_ERROR + _BODIES[type(reply)](reply) + _TAGS
@@ -146,7 +147,7 @@ _BODIES: Final[dict[type, Callable[[Any], int]]] = {
 
 
 def _texts(texts: Iterable[str | None]) -> int:
-    """Bytes of several texts; null takes as many as an empty one."""
+    """Return the bytes of several texts; null takes as many as an empty text."""
     total = 0
     for text in texts:
         size = 0 if text is None else len(text) if text.isascii() else len(text.encode())
@@ -159,5 +160,5 @@ def _data(data: bytes) -> int:
 
 
 def _length(count: int) -> int:
-    """Bytes of a length: one more than it, as a variable-length number."""
+    """Return the bytes of a length: one more than it, as a variable-length number."""
     return ((count + 1).bit_length() + 6) // 7

@@ -1,7 +1,7 @@
-"""Writes traces into a Kafka topic, a record a row: the key is the run, so a run's rows stay in their order.
+"""Writes traces to a Kafka topic, one record per row. The key is the run, so a run's rows keep their order.
 
-A thread of its own holds the producer, which is idempotent: a row that is sent again after a lost answer is
-written once. Whoever hands rows over is never kept waiting by a broker, unless it wants to be.
+A separate thread holds the producer, which is idempotent: a row that is sent again after a lost response is
+written once. A broker never blocks the caller that hands rows over, unless the caller wants to wait.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 OPTION: Final = "--trace-topic"
 MOST_WAITING: Final = 200_000
-"""Rows that may wait for the broker: further ones keep a patient writer waiting, or are dropped."""
+"""Limit of the rows that wait for the broker: above it, a patient writer waits, and others drop rows."""
 FLUSH_SECONDS: Final = 30.0
-"""How long the broker may take none of the rows that wait."""
+"""Time for which the broker may accept none of the waiting rows, in seconds."""
 _LINGER_MS: Final = 20
 _PAUSE_S: Final = 0.02
 _AT_ONCE: Final = 1_000
@@ -36,24 +36,24 @@ _REQUEST_TIMEOUT_MS: Final = 10_000
 
 
 class TraceTopic(NamedTuple):
-    """Where a trace goes: brokers as clients take them, the topic, and how to get in."""
+    """The place of a trace: brokers as clients take them, the topic, and the security settings."""
 
     servers: str
     topic: str
     security: ClientSecurity = OPEN
     option: str = OPTION
-    """Where it was given, for mistakes."""
+    """The option that gave the place, for error messages."""
 
     @property
     def shown(self) -> str:
-        """How it was given."""
+        """The place as it was given."""
         return f"{self.option} {self.servers}/{self.topic}"
 
     @classmethod
     def parse(cls, text: str, security: ClientSecurity = OPEN, option: str = OPTION) -> TraceTopic:
-        """The place that HOST:PORT/TOPIC names; several brokers with commas.
+        """Return the place that HOST:PORT/TOPIC names; several brokers are separated by commas.
 
-        :raises FencepostError: if it is none.
+        :raises FencepostError: if the text names no such place.
         """
         servers, slash, topic = text.partition("/")
         if not slash or not servers or not topic:
@@ -65,7 +65,7 @@ class _Waiting(NamedTuple):
     run_id: str
     rows: Sequence[Row]
     began_ms: int | None
-    """When the run began, by the clock; None for a run whose time is not the clock's."""
+    """Start of the run by the clock, in ms; None if the run's time is not the clock's."""
 
 
 class _Record(NamedTuple):
@@ -75,9 +75,10 @@ class _Record(NamedTuple):
 
 
 class TopicWriter:
-    """A producer of rows. `patient`: `send` waits while too many rows are on their way; else it drops rows.
+    """A producer of rows. If `patient`, `send` waits while too many rows are on their way; otherwise it drops
+    rows.
 
-    :raises FencepostError: if the place is none, the login is refused, or the topic is not there.
+    :raises FencepostError: if the place is invalid, the login is refused, or the topic does not exist.
     :raises EnvironmentLacks: if no broker answers.
     """
 
@@ -90,7 +91,7 @@ class TopicWriter:
         self._patient = patient
         self._queue: deque[_Waiting] = deque()
         self._rest: deque[_Record] = deque()
-        """What is left of the part of the queue that is being sent."""
+        """The unsent rest of the part of the queue that is being sent."""
         self._waiting = 0
         self._room = threading.Condition()
         self._closing = threading.Event()
@@ -100,9 +101,9 @@ class TopicWriter:
         self._thread.start()
 
     def send(self, run_id: str, rows: Sequence[Row], began_ms: int | None = None) -> None:
-        """Hand rows over. With `began_ms`, when the run began, records have the time of their rows.
+        """Hand rows over. With `began_ms`, the start of the run, records have the time of their rows.
 
-        :raises EnvironmentLacks: if a patient writer can't get rid of its rows any more.
+        :raises EnvironmentLacks: if a patient writer can't send its rows any more.
         """
         with self._room:
             if self._patient:
@@ -120,7 +121,7 @@ class TopicWriter:
         """
         self._closing.set()
         sent = -1
-        while self._thread.is_alive() and self.sent != sent:  # what waits may take its time
+        while self._thread.is_alive() and self.sent != sent:  # waiting rows may take their time
             sent = self.sent
             self._thread.join(FLUSH_SECONDS)
         if self._thread.is_alive():
@@ -160,7 +161,7 @@ class TopicWriter:
         try:
             asyncio.run(self._produce())
         except asyncio.CancelledError:
-            return  # whoever gave up knows why
+            return  # the caller that gave up knows why
         except Exception as error:
             with self._room:
                 self._failure = self._failure or error
@@ -198,7 +199,7 @@ class TopicWriter:
             await producer.stop()
 
     def _taken(self) -> Iterator[_Record]:
-        """What waits, and leaves the queue as it is read."""
+        """Yield the records that wait, and remove each from the queue."""
         while self._rest or self._queue:
             if not self._rest:
                 run_id, rows, began_ms = self._queue.popleft()
@@ -229,13 +230,13 @@ def _stuck() -> TimeoutError:
 class TopicTrace:
     """A topic as the place of one run's trace; closing it sends what waits.
 
-    :raises FencepostError: if the login is refused, or the topic is not there.
+    :raises FencepostError: if the login is refused, or the topic does not exist.
     :raises EnvironmentLacks: if no broker answers.
     """
 
     def __init__(self, place: TraceTopic, run_id: str) -> None:
         self.began_ms: int | None = None
-        """When the run began, by the clock, if its time is the clock's; to be set before rows come."""
+        """Start of the run by the clock, in ms, if its time is the clock's; to be set before rows come."""
         self._run_id = run_id
         self._writer = TopicWriter(place, patient=True)
 

@@ -1,4 +1,4 @@
-"""The observer that writes the trace: turns what happens in a world into rows."""
+"""The observer that writes the trace: it turns the events of a world into rows."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ if TYPE_CHECKING:
     from fencepost.coordinator.consumer.group import ConsumerGroup
     from fencepost.coordinator.streams.group import StreamsGroup
 
-# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
+# Names in this module: in Python 3.11 an attribute of an enum class costs as much as a call.
 NONE = ErrorCode.NONE
 _HEARTBEAT = RowKind.HEARTBEAT.value
 _ASSIGNMENT = RowKind.ASSIGNMENT.value
@@ -82,7 +82,7 @@ class TraceWriter(Observer):
     def __init__(self, rows: TraceRows) -> None:
         self._hosts: Mapping[MemberId, str] = {}
         self._held: dict[MemberId, tuple[Partitions, TopicsImage, tuple[TopicPartition, ...]]] = {}
-        """What each member was assigned last, and its partitions under the names of those topics."""
+        """Each member's last assignment, and its partitions under the names of those topics."""
         self._append = rows.append
         self._transactions: dict[str, str] = {}
         """The state of each transactional id."""
@@ -91,7 +91,7 @@ class TraceWriter(Observer):
         self._rebalancing = False
         self.heartbeats = 0
         self.rebalances = 0
-        """How many ended, counted as the analyses do."""
+        """Number of rebalances that ended, counted as the analyses do."""
 
     def attach(self, world: WorldView, report: Report) -> None:
         """Remember the world."""
@@ -101,7 +101,7 @@ class TraceWriter(Observer):
     # -- the coordinator --------------------------------------------------------------------------------
 
     def on_steady_step(self, host: str, event: Any, outcome: Any, now_us: int) -> None:
-        """A heartbeat that changed nothing: the hot path."""
+        """Write a heartbeat that changed nothing: the hot path."""
         self.heartbeats += 1
         reply = outcome.reply
         self._append(
@@ -122,7 +122,7 @@ class TraceWriter(Observer):
         )
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """A heartbeat that was refused or changed something, or any other event of the coordinator."""
+        """Write a heartbeat that was refused or changed something, or any other event of the coordinator."""
         active = self.world.active
         group = None if active is None else active.groups.get(self.world.group_id)
         self._step(host, group, event, outcome, now_us)
@@ -135,7 +135,7 @@ class TraceWriter(Observer):
         outcome: Outcome,
         now_us: int,
     ) -> None:
-        """Tell of a step about a consumer group or a streams group."""
+        """Write a step of a consumer group or a streams group."""
         if group is not None:
             self._group_epoch = group.group_epoch
         if isinstance(event, TransactionEnded):
@@ -149,7 +149,7 @@ class TraceWriter(Observer):
             self._moved(host, group, now_us)
 
     def _moved(self, host: str, group: Any, now_us: int) -> None:
-        """Tell the group's state, if it is another one."""
+        """Write the group's state, if it changed."""
         state = str(group.state)
         if state != self._group_state:
             before, self._group_state = self._group_state, state
@@ -199,7 +199,7 @@ class TraceWriter(Observer):
         for record in outcome.records:
             key, value = record.key, record.value
             if type(key) is r.OffsetCommitKey:
-                continue  # most batches are commits, and their members tell of these
+                continue  # most batches are commits, which members report themselves
             if isinstance(key, r.ASSIGNMENT_KEYS):
                 self._assignment(group, key.member_id, value, now_us)
             elif isinstance(value, r.EPOCH_VALUES):
@@ -248,7 +248,7 @@ class TraceWriter(Observer):
                 reason = effect.reason
         actor = self._hosts.get(member_id, member_id)
         if actor in self.world.members and self.world.members[actor].member_id != member_id:
-            actor = member_id  # of an earlier process: the member that runs on this host now is another one
+            actor = member_id  # of an earlier process: another member runs on this host now
         self._add(now_us, actor, RowKind.MEMBER_REMOVED, detail=reason)
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
@@ -340,7 +340,7 @@ class TraceWriter(Observer):
         self._add(now_us, host, RowKind.HOST, detail=what)
 
     def on_operation(self, request: Request, response: Response | Exception | None, now_us: int) -> None:
-        """People asked something of the coordinator."""
+        """An operator asked the coordinator for something."""
         error = type(response).__name__ if isinstance(response, Exception) else error_name(response)
         told = "" if isinstance(response, Exception) else f" {_brought(response)}"
         self._add(
@@ -391,7 +391,7 @@ class TraceWriter(Observer):
         self._append((now_us, actor, kind._value_, *states, member_epoch, epoch, partitions, error, detail))
 
     def _assigned(self, member_id: MemberId, partitions: Partitions) -> tuple[TopicPartition, ...]:
-        """What a member is assigned, under names: mostly the same set as the last time."""
+        """Return a member's assignment under topic names; mostly the same set as the last time."""
         topics = self.world.topics
         known = self._held.get(member_id)
         if known is not None and known[0] is partitions and known[1] is topics:
@@ -401,7 +401,7 @@ class TraceWriter(Observer):
         return named
 
     def _read(self, group: StreamsGroup, tasks: Tasks) -> tuple[TopicPartition, ...]:
-        """The partitions that active tasks read."""
+        """Return the partitions that active tasks read."""
         return named(partitions_read(group, tasks.active, self.world.topics), self.world.topics)
 
     def _named(self, partitions: Partitions) -> tuple[TopicPartition, ...]:
@@ -413,7 +413,8 @@ class TraceWriter(Observer):
 
 
 def _brought(response: Any) -> str:
-    """Return what a response to people says: of each group its state and members, of each part its error."""
+    """Return the content of a response to operators: the state and members of each group, the error of each
+    part."""
     if (groups := getattr(response, "groups", None)) is not None:
         return ", ".join(
             f"{each.group_id or '(no name)'} {each.group_state} {len(getattr(each, 'members', ()))}"
@@ -433,12 +434,13 @@ def error_name(response: Any) -> str:
 
 
 def _asked(request: ConsumerGroupHeartbeatRequest, reply: ConsumerGroupHeartbeatResponse, client: str) -> str:
-    """What a heartbeat is, and its bytes. Those of a mere keepalive follow from the names."""
+    """Return the kind of a heartbeat, and its bytes. Those of a mere keepalive follow from the names."""
     return f"{_asks(request)} {message_sizes(request, reply, client)}"
 
 
 def _asks(request: ConsumerGroupHeartbeatRequest | StreamsGroupHeartbeatRequest) -> str:
-    """What a heartbeat is: join, full, keepalive or leave; ack if it only says what the member owns."""
+    """Return the kind of a heartbeat: join, full, keepalive or leave; ack if it only says what the member
+    owns."""
     if request.member_epoch == JOIN_EPOCH:
         return "join"
     if request.member_epoch < JOIN_EPOCH:
@@ -453,7 +455,7 @@ def _asks(request: ConsumerGroupHeartbeatRequest | StreamsGroupHeartbeatRequest)
 
 
 def cause_of(event: StepEvent) -> str:
-    """What raised a group's epoch."""
+    """Return the cause of a raise of a group's epoch."""
     if isinstance(event, ConsumerGroupHeartbeatRequest | StreamsGroupHeartbeatRequest):
         return _asks(event)
     if isinstance(event, RecordsObserved):

@@ -82,7 +82,7 @@ class SimulatedTest:
             logs=bool(one or failure),
         )
         if "<locals>" in job.name:
-            answers = [run_job(job, self.answer)]  # nobody else can load it
+            answers = [run_job(job, self.answer)]  # no other process can load it
         else:
             answers = spread(job, child_count(self._processes, len(seeds)))
         for answer in answers:

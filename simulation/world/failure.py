@@ -1,4 +1,4 @@
-"""A failed seed of a user's test: made small, kept as a file, and told as text and as a timeline."""
+"""A failed seed of a user's test: made small, kept as a file, and reported as text and as a timeline."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from fencepost.simulation.report.model import duration
 from fencepost.simulation.world.run import WorldResult, WorldSettings, WorldTest, run_world
 
 TRIES: Final = 150
-"""The most runs by which a failure is made smaller."""
+"""Maximum number of runs that make a failure smaller."""
 LONGEST_S: Final = 45.0
-"""The most seconds that this process computes for that."""
+"""Maximum number of seconds for which this process computes to make a failure smaller."""
 FOLDER: Final = "world-failures"
 
 
@@ -48,9 +48,9 @@ class FailureReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_world_failure(path: str) -> WorldFailure:
-    """A failure from its file.
+    """Return a failure from its file.
 
-    :raises FencepostError: if it can't be read, or is none.
+    :raises FencepostError: if the file can't be read, or holds no failure.
     """
     try:
         return msgspec.json.decode(read_file(Path(path)), type=WorldFailure)
@@ -61,7 +61,7 @@ def read_world_failure(path: str) -> WorldFailure:
 def explain(
     function: WorldTest, settings: WorldSettings, result: WorldResult, *, command: str, folder: Path
 ) -> FailureReport:
-    """Make a failure smaller, write its file and its timeline, and say all about it."""
+    """Make a failure smaller, write its file and its timeline, and return the report."""
     failure = WorldFailure(
         test=settings.scenario.name, seed=result.seed, invariant=result.invariant, plan=result.plan
     )
@@ -93,7 +93,9 @@ def explain(
         )
         lines += [f"  {_told(entry)}" for entry in small.plan.entries]
     else:
-        lines.append(f"Without any fault: of {len(failure.plan.entries)} that the seed drew none is needed.")
+        lines.append(
+            f"Without any fault: none of the {len(failure.plan.entries)} that the seed drew is needed."
+        )
     lines += ["", f"timeline: {', '.join(map(str, pages))}"]
     lines.append(f"run it again: FENCEPOST_FAILURE={document} {command}")
     lines.append(f"all faults of the seed: FENCEPOST_SEED={small.seed} {command}")

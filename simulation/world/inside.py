@@ -15,9 +15,9 @@ R = TypeVar("R")
 
 
 class SameLoop(LoopThread):
-    """Stands for a thread where there is none: what is submitted runs at once, to its end.
+    """Replaces the loop's thread: a submitted coroutine runs at once, to its end.
 
-    It runs as the brokers do: nothing of it ends with the process that asked.
+    It runs as the brokers do: it does not end with the process that asked.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

@@ -113,7 +113,7 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
             handle = ProcessTimer(when, callback, args, self, context)
             handle.process = process
         handle._scheduled = True  # type: ignore[attr-defined]
-        # Never before its time: who computes a rest of less than a microsecond would ask again forever.
+        # Never early: a program that computes a rest below a microsecond would otherwise ask again forever.
         self.schedule(max(math.ceil(when * 1_000_000 - 0.001), self.now_us), self._timer_due, handle)
         return handle
 
@@ -192,7 +192,7 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
     def close_descriptor(self, number: int) -> None:
         """Forget a socket that was closed."""
         if self._sockets.pop(number, None) is not None:
-            self._transports.pop(number, None)  # that of a killed process does not know
+            self._transports.pop(number, None)  # the transport of a killed process does not know
 
     def _socket_of(self, fd: Any, call: str) -> VirtualSocket:
         number = fd if isinstance(fd, int) else fd.fileno()
@@ -221,10 +221,10 @@ class WorldLoop(VirtualLoop, _Selector):  # type: ignore[misc]
         self._ssock = self._csock = None
 
     def _close_self_pipe(self) -> None:
-        """There is none: no other thread wakes this loop."""
+        """Do nothing: there is no such pipe, as no other thread wakes this loop."""
 
     def _write_to_self(self) -> None:
-        """Nothing sleeps here that had to be woken."""
+        """Do nothing: this loop never sleeps, so it is never woken."""
 
     # -- the network ------------------------------------------------------------------------------------
 

@@ -33,14 +33,14 @@ WorldFault: TypeAlias = (
     | s.LostResponse
     | s.RequestError
 )
-"""Faults that befall programs, brokers and what is between them."""
+"""Faults that affect programs, brokers and the network between them."""
 
 Faults: TypeAlias = Mapping[str, Mapping[str, Any] | None] | Iterable[WorldFault] | None
 
 _TYPES: Final = {str(kind.__struct_config__.tag): kind for kind in get_args(WorldFault)}
 _SECOND: Final = 1_000_000
 MOST_DEPLOYED: Final = 16
-"""Deploys restart at most so many programs."""
+"""Maximum number of programs that a deploy restarts."""
 
 
 def _seconds(low: float, high: float) -> Span:
@@ -80,9 +80,9 @@ def faults_of(faults: Faults) -> tuple[WorldFault, ...]:
     """Return the faults that a test wants.
 
     A mapping changes the default mix: `{"member-crash": {"every": "10s"}, "loss": None}` lets programs crash
-    more often, and loses no messages. An iterable of faults replaces it; an empty one is no faults.
+    more often, and loses no messages. An iterable of faults replaces it; an empty one means no faults.
 
-    :raises FencepostError: for a word that does not exist, or a value that can't be.
+    :raises FencepostError: for an unknown word, or a value that is not possible.
     """
     if faults is None:
         return DEFAULT_MIX

@@ -35,7 +35,7 @@ _APPENDS: tuple[tuple[Api, Error], ...] = (
     ("AddOffsetsToTxn", "COORDINATOR_NOT_AVAILABLE"),
     ("EndTxn", "COORDINATOR_NOT_AVAILABLE"),
 )
-"""Requests that append to a log, and what a broker responds when it can't."""
+"""Requests that append to a log, and the error of a broker that can't append."""
 _TAKEOVER_MS = 60_000
 """The transaction timeout of a producer that takes an id over."""
 
@@ -58,7 +58,7 @@ class WorldBroker:
         return not self._dead and not self._paused
 
     def kill(self) -> None:
-        """End it: its connections break, and after the failover others take over what it led."""
+        """End it: its connections break, and after the failover other brokers lead what it led."""
         self._dead = True
         self.host.is_down = True
         self._cluster.network.cut_all(self.name)
@@ -82,12 +82,12 @@ class WorldBroker:
             self._cluster.do(brokers.start_broker(self.node_id))
 
     def pause(self) -> None:
-        """Let it stand still: connections stay open and nothing is answered."""
+        """Freeze it: connections stay open, and no request is answered."""
         self._paused = True
         self.host.freeze()
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Resume it."""
         if self._paused:
             self._paused = False
             self.host.thaw()
@@ -117,12 +117,12 @@ class WorldCluster:
         self._failing: list[list[FaultRule]] = []
 
     def do(self, work: Coroutine[Any, Any, None]) -> None:
-        """Do something to brokers, one thing after the other."""
+        """Run an action on brokers; actions run one after the other."""
 
         async def in_turn(before: asyncio.Task[None] | None) -> None:
             if before is not None:
                 await before
-            with contextlib.suppress(FencepostError):  # it is stopped, or runs, already
+            with contextlib.suppress(FencepostError):  # it is already stopped, or already runs
                 await work
 
         self._doing = self.loop.create_task(in_turn(self._doing), context=contextvars.Context())
@@ -138,7 +138,7 @@ class WorldCluster:
         return None
 
     def move(self) -> None:
-        """Move the coordinators to other brokers in good order."""
+        """Move the coordinators to other brokers gracefully."""
         self.endpoint.move_coordinator(None, None, self._loads.draw() / 1e6)
 
     def unavailable(self, lasts_us: int) -> None:
@@ -146,19 +146,19 @@ class WorldCluster:
         self.endpoint.move_coordinator(None, None, lasts_us / 1e6)
 
     def fail_appends(self) -> None:
-        """Refuse what is to be written to logs, as brokers do that have too few replicas in sync."""
+        """Refuse appends to logs, like brokers with too few replicas in sync."""
         rules = [FaultRule(api=api_of(api), error=error_of(error), times=None) for api, error in _APPENDS]
         self._failing.append(rules)
         for rule in rules:
             self.endpoint.faults.add(rule)
 
     def mend_appends(self) -> None:
-        """Write again, once it was called as often as `fail_appends`."""
+        """Append again, once it was called as often as `fail_appends`."""
         if self._failing:
             self.endpoint.faults.remove(self._failing.pop(0))
 
     def take_producer_over(self, transactional_id: str, timeout_ms: int) -> None:
-        """Begin as another producer of that id: the one that has it is fenced."""
+        """Begin as another producer with that id, which fences the present one."""
         transactions = self.endpoint.brokers.transactions
         request = InitProducerIdRequest(transactional_id=transactional_id, timeout_ms=timeout_ms)
         transactions.ask(request, transactions.leader_id(transactional_id))
@@ -204,7 +204,7 @@ class DisturbedPrograms:
             self._tell(*arguments)
 
     def calm(self) -> None:
-        """Nothing disturbs the world from here on."""
+        """End all disturbance of the world."""
         self.network.rules.clear()
         self.endpoint.faults.clear()
         for broker in self.cluster.brokers.values():
@@ -218,7 +218,7 @@ class DisturbedPrograms:
         self._on_calm()
 
     def operate(self, request: str, topics: Sequence[str], share: float) -> None:
-        """Nobody operates groups here but the test."""
+        """Do nothing: only the test operates groups here."""
 
 
 class ProgramNemesis(GroupNemesis):
@@ -242,7 +242,7 @@ class ProgramNemesis(GroupNemesis):
         return super()._some(share, names) if names else []
 
     def _deploy(self, entry: DrawnEvent) -> None:
-        """Restart the program of that number in good order, if there is one that runs."""
+        """Restart the program of that number gracefully, if it runs."""
         programs = list(self._world.members.values())
         if entry.member >= len(programs):
             return
@@ -267,7 +267,7 @@ class ProgramNemesis(GroupNemesis):
         self._tell(entry.kind, "begin", host.name)
 
     def _long_batch(self, entry: DrawnEvent, program: Program) -> None:
-        """Let a program work on one batch for that long; its own settings say how long it may."""
+        """Let a program work on one batch for that long; its own settings limit how long it may."""
         self.instant(
             entry,
             program.name,

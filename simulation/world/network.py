@@ -1,4 +1,4 @@
-"""The network of a world: hosts with names and addresses, ports, and what is under way between them."""
+"""The network of a world: hosts with names and addresses, ports, and the data in flight between them."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ if TYPE_CHECKING:
 
 LOOPBACK: Final = "127.0.0.1"
 LOOPBACK_US: Final = 30
-"""One way within a host."""
+"""One-way latency within a host."""
 _FIRST_RETRY_US: Final = 200_000
-"""A lost segment is sent again after that time, then after twice as long, and so on."""
+"""Delay until a lost segment is sent again; the delay doubles each time."""
 _LONGEST_RETRY_US: Final = 120_000_000
 _GIVE_UP_US: Final = 900_000_000
-"""A connection that loses everything ends after about that time, as with Linux's tcp_retries2."""
+"""Time after which a connection that loses everything ends, approximately, as with Linux's tcp_retries2."""
 _SYN_RETRY_US: Final = 1_000_000
 _SYN_GIVE_UP_US: Final = 64_000_000
-"""Attempts to connect end about twice as much later, as with Linux's tcp_syn_retries."""
+"""Attempts to connect end after about twice this time, as with Linux's tcp_syn_retries."""
 
 
 class VirtualNetwork:
@@ -53,12 +53,12 @@ class VirtualNetwork:
         """Listening and bound sockets by host name and port."""
         self._digest = hashlib.blake2b(digest_size=16)
         self.test = self.add_host("test")
-        """The host of the test itself, and of whoever has none."""
+        """The host of the test itself, and of callers without a host."""
 
     # -- hosts ------------------------------------------------------------------------------------------
 
     def add_host(self, name: str) -> WorldHost:
-        """A new host."""
+        """Add a new host."""
         number = len(self.hosts) + 1
         host = WorldHost(name, f"10.0.{number >> 8}.{number & 255}", self.loop)
         self.hosts[name] = host
@@ -71,11 +71,11 @@ class VirtualNetwork:
         return self.test if process is None else process.host
 
     def call_also(self, name: str, host: WorldHost) -> None:
-        """Let a host have one more name."""
+        """Give a host one more name."""
         self._names[name] = host.name
 
     def name_of(self, address: str) -> str:
-        """Return the name of the host with an address; the address if there is none."""
+        """Return the name of the host with an address; the address itself if no host has it."""
         host = self._by_address.get(address)
         return "localhost" if address == LOOPBACK else address if host is None else host.name
 
@@ -202,7 +202,7 @@ class VirtualNetwork:
             sock.connected(errno.ETIMEDOUT)
 
     def _knock(self, attempt: tuple[VirtualSocket, WorldHost, int, int]) -> None:
-        """A client's first packet arrives at a host."""
+        """Handle a client's first packet at a host."""
         sock, target, port, retry_us = attempt
         if sock.fileno() < 0:
             return
@@ -248,7 +248,7 @@ class VirtualNetwork:
     # -- bytes ------------------------------------------------------------------------------------------
 
     def transmit(self, pipe: TcpPipe, segment: bytes | None) -> None:
-        """Send a segment on its way; None is the end."""
+        """Transmit a segment; None is the end of the stream."""
         host = pipe.source.host
         if host.frozen and host.process is None:
             host.run(self._transmit_late, (pipe, segment))
@@ -284,7 +284,7 @@ class VirtualNetwork:
         return True
 
     def _send_again(self, pipe: TcpPipe) -> None:
-        """Try again to send what was lost, and what waits behind it."""
+        """Send again what was lost, and then what waits behind it."""
         now_us = self.loop.now_us
         if pipe.source.is_reset or pipe.target.is_reset:
             return
@@ -305,10 +305,10 @@ class VirtualNetwork:
         pipe.target.arrive(segment)
 
     def acknowledge(self, pipe: TcpPipe, size: int) -> None:
-        """Bytes were read: a sender that waits for room hears of it after the way back."""
+        """Note that bytes were read: a sender that waits for room learns of it after the way back."""
         source = pipe.source
         if pipe.window - pipe.sent > size:
-            pipe.sent -= size  # there was room: nobody waits
+            pipe.sent -= size  # there was room: no sender waits
             return
         back_us = self.loop.here_us + self._latency_of(pipe.target.host.name, source.host.name)
         self.loop.schedule(back_us, self._make_room, (pipe, size))
@@ -321,7 +321,7 @@ class VirtualNetwork:
     # -- losses -----------------------------------------------------------------------------------------
 
     def reset(self, sock: VirtualSocket, by: VirtualSocket) -> None:
-        """One side resets the connection; the other hears of it after what was sent before."""
+        """Reset the connection from one side; the other side learns of it after what was sent before."""
         pipe = by.out
         arrives_us = self.loop.here_us + self._latency_of(by.host.name, sock.host.name)
         if pipe is not None:
@@ -329,7 +329,7 @@ class VirtualNetwork:
         self.loop.schedule(arrives_us, _reset, sock)
 
     def cut(self, sock: VirtualSocket) -> None:
-        """Break a connection: both sides hear of it soon."""
+        """Break a connection: both sides learn of it soon."""
         for each in (sock, None if sock.out is None else sock.out.target):
             if each is not None:
                 arrives_us = self.loop.here_us + self._latency_of(self.test.name, each.host.name)

@@ -29,9 +29,9 @@ CLAIMS: Final = {
 DEFAULT_CLAIMS: Final = ("at-least-once", "order", "commit-after-processing", "owner-only")
 
 BATCH_US: Final = 10_000_000
-"""A program may go on for that long with records that it had read before it let go of their partition.
+"""Time for which a program may go on with records that it read before it released their partition.
 
-A program that stood still meanwhile gets that time from when it goes on: it could not know earlier.
+A program that was frozen meanwhile has that time from when it resumes: it could not know earlier.
 """
 
 Report: TypeAlias = Callable[[str, str], None]
@@ -51,7 +51,7 @@ class Oracles:
     """The record-level account of one run. `report` takes an invariant's name and a message.
 
     `owns` returns true if a coordinator assigns the partition to the program. `awake_since` returns the
-    virtual time in microseconds at which the program last went on after it had stood still.
+    virtual time in microseconds at which the program last resumed after it had been frozen.
     """
 
     def __init__(
@@ -70,7 +70,8 @@ class Oracles:
         self._committed: dict[tuple[str, TopicPartition], int] = {}
         self._keys: dict[tuple[TopicPartition, bytes, int], int] = {}
         self._given_up: dict[tuple[str, TopicPartition], tuple[int, str]] = {}
-        """By program and partition: since when the coordinators know that it has let go, and who has it."""
+        """By program and partition: since when the coordinators know that the program has released it, and
+        the new owner."""
 
     def claims(self, claim: str) -> bool:
         """Return true if the test makes this claim."""
@@ -79,7 +80,7 @@ class Oracles:
     # -- programs report --------------------------------------------------------------------------------
 
     def processed(self, done: Done, key: bytes | None) -> None:
-        """A program has done a record."""
+        """Note that a program has done a record."""
         times = self.done.setdefault(done.partition, {}).setdefault(done.offset, [])
         if times and self.claims("exactly-once"):
             first = times[0]
@@ -95,7 +96,7 @@ class Oracles:
             self._judge_owner(done)
 
     def _judge_order(self, done: Done, key: bytes) -> None:
-        """Within one process records of a key are done in the order of their offsets, unless it goes back."""
+        """Check that records of a key are done in offset order within one process, unless it seeks back."""
         last = self._keys.get((done.partition, key, done.process))
         if last is not None and done.offset < last and len(self.done[done.partition][done.offset]) == 1:
             self._report(
@@ -124,7 +125,8 @@ class Oracles:
     def owners(
         self, members: Sequence[GroupMember], program_of: Callable[[GroupMember], str], now_us: int
     ) -> None:
-        """Look at a stable group: who has confirmed that it owns what. The others have let go of it."""
+        """Note the owners in a stable group: which program confirmed which partition. The others have
+        released it."""
         owner: dict[TopicPartition, str] = {}
         for member in members:
             for partition in member.owned:
@@ -139,11 +141,11 @@ class Oracles:
                     self._given_up[key] = (now_us, who)
 
     def gone(self, program: str) -> None:
-        """A program's process has ended; what the next one does is another matter."""
+        """Forget a program's ended process; what the next one does is another matter."""
         self._given_up = {key: value for key, value in self._given_up.items() if key[0] != program}
 
     def committed(self, group_id: str, partition: TopicPartition, offset: int, first: int) -> None:
-        """A group has committed an offset; `first` is that of the first record of the partition."""
+        """Note that a group has committed an offset; `first` is that of the first record of the partition."""
         before = self._committed.get((group_id, partition), first)
         self._committed[group_id, partition] = offset
         if not self.claims("commit-after-processing") or not self.done:
@@ -154,7 +156,7 @@ class Oracles:
             self._report(
                 COMMIT_AHEAD,
                 f"group {group_id} committed {partition.topic}-{partition.partition} at offset {offset}, and "
-                f"nobody had done offset {missing}",
+                f"no program had done offset {missing}",
             )
 
     # -- at the end -------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Hosts of a world and the processes on them: who may run now, and what a dead process takes along."""
+"""Hosts of a world and the processes on them: which may run now, and what ends with a dead process."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class WorldHost(Host):
         super().freeze()
 
     def thaw(self) -> None:
-        """Release it once; with the last hold it goes on, with all that has come in meanwhile."""
+        """Release it once; after the last hold it resumes, with all that has arrived meanwhile."""
         if self._holds == 0:
             return
         self._holds -= 1
@@ -68,7 +68,7 @@ class WorldHost(Host):
             self.thaw()
 
     def end(self) -> None:
-        """The process is gone: its timers and callbacks never run, and the system closes its sockets."""
+        """End the process: its timers and callbacks never run, and the system closes its sockets."""
         self._holds = 0
         super().end()
         self.process = None
@@ -82,18 +82,18 @@ class WorldProcess:
     def __init__(self, host: WorldHost, number: int) -> None:
         self.host = host
         self.number = number
-        """Counts the processes of a world; its process id."""
+        """Number of the process in its world; also its process id."""
         self.ended = False
         self.main: asyncio.Task[Any] | None = None
         self.tasks: dict[asyncio.Task[Any], None] = {}
         """Its tasks that are not done."""
         self.signal_handlers: dict[int, Callable[[], object]] = {}
         self.transactional_ids: dict[str, None] = {}
-        """Those of its producers."""
+        """Transactional ids of its producers."""
         self.busy_until_us = 0
-        """Before its next poll it works on until then; 0 if nothing keeps it."""
+        """Time until which it works before its next poll, in microseconds; 0 if nothing keeps it."""
         self.callback_takes_us = 0
-        """By how much its next rebalance callback takes longer."""
+        """Additional time of its next rebalance callback, in microseconds."""
         self.callback_fails = False
         """True if its next rebalance callback raises."""
 

@@ -44,7 +44,7 @@ class RunsPrograms(Protocol):
 class Program:
     """One program, as a test handles it. `name` is that of its host, which other programs may connect to."""
 
-    # What a nemesis of groups may ask of members whose application is simulated.
+    # Attributes that a nemesis of groups may ask of members whose application is simulated.
     protocol = ""
     topics: tuple[str, ...] | None = None
     pattern: str | None = None
@@ -126,9 +126,9 @@ class Program:
             await future
 
     def freeze(self, seconds: float | None = None) -> None:
-        """Let it stand still, as in a long garbage collection: for that time, or until `thaw`.
+        """Freeze it, as in a long garbage collection: for that time, or until `thaw`.
 
-        Its host's system goes on: connections stay open, and bytes wait.
+        Its host's system keeps running: connections stay open, and bytes wait.
         """
         self._tell("freeze")
         self.freeze_process()
@@ -137,7 +137,7 @@ class Program:
             self._loop.schedule(self._loop.now_us + round(seconds * 1e6), self._thaw_of, due)
 
     def thaw(self) -> None:
-        """Let it go on."""
+        """Resume it."""
         self._tell("thaw")
         self.thaw_process()
 
@@ -203,7 +203,7 @@ class Program:
                 each.set_result(None)
 
     def crash(self) -> None:
-        """End its process without a word."""
+        """End its process without notifying any peer."""
         if self.process is not None:
             self._end(self.process, MemberStatus.CRASHED)
         self.status = MemberStatus.CRASHED
@@ -239,13 +239,13 @@ class Program:
         self._world.restart_later(self)
 
     def freeze_process(self) -> None:
-        """Let it stand still."""
+        """Freeze it."""
         if self.status is MemberStatus.RUNNING:
             self.status = MemberStatus.FROZEN
             self.host.freeze()
 
     def thaw_process(self) -> None:
-        """Let it go on, unless it is gone."""
+        """Resume it, unless its process has ended."""
         if self.status is MemberStatus.FROZEN:
             self.status = MemberStatus.RUNNING
             self.thawed_us = self._loop.now_us
@@ -293,7 +293,7 @@ async def _end_the_rest(process: WorldProcess) -> None:
 def check_name(name: object, taken: Callable[[str], bool]) -> str:
     """Return the name of a host.
 
-    :raises FencepostError: unless it is one, and free.
+    :raises FencepostError: unless it is a valid name, and free.
     """
     if not isinstance(name, str) or not name or not all(c.isalnum() or c in "-._" for c in name):
         raise FencepostError(f"process({name!r}): expected a host name of letters, digits, '-', '.' and '_'")

@@ -34,7 +34,7 @@ from fencepost.simulation.world.world import SimulatedWorld
 WorldTest: TypeAlias = Callable[[SimulatedWorld], Coroutine[Any, Any, object]]
 
 _MOST_CLOSES: Final = 100
-"""Each `await` in a `finally` is one more."""
+"""Maximum number of attempts to close a coroutine; each `await` in a `finally` needs one more."""
 _OF_CLIENTS: Final = frozenset({"offsets-advance"})
 """Invariants of our own members that a correct program may break.
 
@@ -44,7 +44,7 @@ _LOOK_US: Final = 100_000
 _COLLECT_US: Final = 30_000_000
 """Garbage is collected at fixed times: what destructors do is then the same in every run."""
 LONGEST_S: Final = 3_600.0
-"""A test that takes longer, in virtual time, waits for something that never happens."""
+"""Maximum virtual time of a test. One that takes longer waits for something that never happens."""
 MAX_EVENTS: Final = 20_000_000
 
 
@@ -55,7 +55,7 @@ class WorldSettings(msgspec.Struct, frozen=True, kw_only=True):
     brokers: int
     config: dict[str, Any]
     scenario: Scenario
-    """From which a seed draws the faults."""
+    """The scenario from which a seed draws the faults."""
     claims: tuple[str, ...]
     deploys: bool = True
 
@@ -87,7 +87,7 @@ class WorldResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def invariant(self) -> str:
-        """The first that did not hold."""
+        """The first invariant that did not hold."""
         return self.violations[0].invariant
 
 
@@ -119,7 +119,7 @@ def run_world(
 def _run(
     function: WorldTest, settings: WorldSettings, seed: int, plan: Draw, *, keep_rows: bool, until: str
 ) -> WorldResult:
-    """Run it; nothing of the run is referred to any more when garbage is collected after it."""
+    """Run it; no reference to the run is left when garbage is collected afterwards."""
     started = wall_clock()
     loop = WorldLoop(max_events=MAX_EVENTS)
     streams = Streams(seed)
@@ -236,7 +236,7 @@ class _Run:
         self.world.fail(TimeoutError(f"the test is not over after {LONGEST_S:g} virtual seconds"))
 
     def _unhandled(self, _: object, context: dict[str, Any]) -> None:
-        """Programs log what nobody handles; in brokers it is a bug that ends the run."""
+        """Handle an unhandled exception: programs log it; in brokers it is a bug that ends the run."""
         error = context.get("exception")
         handle, task = context.get("handle"), context.get("task") or context.get("future")
         if PROCESS.get() is not None or getattr(handle, "process", None) is not None or task is not None:
@@ -274,7 +274,7 @@ class _Run:
         )
 
     def take_down(self) -> None:
-        """Let go of all tasks. Of killed processes no `finally` had any effect, and none has now."""
+        """Release all tasks. A `finally` of a killed process had no effect, and has none now."""
         with _unheard():
             self._take_down()
             gc.collect()
@@ -291,7 +291,7 @@ class _Run:
         for task in asyncio.all_tasks(self._loop):
             _discard(task, None)
         for transport in tuple(self._loop._transports.values()):
-            transport._sock = None  # else it warns that nobody has closed it
+            transport._sock = None  # otherwise it warns that it was not closed
         world.dead.clear()
         world.programs.clear()
 

@@ -139,7 +139,7 @@ class VirtualSocket:
         self.incoming: TcpPipe | None = None
         self.received: deque[bytes] = deque()
         self.backlog: deque[VirtualSocket] | None = None
-        """Connections that nobody has accepted yet; None unless it listens."""
+        """Connections that are not accepted yet; None unless it listens."""
         self.backlog_limit = 0
         self.connecting = False
         self.error = 0
@@ -213,14 +213,14 @@ class VirtualSocket:
         return writer is not None
 
     def wake_reader(self) -> None:
-        """Queue the reader if there is something for it."""
+        """Queue the reader if it has something to read."""
         reader = self._reader
         if reader is not None and not reader.queued and self.is_readable:
             reader.queued = True
             self._loop._ready.append(reader)
 
     def wake_writer(self) -> None:
-        """Queue the writer if there is room for it."""
+        """Queue the writer if it has room to write."""
         writer = self._writer
         if writer is not None and not writer.queued and self.is_writable:
             writer.queued = True
@@ -234,7 +234,7 @@ class VirtualSocket:
         return self._loop.network
 
     def arrive(self, segment: bytes | None) -> None:
-        """Bytes have arrived from the other side, or its end."""
+        """Take bytes that have arrived from the other side, or its end."""
         if self._fd < 0:
             if segment is not None:
                 self._refuse_late()
@@ -249,12 +249,12 @@ class VirtualSocket:
         self.wake_reader()
 
     def _refuse_late(self) -> None:
-        """This side is closed: the other side's bytes get a reset."""
+        """Reset the other side, whose bytes arrive after this side was closed."""
         if self.incoming is not None:
             self.network.reset(self.incoming.source, self)
 
     def be_reset(self, number: int = errno.ECONNRESET) -> None:
-        """The connection is no more: reads fail when what has arrived is read, writes at once."""
+        """End the connection: reads fail once what has arrived is read, writes fail at once."""
         if self._fd < 0 or self.is_reset:
             return
         self.is_reset = True
@@ -263,7 +263,7 @@ class VirtualSocket:
         self.wake_writer()
 
     def connected(self, number: int) -> None:
-        """The connection is there, or was refused with that error."""
+        """Complete the connection, or fail with that error."""
         if self._fd < 0:
             return
         self.connecting = False
@@ -438,7 +438,7 @@ class VirtualSocket:
             self.network.transmit(out, None)
 
     def close(self) -> None:
-        """Give it back. Bytes that nobody has read reset the connection."""
+        """Close the socket. Unread bytes reset the connection."""
         if self._fd < 0:
             return
         self.not_when_readable()
@@ -461,13 +461,13 @@ class VirtualSocket:
         return self._fd
 
     def dup(self) -> VirtualSocket:
-        """Not there: two descriptors of one socket are not simulated."""
+        """Refuse: two descriptors of one socket are not simulated."""
         raise OutsideWorld(
             "socket.dup() can't run in a simulated world: a virtual socket has one descriptor. Use the socket"
         )
 
     def makefile(self, *_: Any, **__: Any) -> Any:
-        """Not there: a file blocks."""
+        """Refuse: a file blocks."""
         raise OutsideWorld(
             "socket.makefile() can't run in a simulated world: it blocks. Use asyncio's streams"
         )
@@ -498,7 +498,7 @@ class VirtualSocket:
         return self.remote
 
     def setblocking(self, flag: bool) -> None:
-        """Set if calls may block. Calls that would block are then refused."""
+        """Set whether calls may block. Calls that would block are then refused."""
         self._timeout = None if flag else 0.0
 
     def getblocking(self) -> bool:
@@ -506,7 +506,7 @@ class VirtualSocket:
         return self._timeout != 0.0
 
     def settimeout(self, value: float | None) -> None:
-        """As the real one; 0 is not to block."""
+        """Set the timeout, like a real socket; 0 means not to block."""
         self._timeout = value
 
     def gettimeout(self) -> float | None:
@@ -520,7 +520,7 @@ class VirtualSocket:
             self.out.window = max(4096, int(value))
 
     def window(self) -> int:
-        """The room that it offers to bytes that it sends."""
+        """The room for bytes that it sends."""
         size = self._options.get((socket.SOL_SOCKET, socket.SO_SNDBUF))
         return WINDOW if size is None else max(4096, int(size))
 
@@ -532,8 +532,8 @@ class VirtualSocket:
         return self._options.get((level, option), 0)
 
     def get_inheritable(self) -> bool:
-        """Never: there is no other process that could inherit it."""
+        """Return false: there is no other process that could inherit it."""
         return False
 
     def set_inheritable(self, inheritable: bool) -> None:
-        """It has no effect."""
+        """Do nothing."""

@@ -1,4 +1,4 @@
-"""Spreads the seeds of a test over child processes with a fixed hash seed, and takes their answers.
+"""Spreads the seeds of a test over child processes with a fixed hash seed, and collects their results.
 
 Libraries such as aiokafka iterate over sets of strings, whose order depends on the hash seed of the process.
 A child has `PYTHONHASHSEED=0`, so that a seed gives the same run in every child and on every machine.
@@ -49,11 +49,11 @@ class SeedAnswer(msgspec.Struct, frozen=True, kw_only=True):
     failed_seed: int | None = None
     text: str = ""
     problem: str = ""
-    """Why the test could not be run at all."""
+    """The reason why the test could not be run at all."""
 
 
 def child_count(wanted: int | None, seeds: int) -> int:
-    """Return how many children there are: one for each core, or one beside other workers of pytest-xdist."""
+    """Return the number of children: one for each core, or a single one under pytest-xdist."""
     if wanted is None:
         wanted = 1 if "PYTEST_XDIST_WORKER" in os.environ else len(os.sched_getaffinity(0))
     return max(1, min(wanted, seeds))
@@ -115,7 +115,7 @@ def load_test(job: SeedJob) -> Any:
 
 
 def main() -> None:
-    """Do the job on stdin, and write the answer to stdout; what the test prints goes to stderr."""
+    """Run the job on stdin, and write the result to stdout; what the test prints goes to stderr."""
     out = os.dup(1)
     os.dup2(2, 1)
     job = msgspec.json.decode(sys.stdin.buffer.read(), type=SeedJob)

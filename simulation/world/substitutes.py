@@ -203,7 +203,7 @@ def _signal(number: int, handler: Any) -> Any:
 
 
 def refusal(call: str, reason: str, instead: str) -> OutsideWorld:
-    """The error of a call that has no place in a run."""
+    """Return the error of a call that has no place in a run."""
     return OutsideWorld(f"{call} can't run in a simulated world: {reason}. Use {instead}")
 
 
@@ -227,7 +227,7 @@ _SOCKETS: Final[tuple[tuple[str, Any], ...]] = (
 
 
 def _functions() -> Iterator[tuple[ModuleType, str, Any]]:
-    """Each function that has a substitute: its module, its name and the substitute."""
+    """Yield each function that has a substitute: its module, its name and the substitute."""
     for name in ("monotonic", "perf_counter", "process_time", "thread_time"):
         yield time, name, _clock(getattr(_Real, name), whole=False)
         yield time, f"{name}_ns", _clock(getattr(_Real, f"{name}_ns"), whole=True)
@@ -250,7 +250,7 @@ def _functions() -> Iterator[tuple[ModuleType, str, Any]]:
 
 
 def _methods() -> Iterator[tuple[type, str, Any]]:
-    """Each method that has a substitute: its class, its name and the substitute."""
+    """Yield each method that has a substitute: its class, its name and the substitute."""
     yield random.Random, "seed", _seed
     at_once = "asyncio.to_thread() or loop.run_in_executor(), which run the function at once"
     yield (
@@ -359,7 +359,7 @@ def substituted(machine: Machine) -> Iterator[None]:
     if _references is None:
         _references = _References()
     _references.look()
-    methods = list(_methods())  # loads what it is about
+    methods = list(_methods())  # imports the modules of the methods
     before = [(owner, name, owner.__dict__[name]) for owner, name, _ in methods]
     _anyio_threads = next(old.__func__ for _, name, old in before if name == "run_sync_in_worker_thread")
     state, node = random.getstate(), uuid._node  # type: ignore[attr-defined]

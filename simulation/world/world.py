@@ -58,7 +58,7 @@ PROGRAM_RUNS: Final = "program-runs"
 
 
 class WorldGroup(GroupControls):
-    """A group of a world, as a test looks at it and plays with it."""
+    """A group of a world, for tests to inspect and control."""
 
     thread: SameLoop
 
@@ -109,7 +109,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         self._always: list[tuple[str, Callable[[], bool]]] = []
         self._eventually: list[tuple[str, Callable[[], bool]]] = []
         self._moved: dict[str, None] = {}
-        """Groups that have moved since somebody looked at their members."""
+        """Groups that have moved since their members were last looked at."""
         self._done_digest = hashlib.blake2b(digest_size=16)
         self._processes = 0
         self._supervisor = Supervisor(
@@ -150,7 +150,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         return self._endpoint is not None
 
     def calm(self) -> None:
-        """The faults are over."""
+        """End the faults."""
         self._calm_since = self.loop.time()
         self.faults_over.set()
 
@@ -167,7 +167,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
 
         If it ends by an exception it is started again after some seconds, as a deployment does it.
 
-        :raises FencepostError: if it is no coroutine function, or there is a host of that name.
+        :raises FencepostError: if it is no coroutine function, or a host has that name already.
         """
         check_name(name, self.network.hosts.__contains__)
         if not callable(function):
@@ -188,7 +188,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         self.endpoint.observer.note(program.name, RowKind.HOST, detail=f"{what} {detail}".strip())
 
     def program_failed(self, program: Program, error: BaseException) -> None:
-        """A program has ended by an exception: what can't be simulated ends the run."""
+        """Note that a program has ended by an exception: what can't be simulated ends the run."""
         if isinstance(error, OutsideWorld):
             self.fail(error)
         elif self._calm_since is not None and self.loop.time() - self._calm_since > AFTERMATH_S:
@@ -218,7 +218,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         timestamp_ms: int | None = None,
         over: float = 0.0,
     ) -> list[ReadRecord]:
-        """Append a record for each value, as `EmbeddedKafka.produce` does; the records that they became.
+        """Append a record for each value, as `EmbeddedKafka.produce` does, and return the records.
 
         Values may be given as a list, too. With `over` they are appended evenly over that many seconds.
         """
@@ -257,14 +257,14 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         return found
 
     def _leaderless(self) -> Iterator[Topic]:
-        """Yield the topics with a partition that nobody leads now."""
+        """Yield the topics with a partition that has no leader now."""
         cluster = self.endpoint.brokers.cluster
         for topic in cluster.image.by_id.values():
             if any(cluster.leader_id(topic, number) < 1 for number in range(topic.partitions)):
                 yield topic
 
     async def records(self, topic: str, partition: int | None = None) -> list[ReadRecord]:
-        """All records of a topic, or of one of its partitions, in the order of partitions and offsets."""
+        """Return the records of a topic, or of one of its partitions, ordered by partition and offset."""
         return await self.thread.wait_for(self.endpoint.logs.records(topic, partition))
 
     async def stop_broker(self, node_id: int) -> None:
@@ -302,8 +302,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
     def processed(self) -> list[Text]:
         """The values of all records that were done, each once, in the order in which they were produced.
 
-        Values that `produce` was given are as they were given, others are bytes that were never kept: they
-        are left out.
+        Values that were given to `produce` are as they were given. Others were never kept, and are left out.
         """
         done = self.oracles.done
         return [
@@ -313,14 +312,16 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
     # -- waiting ----------------------------------------------------------------------------------------
 
     def always(self, holds: Callable[[], bool], name: str = "always") -> None:
-        """Let something hold from now on: it is looked at ten times a virtual second, and after each record.
+        """Require something to hold from now on: it is checked ten times a virtual second, and after each
+        record.
 
         :raises FencepostError: if it is no function.
         """
         self._always.append((name, _function("always", holds)))
 
     def eventually(self, holds: Callable[[], bool], name: str = "eventually") -> None:
-        """Let something hold once the world has settled, which waits for it until nothing happens any more.
+        """Require something to hold once the world has settled, which waits for it until nothing happens any
+        more.
 
         :raises FencepostError: if it is no function.
         """
@@ -406,7 +407,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         return 0 if topic is None else cluster.log(topic, partition.partition).log_start_offset
 
     def ends(self) -> dict[TopicPartition, tuple[int, int]]:
-        """The first offset of each partition, and that behind its last record."""
+        """Return the first offset of each partition, and the offset after its last record."""
         cluster = self.endpoint.brokers.cluster
         found = {}
         for topic in cluster.image.by_id.values():
@@ -418,7 +419,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
     # -- judging ----------------------------------------------------------------------------------------
 
     def report(self, invariant: str, message: str) -> None:
-        """Something did not hold; each invariant is told once."""
+        """Report a violation; each invariant is reported once."""
         if all(each.invariant != invariant for each in self.violations):
             trace = self.endpoint.observer.trace
             at_us = self.loop.now_us
@@ -433,7 +434,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
         self.loop.stop()
 
     def _stepped(self, step: ObservedStep) -> None:
-        """Look at what a step of a coordinator has committed, and at who owns what."""
+        """Follow what a step of a coordinator has committed, and the owners that it has set."""
         if step.failure is not None:
             return
         groups: dict[str, None] = {}
@@ -448,7 +449,7 @@ class SimulatedWorld(KafkaControls[WorldGroup]):
             self._moved |= groups
 
     def look(self) -> None:
-        """Look at what must always hold, ten times a second."""
+        """Check what must always hold, ten times a second."""
         for name, holds in self._always:
             if not holds():
                 self.report(name, f"it did not hold at {self.loop.time():.3f} s")

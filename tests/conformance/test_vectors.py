@@ -111,7 +111,7 @@ def sac_step(command: dict[str, object]) -> bytes:
         (b"", "holds no vectors"),
         (b"\xff\xfe{}\n", "line 1 is not an assignor sequence"),
         (gzip.compress(b'{"seed"' * 100, mtime=0)[:-12], "damaged gzip file"),
-        (b'{"seed": 1, "assignor": "sticky", "steps": []}\n', "'sticky' is none of uniform, range"),
+        (b'{"seed": 1, "assignor": "sticky", "steps": []}\n', "'sticky' is not one of uniform, range"),
         (sac_step({"op": "vote"}), "no such command: {'op': 'vote'}"),
         (sac_step({"op": "activate", "stream": "s"}), "no such command"),
         (sac_step({"op": "nodeup", "node": "n", "colour": "red"}), "no such command"),

@@ -1,1 +1,1 @@
-"""The same clients and the same faults under two protocols: how long nobody consumes."""
+"""The same clients and the same faults under two protocols, and the time without a consumer."""

@@ -1,9 +1,9 @@
 """Runs a scenario of single active consumers, and the consumer group (KIP-848) that is nearest to it.
 
 The counterpart has the same clients, links, callbacks and partitions: a stream is a topic of one partition, a
-super stream one of as many. Both get the same disturbances at the same moments: the plan of the first is
-translated entry by entry. A node is a broker; one that leaves stays down, one that is split off stands still
-for its time.
+super stream is one topic with as many partitions as it has. Both get the same disturbances at the same
+moments: the plan of the first is translated entry by entry. A node is a broker. A node that leaves stays
+down; a node that is split off is frozen for that time.
 """
 
 from __future__ import annotations
@@ -28,19 +28,19 @@ _SAME: Final[Mapping[FaultKind, FaultKind]] = {
 
 
 class Protocol(msgspec.Struct, frozen=True, kw_only=True):
-    """What a protocol did in all runs. Times in seconds; None where there is nothing to tell."""
+    """The figures of one protocol over all runs. Times are in seconds; None if there is no value."""
 
     name: str
     gaps: int
-    """How often a partition had nobody who consumed it, after it had somebody."""
+    """Number of times that a partition had no consumer, after it had had one."""
     without_consumer_s: float
     share_without_consumer: float
-    """Of the time of all partitions."""
+    """Share of the time of all partitions."""
     median_s: float | None
     p99_s: float | None
     longest_s: float | None
     overlaps: int
-    """How often a partition had two that took themselves for its consumer."""
+    """Number of times that two consumers considered themselves the consumer of a partition."""
     two_consumers_s: float
     violations: int
 
@@ -53,12 +53,12 @@ class Bridge(msgspec.Struct, frozen=True, kw_only=True):
     members: int
     partitions: int
     virtual_seconds: float
-    """Of one run."""
+    """Virtual seconds of one run."""
     protocols: tuple[Protocol, Protocol]
 
 
 def counterpart(scenario: SacScenario) -> s.Scenario:
-    """The consumer group with the same clients, on as many brokers as there are nodes."""
+    """Return the consumer group with the same clients, on as many brokers as there are nodes."""
     cluster, application, network = scenario.cluster, scenario.application, scenario.network
     return s.Scenario(
         name=f"{scenario.name}-kip-848",
@@ -90,7 +90,7 @@ def counterpart(scenario: SacScenario) -> s.Scenario:
 
 
 def translated(plan: Draw) -> Draw:
-    """The same disturbances, at the same moments, for a consumer group."""
+    """Return the same disturbances, at the same moments, for a consumer group."""
     return msgspec.structs.replace(plan, entries=tuple(_entry(each, plan) for each in plan.entries))
 
 
@@ -103,7 +103,7 @@ def _entry(entry: DrawnEvent, plan: Draw) -> DrawnEvent:
 def compare(
     scenario: SacScenario, seeds: Sequence[int], *, progress: Callable[[int], object] = lambda _: None
 ) -> Bridge:
-    """Run both with each seed. `progress` is told after each run."""
+    """Run both with each seed. `progress` is called after each run."""
     other = counterpart(scenario)
     gaps: tuple[list[int], list[int]] = ([], [])
     overlaps: tuple[list[int], list[int]] = ([], [])

@@ -1,8 +1,8 @@
 """Stretches of time in which no consumer reads a partition, and in which two hold it.
 
-Both protocols are measured alike, in the consumers' own eyes. A consumer reads from the end of its `assigned`
-or `activated` callback until it begins to give up the partition. It holds it until it has given it up. A lost
-partition, and the end of the process, end both.
+Both protocols are measured alike, from the consumers' point of view. A consumer reads from the end of its
+`assigned` or `activated` callback until it begins to give up the partition. It holds the partition until it
+has given it up. A lost partition, and the end of the process, end both.
 """
 
 from __future__ import annotations
@@ -17,17 +17,18 @@ from fencepost.simulation.sac.observers import SacObserver
 
 
 class Shifts:
-    """Of each partition: who is at work. Times in microseconds; a gap begins when the first one ends."""
+    """The consumers at work on each partition. Times are in microseconds; a gap begins when the first
+    consumer ends."""
 
     def __init__(self) -> None:
         self.gaps: list[int] = []
         self.overlaps: list[int] = []
         self._at_work: dict[Hashable, dict[str, None]] = {}
         self._since: dict[Hashable, int] = {}
-        """Since when a partition has nobody, or two at least."""
+        """Time since which a partition has had no consumer, or at least two."""
 
     def begin(self, partition: Hashable, who: str, now_us: int) -> None:
-        """Somebody begins."""
+        """Note that a consumer begins."""
         at_work = self._at_work.setdefault(partition, {})
         if who in at_work:
             return
@@ -38,7 +39,7 @@ class Shifts:
             self._since[partition] = now_us
 
     def end(self, partition: Hashable, who: str, now_us: int) -> None:
-        """Somebody ends; nothing happens if it was not at work."""
+        """Note that a consumer ends; nothing happens if it was not at work."""
         at_work = self._at_work.get(partition, {})
         if who not in at_work:
             return
@@ -49,13 +50,13 @@ class Shifts:
             self.overlaps.append(now_us - self._since.pop(partition))
 
     def end_all(self, who: str, now_us: int) -> None:
-        """Somebody is gone, or all whose names begin so and a slash."""
+        """End a consumer, and all whose names begin with its name and a slash."""
         for partition, at_work in self._at_work.items():
             for each in [name for name in at_work if name == who or name.startswith(f"{who}/")]:
                 self.end(partition, each, now_us)
 
     def close(self, now_us: int) -> None:
-        """What is open counts until now."""
+        """Count what is still open until now."""
         for partition, since in self._since.items():
             stretches = self.overlaps if self._at_work.get(partition) else self.gaps
             stretches.append(now_us - since)
@@ -70,12 +71,12 @@ class _Shifts:
 
     @property
     def gaps(self) -> list[int]:
-        """How long partitions had no reader."""
+        """Lengths of the times in which partitions had no reader, in microseconds."""
         return self._readers.gaps
 
     @property
     def overlaps(self) -> list[int]:
-        """How long partitions had two holders."""
+        """Lengths of the times in which partitions had two holders, in microseconds."""
         return self._holders.overlaps
 
     def _begin(self, partition: Hashable, who: str, now_us: int) -> None:
@@ -106,7 +107,7 @@ class MemberShifts(_Shifts, Observer):
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
     ) -> None:
-        """Partitions are taken and given up with callbacks."""
+        """Note partitions that are taken and given up with callbacks."""
         for partition in partitions:
             if (kind, phase) == ("assigned", "end"):
                 self._begin(partition, host, now_us)
@@ -116,12 +117,12 @@ class MemberShifts(_Shifts, Observer):
                 self._let_go(partition, host, now_us)
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """A process that ended has nothing."""
+        """End the part of a process that has ended."""
         self._process(host, what, now_us)
 
 
 class ConsumerShifts(_Shifts, SacObserver):
-    """Watches single active consumers. One whose connection is gone goes on until it notices."""
+    """Watches single active consumers. One whose connection has ended goes on until it notices."""
 
     def on_client_state(
         self,
@@ -131,7 +132,7 @@ class ConsumerShifts(_Shifts, SacObserver):
         target: SacMemberState,
         now_us: int,
     ) -> None:
-        """Streams are taken and given up with states."""
+        """Note streams that are taken and given up with states."""
         stream, who = subscriber.subscription.stream, subscriber.name
         if target is SacMemberState.ACTIVE:
             self._begin(stream, who, now_us)
@@ -141,5 +142,5 @@ class ConsumerShifts(_Shifts, SacObserver):
             self._let_go(stream, who, now_us)
 
     def on_host(self, client: str, what: str, now_us: int) -> None:
-        """A process that ended has nothing."""
+        """End the part of a process that has ended."""
         self._process(client, what, now_us)

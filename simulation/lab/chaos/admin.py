@@ -1,6 +1,7 @@
-"""What is asked of a cluster around a run: its settings, its topics, and who coordinates. Survives brokers.
+"""Requests to a cluster around a run: its settings, its topics, and its coordinator. Brokers may fail
+meanwhile.
 
-A question goes to one broker after the other until one answers it, for a time.
+A request goes to one broker after the other until one responds, for a limited time.
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ from fencepost.simulation.lab.chaos.foreign_members import ForeignMembers
 OFFSETS_TOPIC = "__consumer_offsets"
 
 MemberProtocol: TypeAlias = Literal["consumer", "streams", "classic"]
-"""What the members of a group speak."""
+"""The protocol that the members of a group speak."""
 
 _DESCRIBE: Mapping[MemberProtocol, tuple[ApiKey, int, Callable[..., object]]] = {
     "consumer": (ApiKey.CONSUMER_GROUP_DESCRIBE, 1, ConsumerGroupDescribeRequest),
@@ -45,14 +46,15 @@ _DESCRIBE: Mapping[MemberProtocol, tuple[ApiKey, int, Callable[..., object]]] = 
 _CLIENT_ID = "fencepost-chaos"
 _ANSWER_S = 2.0
 _LIMIT_S = 60.0
-"""How long a question is asked again, at most; brokers restart meanwhile."""
+"""Maximum time for which a request is repeated, in seconds; brokers restart meanwhile."""
 _EMPTIED_S = 5.0
-"""How long a group that is to be deleted may have members, after a run's own are out of it."""
+"""Maximum time for which a group to be deleted may have members, after the run's own have left, in seconds.
+"""
 _PAUSE_S = 0.05
 _RETRIED = COORDINATOR_ABSENT | frozenset(
     {
         ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.INVALID_REPLICATION_FACTOR,  # as many brokers are not registered at the moment
+        ErrorCode.INVALID_REPLICATION_FACTOR,  # too few brokers are registered at the moment
         ErrorCode.NETWORK_EXCEPTION,
         ErrorCode.NON_EMPTY_GROUP,
     }
@@ -68,7 +70,7 @@ Reply = TypeVar("Reply", bound=_WithErrorCode)
 
 
 class TopicTaken(EnvironmentLacks):
-    """A topic that a run is to make is somebody else's."""
+    """A topic that a run has to create was created by another client."""
 
     def __init__(self, name: str) -> None:
         super().__init__(
@@ -78,27 +80,27 @@ class TopicTaken(EnvironmentLacks):
 
 
 class Admin:
-    """Asks a cluster's brokers, wherever one answers."""
+    """Sends requests to a cluster's brokers, to whichever responds."""
 
     def __init__(self, bootstrap_servers: str) -> None:
         self._addresses = kafka_addresses(bootstrap_servers, "--cluster")
         self._connection: BrokerConnection | None = None
         self._next = 0
         self._unanswered = 0
-        """How many questions got no answer; what they asked for may have been done."""
+        """Number of requests without a response; the changes that they asked for may have been made."""
         self._turn = asyncio.Lock()
         self._requests = ClusterRequests(self.ask, visible_s=_LIMIT_S, pause_s=_PAUSE_S)
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         connection, self._connection = self._connection, None
         if connection is not None:
             await connection.close()
 
     async def ask(self, api_key: int, version: int, message: Any) -> Any:
-        """The answer of some broker.
+        """Return the response of any broker.
 
-        :raises EnvironmentLacks: if there is none for a minute.
+        :raises EnvironmentLacks: if no broker responds for a minute.
         """
         deadline = asyncio.get_running_loop().time() + _LIMIT_S
         async with self._turn:
@@ -145,7 +147,7 @@ class Admin:
         return {node.node_id: (node.host, node.port) for node in await self._requests.nodes()}
 
     async def leader(self, partition: int) -> int | None:
-        """Return the node that leads a partition of the coordinators' log; None if there is none."""
+        """Return the node that leads a partition of the coordinators' log; None if it has no leader."""
         found = await self._requests.topic(OFFSETS_TOPIC)
         leaders = {each.partition: each.leader_id for each in found.partitions}
         leader = leaders.get(partition, -1)
@@ -225,7 +227,7 @@ class Admin:
         await self._requests.await_no_topic(name)
 
     async def group_exists(self, group_id: str) -> bool:
-        """Return true if the cluster has a group of that id, of whatever protocol, with members or offsets
+        """Return true if the cluster has a group of that id, of any protocol, with members or with offsets
         alone."""
 
         async def ask() -> ListGroupsResponse:
@@ -238,9 +240,9 @@ class Admin:
         return any(group.group_id == group_id for group in listed.groups)
 
     async def group(self, group_id: str, protocol: MemberProtocol) -> Any:
-        """A group, once its coordinator answers; without members if none of that protocol is there.
+        """Return a group, once its coordinator responds; without members if no group of that protocol exists.
 
-        :raises EnvironmentLacks: if the coordinator does not answer for a minute.
+        :raises EnvironmentLacks: if the coordinator does not respond for a minute.
         """
 
         return await self._until(
@@ -253,9 +255,9 @@ class Admin:
         return reply.groups[0]
 
     async def delete_group(self, group_id: str, protocol: MemberProtocol, roster: ForeignMembers) -> None:
-        """Delete a group, and those on the roster whose sessions have not ended since they were killed.
+        """Delete a group, with members on the roster whose sessions have not ended since they were killed.
 
-        :raises EnvironmentLacks: if it can't be deleted, or members of others stay in it.
+        :raises EnvironmentLacks: if it can't be deleted, or members of other clients stay in it.
         """
         call = DeleteGroupsCall(groups=(DeleteGroupsRequest(group_id=group_id),))
 

@@ -1,4 +1,4 @@
-"""What the applications of both clients have in common: how slow they are, and what is wrong with them."""
+"""The common part of both clients' applications: how slow they are, and what is wrong with them."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Run = tuple[TopicPartition, Sequence[R]]
 
 
 class Behaviour:
-    """How long things take in one process, as its seed draws."""
+    """The behaviour of one process, as its seed draws it: the time that things take, and what fails."""
 
     def __init__(self, terms: m.CommonTerms) -> None:
         streams = Streams(terms.seed)
@@ -35,35 +35,35 @@ class Behaviour:
         self._processing: Samples = streams.samples(f"processing/{name}", Span(*terms.processing).quantiles)
         self._flaw = terms.flaw
         self.stall_us = 0
-        """How much longer the next callback takes."""
+        """Additional time of the next callback, in microseconds."""
         self.raises = False
         """True if the next callback raises."""
 
     def callback_us(self) -> int:
-        """How long the callback takes that begins now."""
+        """Return the time of the callback that begins now, in microseconds."""
         stall, self.stall_us = self.stall_us, 0
         return self._callbacks.draw() + stall
 
     def raise_if_told(self) -> None:
-        """End a callback.
+        """Raise at the end of a callback, if an order says so.
 
-        :raises CallbackRaised: if that is what it was told to do.
+        :raises CallbackRaised: if an order says so.
         """
         if self.raises:
             self.raises = False
             raise CallbackRaised("the callback raised")
 
     def processing_us(self, records: int) -> int:
-        """How long so many records take."""
+        """Return the time that this number of records takes, in microseconds."""
         return records * self._processing.draw()
 
     def flawed(self, handed: list[Run[R]]) -> list[Run[R]]:
-        """What is processed of what was handed over: all of it, unless the application has a flaw."""
+        """Return the delivered records that are processed: all of them, unless the application has a flaw."""
         return FLAWS[self._flaw](handed)
 
 
 def runs(records: Sequence[R]) -> Iterator[Sequence[R]]:
-    """Records of a partition, cut where offsets are missing."""
+    """Yield the records of a partition, cut where offsets are missing."""
     begin = 0
     for index in range(1, len(records)):
         if records[index].offset != records[index - 1].offset + 1:
@@ -74,9 +74,9 @@ def runs(records: Sequence[R]) -> Iterator[Sequence[R]]:
 
 
 def one_expression(topics: Sequence[str], pattern: str) -> str:
-    """An expression for the pattern and for topics by name: a consumer takes one or the other.
+    """Return an expression for the pattern and for topics by name: a consumer takes one or the other.
 
-    It is POSIX's as well, if the pattern is: librdkafka takes no others.
+    It is a POSIX expression as well, if the pattern is one: librdkafka takes no others.
     """
     return "|".join((f"({pattern})", *(re.escape(topic) for topic in topics)))
 
@@ -94,4 +94,4 @@ FLAWS: dict[str, Callable[[list[Run[R]]], list[Run[R]]]] = {
     "skip": _skip,
     "twice": _twice,
 }
-"""Wrongs that an application can do, to see whether the checkers are awake."""
+"""Flaws that an application can have, to test whether the checkers notice."""

@@ -1,7 +1,7 @@
-"""The real brokers as a nemesis sees them: what it asks for at once is done as soon as that is possible.
+"""The real brokers as a nemesis sees them: an immediate request is carried out as soon as that is possible.
 
-Killing, pausing and starting a node take time, and follow one another for each node in the order in which
-they were asked for.
+Killing, pausing and starting a node take time. Such actions follow one another for each node, in the order of
+the requests.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ Tell = Callable[..., None]
 
 
 class RealBroker:
-    """One node. Of a cluster that is not ours nothing but the name is known."""
+    """One node. Of a cluster that is not ours, only the name is known."""
 
     generation = 0
     """Always the same: a node that was paused when it died is paused again when it is back."""
@@ -107,7 +107,7 @@ class RealBrokers:
         self.brokers: Mapping[str, RealBroker] = {}
 
     async def begin(self) -> None:
-        """Meet the brokers, and find who coordinates the group."""
+        """Connect to the brokers, and find the coordinator of the group."""
         config = await self._admin.configuration()
         self._partition = offsets_partition(self._group_id, config.offsets_topic_num_partitions)
         found = sorted(await self._admin.nodes())
@@ -118,7 +118,7 @@ class RealBrokers:
         self._time.spawn(self._watch())
 
     def cannot(self, kind: FaultKind) -> str | None:
-        """Why that can't happen here; None if it can."""
+        """Return why that can't happen here; None if it can."""
         if kind not in _OF_BROKERS:
             return None
         if self._own is None:
@@ -138,7 +138,7 @@ class RealBrokers:
         try:
             node_id = await self._admin.leader(self._partition)
         except EnvironmentLacks:
-            return  # no broker answers for a minute: whoever needs one complains
+            return  # no broker responds for a minute: code that needs one complains
         leader = self.brokers.get(f"broker-{node_id}")
         if leader is self._leader:
             return
@@ -151,7 +151,7 @@ class RealBrokers:
 
     @property
     def leader(self) -> RealBroker | None:
-        """Who coordinates the group, as of a moment ago."""
+        """The broker that coordinates the group, as of a moment ago; None if it does not run."""
         leader = self._leader
         return leader if leader is not None and leader.running else None
 
@@ -169,7 +169,7 @@ class RealBrokers:
         await self._admin.move_leader(self._partition, replicas)
 
     def unavailable(self, lasts_us: int) -> None:
-        """Pause the coordinator's node: nobody else takes over before the cluster misses it."""
+        """Pause the coordinator's node: no other broker takes over before the cluster misses it."""
         if (leader := self.leader) is not None:
             leader.pause()
             self._time.schedule(self._time.now_us + lasts_us, lambda _: leader.resume(), None)
@@ -182,7 +182,7 @@ class RealBrokers:
             broker.pause()
 
     def mend_appends(self) -> None:
-        """Let them go on."""
+        """Resume these nodes."""
         for broker in self._stopped_followers.pop(0):
             broker.resume()
 
@@ -190,7 +190,7 @@ class RealBrokers:
         """Do nothing: scenarios with producers are refused before anything starts."""
 
     async def calm(self) -> None:
-        """Bring all brokers back, and wait until they are, and the group has a coordinator that answers."""
+        """Bring all brokers back, and wait until they serve and the group has a coordinator that responds."""
         for broker in self.brokers.values():
             broker.revive()
         for broker in self.brokers.values():
@@ -200,19 +200,19 @@ class RealBrokers:
     # -- topics -------------------------------------------------------------------------------------------
 
     def has_topic(self, name: str) -> bool:
-        """Return true if there is such a topic."""
+        """Return true if the topic exists."""
         return self._topics.has(name)
 
     def create_topic(self, name: str, partitions: int, records_per_second: float) -> None:
-        """A topic appears."""
+        """Create a topic."""
         self._topics.create(name, partitions, records_per_second)
 
     def grow_topic(self, name: str, partitions: int) -> None:
-        """It gets more partitions."""
+        """Give a topic more partitions."""
         self._topics.grow(name, partitions)
 
     def delete_topic(self, name: str) -> None:
-        """It disappears, and its records with it."""
+        """Delete a topic, with its records."""
         self._topics.delete(name)
 
 

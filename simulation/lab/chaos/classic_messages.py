@@ -1,4 +1,4 @@
-"""Requests and responses of the classic protocol as members' processes tell them."""
+"""Requests and responses of the classic protocol, as members' processes report them."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def unpacked(kind: str, body: bytes) -> Any:
 
 
 def member_id_of(response: object) -> str:
-    """Return the member id that an answer to a join gives; "" if it gives none."""
+    """Return the member id in the response to a join; "" if it has none."""
     if isinstance(response, JoinGroupResponse) and response.error_code in (
         ErrorCode.NONE,
         ErrorCode.MEMBER_ID_REQUIRED,

@@ -1,4 +1,4 @@
-"""Real time as a nemesis sees it: microseconds since the start of the run, and what is due."""
+"""Real time as a nemesis sees it: microseconds since the start of the run, and the actions that are due."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ Arguments = TypeVarTuple("Arguments")
 
 
 class RealTime:
-    """Runs what is due on the running loop. The first thing that raises ends the run: see `failure`."""
+    """Runs due actions on the running loop. The first exception ends the run: see `failure`."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
         self.began_us = 0
         """The start of the run by CLOCK_MONOTONIC, which all processes of a machine share; 0 before it."""
         self.failure: asyncio.Future[None] = self._loop.create_future()
-        """Fails when something does that was scheduled."""
+        """Fails when a scheduled action fails."""
         self._tasks: set[asyncio.Task[None]] = set()
         self._timers: set[asyncio.TimerHandle] = set()
 
     def begin(self) -> None:
-        """The run begins now."""
+        """Start the run now."""
         self.began_us = time.monotonic_ns() // 1_000
 
     @property
@@ -46,7 +46,7 @@ class RealTime:
         self._timers.add(timer)
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        """Let that go on beside the rest."""
+        """Run a coroutine at the same time as the rest."""
         task = self._loop.create_task(work)
         self._tasks.add(task)
         task.add_done_callback(self._done)
@@ -58,21 +58,21 @@ class RealTime:
             self.fail(error)
 
     def fail(self, error: BaseException) -> None:
-        """End the run with this."""
+        """End the run with this error."""
         if not self.failure.done():
             self.failure.set_exception(error)
 
     async def until(self, when_us: int) -> None:
         """Wait for that time.
 
-        :raises Exception: what failed meanwhile.
+        :raises Exception: the error of anything that failed meanwhile.
         """
         await self.wait(asyncio.sleep(max(0, when_us - self.now_us) / 1_000_000))
 
     async def wait(self, work: Coroutine[Any, Any, Any]) -> None:
-        """Wait for something, unless anything fails.
+        """Wait for a coroutine, unless anything fails.
 
-        :raises Exception: what failed meanwhile.
+        :raises Exception: the error of anything that failed meanwhile.
         """
         task = self._loop.create_task(work)
         try:
@@ -84,7 +84,7 @@ class RealTime:
             task.cancel()
 
     async def close(self) -> None:
-        """Give up what is due and what goes on."""
+        """Give up due actions and running coroutines."""
         for timer in self._timers:
             timer.cancel()
         tasks = tuple(self._tasks)
@@ -98,14 +98,14 @@ class RealTime:
 
 
 class RunQueue:
-    """Work that goes on beside the rest, each piece after those asked for before."""
+    """Work that runs at the same time as the rest, each piece after those that were added before."""
 
     def __init__(self, time: RealTime) -> None:
         self._time = time
         self._turn = asyncio.Lock()
 
     def add(self, work: Callable[[Unpack[Arguments]], Awaitable[None]], *arguments: *Arguments) -> None:
-        """Do this after all that was asked for before, unless the run is closed by then."""
+        """Run this after all work that was added before, unless the run is closed by then."""
         self._time.spawn(self._in_turn(work, *arguments))
 
     async def _in_turn(
@@ -115,7 +115,7 @@ class RunQueue:
             await work(*arguments)
 
     async def settled(self) -> None:
-        """Wait until what was asked for is done."""
+        """Wait until all added work is done."""
         await asyncio.sleep(0)
         async with self._turn:
             return

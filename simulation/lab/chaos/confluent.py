@@ -1,7 +1,7 @@
 """A member's program with confluent-kafka's consumer, which joins as KIP-848 says (group.protocol=consumer).
 
-It does as `member` does. What librdkafka does inside is not seen: no states, no requests, only callbacks,
-records and commits. Offsets are stored for the next commit once their records are processed.
+It behaves like `member`. librdkafka hides its inside: there are no states and no requests to see, only
+callbacks, records and commits. Offsets are stored for the next commit once their records are processed.
 """
 
 from __future__ import annotations
@@ -115,7 +115,7 @@ class ConfluentMember:
     # -- the program --------------------------------------------------------------------------------------
 
     def live(self) -> None:
-        """From start to stop."""
+        """Run from start to stop."""
         self._telling.say(m.Up, self._consumer.memberid())
         self._subscribe(self._terms.topics, self._terms.pattern)
         error = ""
@@ -129,9 +129,9 @@ class ConfluentMember:
         self._telling.say(m.Stopped, error)
 
     def _poll(self) -> str:
-        """One poll, and all that it brings; answers the error if a fatal one ended the consumer."""
+        """Poll once and handle the result; return the error if a fatal one ended the consumer."""
         messages = self._consumer.consume(self._terms.max_poll_records, timeout=_POLL_S)
-        # An error of this code does not say itself that it is fatal.
+        # An error with this code does not report itself as fatal.
         errors = [error for each in messages if (error := each.error()) is not None]
         if any(error.code() == KafkaError._FATAL for error in errors):
             return "_FATAL"
@@ -160,7 +160,7 @@ class ConfluentMember:
         return ""
 
     def _commit(self, *, asynchronous: bool) -> None:
-        """Everything that is stored; a commit that fails is covered by the next."""
+        """Commit everything that is stored; the next commit covers one that fails."""
         with contextlib.suppress(KafkaException):
             if asynchronous:
                 self._consumer.commit(asynchronous=True)
@@ -171,7 +171,7 @@ class ConfluentMember:
         try:
             self._consumer.store_offsets(offsets=[KafkaPartition(*partition, end)])
         except KafkaException as error:
-            if error.args[0].code() != KafkaError._STATE:  # it was taken away meanwhile
+            if error.args[0].code() != KafkaError._STATE:  # the partition was taken away meanwhile
                 raise
 
     def _sleep(self, us: int) -> None:
@@ -198,7 +198,7 @@ class ConfluentMember:
         self._telling.say(m.CalledBack, kind, "end", chosen)
 
     def _committed(self, error: KafkaError | None, partitions: list[KafkaPartition]) -> None:
-        """A commit was answered. Its epoch is librdkafka's secret."""
+        """Report the response to a commit. Its epoch is internal to librdkafka."""
         done = [each for each in partitions if each.offset >= 0]
         if not done:
             return
@@ -217,12 +217,12 @@ class ConfluentMember:
 
 
 def subscribed(topics: tuple[str, ...], pattern: str | None) -> list[str]:
-    """What to subscribe to; librdkafka takes a name that begins with ^ for an expression."""
+    """Return what to subscribe to; librdkafka takes a name that begins with ^ for an expression."""
     return [*topics] if pattern is None else [f"^({one_expression(topics, pattern)})$"]
 
 
 def takes(pattern: str) -> bool:
-    """Return true if librdkafka reads such an expression; it asks no broker."""
+    """Return true if librdkafka accepts such an expression; no broker is asked."""
     consumer = Consumer({"group.id": "unused", "group.protocol": "consumer", "log_level": 0})
     try:
         consumer.subscribe(subscribed((), pattern))
@@ -243,9 +243,9 @@ def _code(error: KafkaError | None) -> ErrorCode:
 
 
 def prepare() -> None:
-    """There is nothing to load beforehand."""
+    """Do nothing: there is nothing to load beforehand."""
 
 
 def main(terms: m.Terms, channel: socket.socket) -> None:
-    """Be that member until told to stop. Orders come over the channel, and events go back."""
+    """Run that member until it is told to stop. Orders come over the channel, and events go back."""
     ConfluentMember(terms, EventChannel(channel, terms.began_us), channel).live()

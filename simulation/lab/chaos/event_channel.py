@@ -1,4 +1,4 @@
-"""The channels of a member's process: events out, at once, so that a kill loses none; orders in."""
+"""The channels of a member's process: events go out at once, so that a kill loses none; orders come in."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from fencepost.simulation.lab.chaos import messages as m
 from fencepost.simulation.lab.chaos.classic_messages import CLASSIC_REQUESTS, CLASSIC_RESPONSES, packed
 
 _REQUESTS_KEPT = 256
-"""A request of which so many were sent since is not answered any more."""
+"""Maximum number of later requests after which a request can still get a response."""
 
 
 class EventChannel:
-    """The way back to who directs the run. A write returns when the system has the bytes."""
+    """The channel back to the director of the run. A write returns when the system has the bytes."""
 
     def __init__(self, channel: socket.socket, began_us: int) -> None:
         self._channel = channel
@@ -36,7 +36,7 @@ class EventChannel:
         return time.monotonic_ns() // 1_000 - self._began_us
 
     def say(self, kind: Callable[..., m.Event], *fields: Any) -> None:
-        """Tell an event of now. Ends the process if nobody listens any more."""
+        """Send an event, with the present time. Ends the process if the director is gone."""
         try:
             self._channel.sendall(m.frame(kind(self.now_us(), *fields)))
         except (BrokenPipeError, ConnectionResetError):
@@ -44,7 +44,7 @@ class EventChannel:
 
 
 class RealMemberObserver:
-    """The observer of a consumer of ours."""
+    """The observer of one of fencepost's own consumers."""
 
     def __init__(
         self, telling: EventChannel, standing: Callable[[], tuple[int, tuple[TopicPartition, ...]]]
@@ -55,11 +55,11 @@ class RealMemberObserver:
         self._last = 0
 
     def on_state(self, event: AnyEvent, source: AnyState, target: AnyState) -> None:
-        """The machine moved."""
+        """Report a step of the machine."""
         self._say(m.MemberMoved, str(event), str(source), str(target), *self._standing())
 
     def on_request(self, request: Request) -> None:
-        """A request goes out."""
+        """Report a request."""
         number, new = self._number(request)
         if new and isinstance(request, CLASSIC_REQUESTS):
             self._say(m.ClassicSent, number, *packed(request))
@@ -80,7 +80,7 @@ class RealMemberObserver:
         return self._last, True
 
     def on_response(self, request: Request, response: Response | Exception) -> None:
-        """A heartbeat was answered, or failed."""
+        """Report the response to a heartbeat, or its failure."""
         number, _ = self._number(request)
         if isinstance(response, Exception):
             self._say(m.HeartbeatAnswered, number, None, type(response).__name__)
@@ -90,11 +90,11 @@ class RealMemberObserver:
             self._say(m.HeartbeatAnswered, number, response, "")
 
     def on_callback(self, kind: CallbackKind, phase: Phase, partitions: tuple[TopicPartition, ...]) -> None:
-        """A rebalance callback began or ended."""
+        """Report the beginning or the end of a rebalance callback."""
         self._say(m.CalledBack, str(kind), phase, partitions)
 
     def on_commit(self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception) -> None:
-        """A commit was answered, or failed."""
+        """Report the response to a commit, or its failure."""
         number, _ = self._number(request)
         if isinstance(response, Exception):
             self._say(m.Committed, number, None, None, type(response).__name__)
@@ -103,14 +103,14 @@ class RealMemberObserver:
 
 
 class Orders:
-    """What whoever directs the run has sent over a channel."""
+    """The orders that the director of the run has sent over a channel."""
 
     def __init__(self, channel: socket.socket) -> None:
         self._channel = channel
         self._frames = m.Frames(m.Order)
 
     def read(self) -> Iterator[m.Order]:
-        """Those that have come; waits for bytes. Ends the process if nobody can order anything any more."""
+        """Yield the orders that have come; wait for bytes. Ends the process if the director is gone."""
         data = self._channel.recv(65_536)
         if not data:
             raise SystemExit(1)

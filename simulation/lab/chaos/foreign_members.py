@@ -1,6 +1,6 @@
-"""Whose members are in a group: a run's own, or somebody else's, who spoil what the run is to show.
+"""Tells a run's own members from members of other clients, which spoil what the run is to show.
 
-Two runs that begin at the same moment see no group of that id, and a program of others may join at any time.
+Two runs that begin at the same moment see no group of that id, and another program may join at any time.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from fencepost.coordinator.protocol.streams import DescribedStreamsGroup
 
 
 class ForeignMembers(NamedTuple):
-    """All members that a run may have: the client ids that they have, and the topics that they read."""
+    """All members that a run may have: their client ids, and the topics that they read."""
 
     client_ids: Collection[str]
     topics: Collection[str]
@@ -29,7 +29,8 @@ class ForeignMembers(NamedTuple):
         return member.client_id in self.client_ids and not self._others_topics(group, member)
 
     def stranger(self, group: Any) -> str | None:
-        """Who is in a described group and not the run's own; None if nobody is."""
+        """Return a description of a group's first member that is not the run's own; None if there is no such
+        member."""
         for member in group.members:
             topics = self._others_topics(group, member)
             if topics or member.client_id not in self.client_ids:
@@ -42,7 +43,7 @@ class ForeignMembers(NamedTuple):
 
 
 def _read_by(group: Any, member: Any) -> Iterator[str]:
-    """The topics that a member subscribes to or has, as far as the group's description tells."""
+    """Yield the topics that a member subscribes to or has, as far as the group's description shows."""
     if isinstance(group, DescribedStreamsGroup):  # all members have its topology
         for subtopology in group.subtopologies:
             yield from subtopology.source_topics
@@ -57,4 +58,4 @@ def _read_by(group: Any, member: Any) -> Iterator[str]:
             if member.assignment:
                 yield from read_assignment(member.assignment).partitions
         except MalformedConsumerProtocol:
-            return  # its name has to do
+            return  # only its name is known

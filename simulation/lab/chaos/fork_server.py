@@ -1,4 +1,4 @@
-"""Starts members' processes, ends them, and hears what they say. See `template` for where they come from."""
+"""Starts members' processes, ends them, and receives their events; see `template`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ _READ_BYTES = 1 << 18
 
 
 class ForkedProcess:
-    """One member's process: `on_event` hears what it says, `on_end` that it is gone and all was heard."""
+    """One member's process: `on_event` gets its events; `on_end` is called after it has ended and all were
+    read."""
 
     def __init__(
         self, nursery: ForkServer, on_event: Callable[[m.Event], None], on_end: Callable[[], None]
@@ -34,40 +35,40 @@ class ForkedProcess:
         self._signals: list[signal.Signals] = []
         self._gone = self._silent = False
         self.status = 0
-        """The wait status, once it is gone."""
+        """The wait status, once it has ended."""
         ours, self.theirs = socket.socketpair()
         self._channel = ours
         ours.setblocking(False)
         nursery.loop.add_reader(ours, self._hear)
 
     def order(self, order: m.Order) -> None:
-        """Tell the process something. One that has ended does not mind."""
+        """Send the process an order. One that has ended ignores it."""
         try:
             self._channel.send(m.frame(order))
         except OSError:
             return
 
     def send(self, number: signal.Signals) -> None:
-        """Send it a signal, as soon as it is there."""
+        """Send it a signal, as soon as it runs."""
         if self._pid is None:
             self._signals.append(number)
         else:
             self._nursery.ask(Signal(self._pid, number))
 
     def began(self, pid: int) -> None:
-        """The process is there."""
+        """Note that the process runs."""
         self._pid = pid
         signals, self._signals = self._signals, []
         for number in signals:
             self.send(number)
 
     def ended(self, status: int) -> None:
-        """The process is gone, with this wait status."""
+        """Note that the process has ended, with this wait status."""
         self._gone, self.status = True, status
         self._finish()
 
     def close(self) -> None:
-        """Hear nothing more."""
+        """Receive nothing more."""
         if not (self._gone and self._silent):
             self._nursery.loop.remove_reader(self._channel)
             self._channel.close()
@@ -88,7 +89,7 @@ class ForkedProcess:
             self._on_event(event)
 
     def _finish(self) -> None:
-        """Once it is gone, and all that it said is read."""
+        """Finish after it has ended, and all that it sent is read."""
         if self._gone and self._silent:
             self._channel.close()
             self._on_end()
@@ -97,10 +98,10 @@ class ForkedProcess:
 class ForkServer:
     """All members' processes of a run.
 
-        async with Nursery("fencepost") as nursery:
+        async with ForkServer("fencepost") as nursery:
             process = nursery.start(terms, on_event, on_end)
 
-    None is left when the block ends.
+    No process is left when the block ends.
     """
 
     def __init__(self, program: m.ProgramName) -> None:
@@ -137,11 +138,11 @@ class ForkServer:
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        """Kill what is left."""
+        """Kill all processes that are left."""
         self._end()
 
     def _end(self) -> str:
-        """Ends the template, which takes its processes along; answers its last words."""
+        """End the template and, with it, its processes; return its last output."""
         self.loop.remove_reader(self._channel)
         self._channel.close()
         for process in (*self._starting, *self._processes.values()):
@@ -167,7 +168,7 @@ class ForkServer:
         return process
 
     def ask(self, request: Signal) -> None:
-        """Tell the template something. One that is gone is about to be missed."""
+        """Send the template a request. One that has ended is about to be missed."""
         with contextlib.suppress(BrokenPipeError):
             self._channel.send(m.frame(request))
 

@@ -1,9 +1,9 @@
 """The tail of a real coordinator's journal: the partition of `__consumer_offsets` that holds one group.
 
-A broker appends what several requests led to as one record batch, so batches, which no consumer shows, are
-what is read here: with plain fetches up to the high watermark, from whoever leads the partition. A fetch
-that fails is made again, for as long as it takes; nothing is skipped and nothing comes twice. Offsets that a
-transaction committed come with the end of their transaction.
+A broker appends the outcomes of several requests as one record batch. No consumer shows batches, so they are
+read here with plain fetches up to the high watermark, from the broker that leads the partition. A fetch that
+fails is repeated for as long as it takes; nothing is skipped or read twice. Offsets that a transaction
+committed come with the end of their transaction.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from fencepost.simulation.brokers.requests import offsets_partition
 
 TOPIC: Final = "__consumer_offsets"
 MAX_WAIT_MS: Final = 250
-"""How long a broker keeps a fetch that finds nothing."""
+"""Time for which a broker keeps a fetch that finds nothing, in ms."""
 
 _METADATA: Final = CallVersions(ApiKey.METADATA, 12, 13)
 _CONNECT_S: Final = 30.0
 _REQUEST_TIMEOUT_MS: Final = 3_000
-"""A broker that is paused answers nothing; its successor is asked after this time."""
+"""Time after which the successor of a broker that does not respond, such as a paused one, is asked; in ms."""
 _PAUSE_S: Final = 0.05
 _MAX_BYTES: Final = 4 << 20
 _LATEST, _EARLIEST = -1, -2
 _LOST_S: Final = 30.0
-"""A new leader may lag behind for a moment; what it lacks after this time is gone."""
+"""Time for which a new leader may lag behind, in seconds. What it still lacks then is lost."""
 
 
 class GroupLogLost(EnvironmentLacks):
-    """The partition does not have the offset any more that is read next: its records were lost or deleted."""
+    """The partition no longer has the next offset to read: its records were lost or deleted."""
 
 
 class LoggedRecord(msgspec.Struct, frozen=True, gc=False):
@@ -61,7 +61,7 @@ class LoggedRecord(msgspec.Struct, frozen=True, gc=False):
 
     offset: int
     timestamp_ms: int
-    """When the broker made it, by the broker's clock. Records of one outcome have the same."""
+    """Time at which the broker made it, in ms of the broker's clock. Records of one outcome have the same."""
     record: Record | OpaqueRecord
 
 
@@ -71,25 +71,26 @@ class LogBatch(msgspec.Struct, frozen=True, gc=False):
     base_offset: int
     next_offset: int
     leader_epoch: int
-    """Another one than before: another broker leads the partition, and coordinates the group."""
+    """The epoch of the leader. A new one means that another broker leads the partition and coordinates the
+    group."""
     leader: int
-    """The broker that answered."""
+    """The broker that responded."""
     records: tuple[LoggedRecord, ...]
 
 
 class Stretch(msgspec.Struct, frozen=True, gc=False):
-    """What one fetch brought."""
+    """The result of one fetch."""
 
     batches: tuple[LogBatch, ...]
-    """Only those with records of the group."""
+    """The batches that have records of the group."""
     complete_to_ns: int | None
-    """Up to this time of `time.monotonic_ns` all has been read that was visible; None if there is more."""
+    """Time of `time.monotonic_ns` up to which all visible records have been read; None if there are more."""
 
 
 class GroupLogTail:
     """Reads one group's journal from its beginning.
 
-        async with GroupJournal("orders", cluster.bootstrap_servers) as journal:
+        async with GroupLogTail("orders", cluster.bootstrap_servers) as journal:
             while True:
                 stretch = await journal.read()
 
@@ -113,10 +114,10 @@ class GroupLogTail:
         self.position = -1
         """The offset that is read next."""
         self.failures = 0
-        """How many fetches had to be made again."""
+        """Number of fetches that had to be repeated."""
 
     async def __aenter__(self) -> GroupLogTail:
-        """Find the partition and where it starts; it exists afterwards, if it did not before."""
+        """Find the partition and its start; it is created if it does not exist."""
         async with AsyncExitStack() as opened:
             opened.push_async_callback(self._client.close)
             try:
@@ -136,10 +137,10 @@ class GroupLogTail:
         await self._client.close()
 
     async def read(self) -> Stretch:
-        """What comes next; waits a moment for it. Errors of brokers and connections are waited out.
+        """Return the next records; wait a moment for them. Errors of brokers and connections are waited out.
 
-        :raises JournalLost: if the log does not have the next offset any more.
-        :raises MalformedRecord: if a record is not what it says it is.
+        :raises GroupLogLost: if the log does not have the next offset any more.
+        :raises MalformedRecord: if a record is malformed.
         """
         while True:
             asked_ns = time.monotonic_ns()
@@ -165,13 +166,14 @@ class GroupLogTail:
             await self._again()
 
     async def end(self) -> int:
-        """The log's end as of now: the next offset that becomes visible."""
+        """Return the log's end as of now: the next offset that becomes visible."""
         return await self._sure(_LATEST)
 
     async def topics(self) -> TopicsImage:
-        """The cluster's topics, as the broker knows them that leads the partition: the group's coordinator.
+        """Return the cluster's topics, as known to the broker that leads the partition: the group's
+        coordinator.
 
-        What a coordinator knows of topics is never newer than what its broker answers.
+        A coordinator never knows newer topics than its broker returns.
         """
         while True:
             leader = self._client.cluster.leader_for_partition(self._partition)
@@ -187,7 +189,7 @@ class GroupLogTail:
     # -- how ---------------------------------------------------------------------------------------------
 
     async def _locate(self) -> int:
-        """The group's partition. To ask for a coordinator creates the topic."""
+        """Return the group's partition. Asking for a coordinator creates the topic."""
         while True:
             try:
                 await self._client.coordinator_lookup(CoordinationType.GROUP, self.group_id)
@@ -234,7 +236,7 @@ class GroupLogTail:
         return f"{TOPIC}-{self._partition.partition} at offset {self.position}"
 
     async def _check_range(self) -> None:
-        """A position before the log's start is moved there: compaction took what was between."""
+        """Move a position before the log's start to that start: compaction took what was between."""
         now = time.monotonic()
         since = self._out_of_range_since = self._out_of_range_since or now
         try:
@@ -244,7 +246,9 @@ class GroupLogTail:
         if self.position < first:
             self.position = first
         elif now - since > _LOST_S:
-            raise GroupLogLost(f"{self._named()} is beyond the end of the log: what was read before is gone")
+            raise GroupLogLost(
+                f"{self._named()} is beyond the end of the log: records that were read before are lost"
+            )
 
     def _batches(self, data: bytes, leader: int) -> Iterator[LogBatch]:
         for header, raw in whole_batches(data):
@@ -263,7 +267,8 @@ class GroupLogTail:
                 yield LogBatch(header.base_offset, following, header.leader_epoch, leader, tuple(records))
 
     def _ended(self, header: BatchHeader, raw: memoryview) -> list[LoggedRecord]:
-        """The records of a transaction that this control batch commits; those of an aborted one go."""
+        """Return the records of a transaction that this control batch commits; those of an aborted one are
+        dropped."""
         pending = self._open.pop(header.producer_id, [])
         return pending if is_commit(raw) else []
 
@@ -276,7 +281,7 @@ class GroupLogTail:
 
 
 def _answer(answer: Any) -> tuple[int, int, bytes]:
-    """Error code, high watermark and bytes of the one partition that was asked for."""
+    """Return error code, high watermark and bytes of the one requested partition."""
     ((_, ((_, error_code, high_watermark, *_, data),)),) = answer.topics
     return error_code, high_watermark, data or b""
 

@@ -1,7 +1,7 @@
-"""A member's program: a consumer of either protocol, and an application that does as the simulated one does.
+"""A member's program: a consumer of either protocol, and an application that behaves like the simulated one.
 
-It polls, takes its time for each record, is slow or fails in callbacks when it is told to, and ends in good
-order or not at all. Whatever happens it tells at once.
+It polls, takes its time for each record, is slow or fails in callbacks on order, and ends gracefully or not
+at all. It reports every event at once.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from fencepost.simulation.lab.chaos.application import Behaviour, one_expression
 from fencepost.simulation.lab.chaos.event_channel import EventChannel, Orders, RealMemberObserver
 
 _POLL_MS = 50
-"""How long one call of `getmany` waits: a stop or a stall is noticed as soon."""
+"""Time that one call of `getmany` waits, in ms; a stop or a stall is noticed within this time."""
 _AFTER_ERROR_S = 0.1
 _CLOSE_MS = 30_000
 
@@ -50,7 +50,8 @@ class RealMember:
         self._consumer: KIP848Consumer | None = None
         self._commits: set[asyncio.Future[None]] = set()
         self._processed: dict[KafkaPartition, int] = {}
-        """The offset after the last record that was processed; of partitions that went, until they return."""
+        """The offset after the last processed record; kept for partitions that were taken away, until they
+        return."""
         asyncio.get_running_loop().add_reader(channel, self._heed)
 
     # -- orders -------------------------------------------------------------------------------------------
@@ -80,7 +81,7 @@ class RealMember:
     # -- the program --------------------------------------------------------------------------------------
 
     async def live(self) -> None:
-        """From start to stop."""
+        """Run from start to stop."""
         consumer = await self._connect()
         if consumer is None:
             self._telling.say(m.Stopped, "")
@@ -101,7 +102,7 @@ class RealMember:
         self._telling.say(m.Stopped, error)
 
     async def _connect(self) -> KIP848Consumer | None:
-        """A consumer that has met the cluster; None if the program was told to stop before there was one."""
+        """Return a consumer that has met the cluster; None if the program was told to stop before."""
         while self._stop is None:
             consumer = self._make()
             try:
@@ -151,7 +152,7 @@ class RealMember:
         return consumer.member_epoch, tuple(sorted(owned))
 
     async def _poll(self, consumer: KIP848Consumer) -> str:
-        """Poll and process until told to stop; answers the error if a fatal one ended it."""
+        """Poll and process until told to stop; return the error if a fatal one ended it."""
         while self._stop is None:
             try:
                 taken = await consumer.getmany(timeout_ms=_POLL_MS)
@@ -169,7 +170,8 @@ class RealMember:
         return ""
 
     async def _commit(self, consumer: KIP848Consumer) -> None:
-        """What is processed, for a callback may find a batch at work. The next one covers one that fails."""
+        """Commit what is processed, as a callback may find a batch at work. The next commit covers one that
+        fails."""
         owned = consumer.assignment()
         offsets = {partition: offset for partition, offset in self._processed.items() if partition in owned}
         if offsets:
@@ -196,19 +198,19 @@ class RealMember:
     # -- callbacks ----------------------------------------------------------------------------------------
 
     async def on_partitions_assigned(self, partitions: Iterable[KafkaPartition]) -> None:
-        """The application's callback. Others may have processed more meanwhile."""
+        """Handle the application's callback. Other members may have processed more meanwhile."""
         for partition in partitions:
             self._processed.pop(partition, None)
         await self._callback()
 
     async def on_partitions_revoked(self, partitions: Iterable[KafkaPartition]) -> None:
-        """The application's callback. It commits, if that is left to the application."""
+        """Handle the application's callback. It commits, if that is left to the application."""
         if self._terms.commit != "auto" and self._consumer is not None:
             await self._commit(self._consumer)
         await self._callback()
 
     async def on_partitions_lost(self, partitions: Iterable[KafkaPartition]) -> None:
-        """The application's callback."""
+        """Handle the application's callback."""
         await self._callback()
 
     async def _callback(self) -> None:
@@ -235,7 +237,7 @@ def prepare() -> None:
 
 
 def main(terms: m.Terms, channel: socket.socket) -> None:
-    """Be that member until told to stop. Orders come over the channel, and events go back."""
+    """Run that member until it is told to stop. Orders come over the channel, and events go back."""
 
     async def live() -> None:
         await RealMember(terms, EventChannel(channel, terms.began_us), channel).live()

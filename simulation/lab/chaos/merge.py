@@ -1,9 +1,9 @@
-"""One order of what members tell and what the coordinator's journal shows, by time and by cause.
+"""Merges the events of members and the coordinator's journal into one order, by time and by cause.
 
 Members stamp their events with the microsecond, a broker its records with the millisecond, and both arrive
-late. So everything is pushed first and then let go by time, with rules above it: what one source tells keeps
-its order, an event that can only have followed from a record waits for that record, and the record of a
-commit waits for the member that told of it. A record's time is the end of its millisecond, so that what a
+late. So everything is pushed first and then released by time, under three rules. The events of one source
+keep their order. An event that can only have followed from a record waits for that record. The record of a
+commit waits for the member that reported it. A record's time is the end of its millisecond, so that what a
 member did before its request comes before the record that the request led to.
 """
 
@@ -28,13 +28,13 @@ from fencepost.coordinator.protocol.outcome import Request, Response
 T = TypeVar("T")
 
 PATIENCE_US: Final = 30_000_000
-"""How long an event waits for a record that does not come."""
+"""Maximum time that an event waits for a record, in microseconds."""
 _READINGS: Final = 50
 _MARKS: Final = 100_000
-"""How many marks are remembered."""
+"""Maximum number of marks that are remembered."""
 
 LOG: Final = ""
-"""The name of the journal as a source; members' are their hosts'."""
+"""The name of the journal as a source; members have their hosts' names."""
 
 
 class RunClock:
@@ -46,19 +46,19 @@ class RunClock:
     def __init__(self, began_us: int | None = None) -> None:
         monotonic_us, wall_us = _both_clocks()
         self.began_us = monotonic_us if began_us is None else began_us
-        """When the run began, in microseconds of `time.monotonic_ns`."""
+        """Start of the run, in microseconds of `time.monotonic_ns`."""
         self._began_wall_us = wall_us - (monotonic_us - self.began_us)
 
     def of_wall(self, wall_ms: int) -> int:
-        """The last microsecond of a millisecond of a broker's clock; not before the start."""
+        """Return the last microsecond of a millisecond of a broker's clock; not before the start."""
         return max(wall_ms * 1_000 + 999 - self._began_wall_us, 0)
 
 
 def _both_clocks() -> tuple[int, int]:
-    """The monotonic and the wall clock at one moment, in microseconds.
+    """Return the monotonic and the wall clock at one moment, in microseconds.
 
-    A process may be held up between two readings, and then all records of the run would seem too early:
-    of several attempts the quickest one counts.
+    A process may be held up between two readings, and then all records of the run would seem too early. So
+    the quickest of several attempts counts.
     """
     attempts = []
     for _ in range(_READINGS):
@@ -70,12 +70,12 @@ def _both_clocks() -> tuple[int, int]:
 
 
 class Merged(msgspec.Struct, Generic[T], frozen=True, gc=False):
-    """What is let go, at its time in the merged order: it never goes back."""
+    """A released item, at its time in the merged order. That time never decreases."""
 
     t_us: int
     item: T
     overdue: bool
-    """It waited for a record, and gave up."""
+    """True if it waited for a record in vain."""
 
 
 class _Held(msgspec.Struct, Generic[T], frozen=True, gc=False):
@@ -92,20 +92,21 @@ class Merge(Generic[T]):
     def __init__(self, *, patience_us: int = PATIENCE_US) -> None:
         self._patience_us = patience_us
         self._queues: dict[str, deque[_Held[T]]] = {}
-        """What each source has pushed. The first of each queue is in `_next`."""
+        """The items that each source has pushed. The first of each queue is in `_next`."""
         self._next: list[tuple[int, bool, int, str, bool]] = []
-        """A heap: when the first of a queue goes, members' after the journal's; its number and source, and
-        whether it goes without what it waited for. One that waits is in twice once that has come."""
+        """A heap of the first items of queues: the time of release, members' after the journal's; number and
+        source, and whether the item is released without what it waited for. One that waits is in twice once
+        that has come."""
         self._waiting: dict[Hashable, list[str]] = {}
         self._latest: dict[str, int] = {}
         self._marks: OrderedDict[Hashable, None] = OrderedDict()
         self._pushed = 0
         self._now_us = 0
         self.overdue = 0
-        """How many events waited in vain for a record."""
+        """Number of events that waited in vain for a record."""
 
     def __len__(self) -> int:
-        """How much is held."""
+        """Return the number of held items."""
         return sum(map(len, self._queues.values()))
 
     def push(
@@ -126,12 +127,12 @@ class Merge(Generic[T]):
             self._line_up(source)
 
     def drain(self) -> Iterator[Merged[T]]:
-        """Let everything go, in order: nothing more will come."""
+        """Release all items, in order: no more will come."""
         while self._next:
             yield from self._go_on()
 
     def _line_up(self, source: str) -> None:
-        """The first of a queue has changed."""
+        """Line up the new first item of a queue."""
         first = self._queues[source][0]
         if first.after is None or first.after in self._marks:
             heappush(self._next, (first.t_us, source != LOG, first.number, source, False))
@@ -140,7 +141,7 @@ class Merge(Generic[T]):
             heappush(self._next, (first.t_us + self._patience_us, True, first.number, source, True))
 
     def _go_on(self) -> Iterator[Merged[T]]:
-        """Let go what is first, unless it went before."""
+        """Release the first item, unless it was released before."""
         _, _, number, source, in_vain = heappop(self._next)
         queue = self._queues[source]
         if queue and queue[0].number == number:
@@ -181,14 +182,15 @@ def _generation(generation: int) -> Hashable:
 
 
 def mark_before_sync(request: Request, response: Response) -> Hashable | None:
-    """The mark that a classic member's assignment waits for: the record of its generation."""
+    """Return the mark that a classic member's assignment waits for: the record of its generation."""
     if isinstance(request, SyncGroupRequest) and isinstance(response, SyncGroupResponse):
         return _generation(request.generation) if response.error_code is ErrorCode.NONE else None
     return None
 
 
 def marks_of(records: Iterable[r.Record]) -> Iterator[Hashable]:
-    """What these records show of members: each epoch that one reaches, with what it is assigned then."""
+    """Yield what these records show of members: each epoch that one reaches, with its assignment at that
+    epoch."""
     for record in records:
         key, value = record.key, record.value
         if isinstance(value, r.GroupMetadataValue):
@@ -204,13 +206,13 @@ def marks_of(records: Iterable[r.Record]) -> Iterator[Hashable]:
 
 
 def marks_of_commit(request: OffsetCommitRequest) -> Iterator[Hashable]:
-    """What a member shows that is about to commit."""
+    """Yield the marks of a member that is about to commit."""
     for partition, value in request.offsets.items():
         yield partition.topic, partition.partition, value.offset
 
 
 def commit_before(records: Iterable[r.Record]) -> Hashable | None:
-    """The mark that these records wait for: that of their first commit. None if there is none among them."""
+    """Return the mark that these records wait for: that of their first commit. None if there is no commit."""
     for record in records:
         key, value = record.key, record.value
         if isinstance(key, r.OffsetCommitKey) and isinstance(value, r.OffsetCommitValue):
@@ -219,7 +221,7 @@ def commit_before(records: Iterable[r.Record]) -> Hashable | None:
 
 
 def mark_before(member_id: MemberId, response: Response | Exception) -> Hashable | None:
-    """The mark that a member's answer waits for: the record of what it tells. None if it tells nothing."""
+    """Return the mark that a response to a member waits for: its content's record. None without content."""
     if not isinstance(response, ConsumerGroupHeartbeatResponse) or response.error_code is not ErrorCode.NONE:
         return None
     return _standing(response.member_id or member_id, response.member_epoch, response.assignment)

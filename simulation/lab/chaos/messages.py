@@ -1,4 +1,4 @@
-"""What members' processes and their director say to each other: msgpack, each message with its length before.
+"""Messages between members' processes and their director: msgpack, each message preceded by its length.
 
 Times are microseconds since the start of the run, by the clock that all processes of a machine share.
 """
@@ -27,12 +27,12 @@ SpanFields: TypeAlias = tuple[str, int, int]
 
 
 class CommonTerms(msgspec.Struct, frozen=True, kw_only=True):
-    """What any process needs to know when it starts. Times are milliseconds unless they say."""
+    """Settings that any process needs when it starts. Times are in milliseconds unless stated otherwise."""
 
     name: str
     """The host's name, which is the client id, too."""
     process: int
-    """Counts the processes of a host."""
+    """Number of the process on its host."""
     seed: int
     began_us: int
     """The start of the run by CLOCK_MONOTONIC."""
@@ -42,12 +42,12 @@ class CommonTerms(msgspec.Struct, frozen=True, kw_only=True):
     max_poll_interval_ms: int
     request_timeout_ms: int
     gather_ms: int
-    """How long records gather before a fetch returns with them."""
+    """Time that records gather before a fetch returns them, in ms."""
     max_poll_records: int
     callback: SpanFields
     processing: SpanFields
     flaw: str = ""
-    """For tests of the checkers: a wrong that the application does; see `application.FLAWS`."""
+    """A flaw of the application, for tests of the checkers; see `application.FLAWS`."""
 
 
 class Terms(CommonTerms, frozen=True, kw_only=True, tag="member"):
@@ -56,7 +56,7 @@ class Terms(CommonTerms, frozen=True, kw_only=True, tag="member"):
     client: ClientName
     protocol: Literal["consumer", "classic"] = "consumer"
     strategy: str = "range"
-    """Of members of the classic protocol, as the three times that follow."""
+    """Assignor of classic members; the three times that follow are theirs, too."""
     session_timeout_ms: int = 45_000
     heartbeat_interval_ms: int = 3_000
     metadata_max_age_ms: int = 300_000
@@ -74,11 +74,11 @@ class ClientTerms(CommonTerms, frozen=True, kw_only=True, tag="streams"):
     group_protocol: Literal["streams", "classic"]
     session_timeout_ms: int
     heartbeat_interval_ms: int
-    """Of classic members, which choose these themselves."""
+    """Only for classic members, which choose both timeouts themselves."""
     commit_interval_ms: int
     state_dir: str
     global_topic: str | None = None
-    """What the global thread reads, if there is one."""
+    """The topic that the global thread reads, if there is one."""
     stores: bool = False
     """True if threads keep stores, with changelogs."""
 
@@ -86,21 +86,21 @@ class ClientTerms(CommonTerms, frozen=True, kw_only=True, tag="streams"):
 AnyTerms: TypeAlias = Terms | ClientTerms
 
 
-# -- what a member's process is told ----------------------------------------------------------------------
+# -- orders to a member's process -------------------------------------------------------------------------
 
 
 class _Order(msgspec.Struct, frozen=True, tag=True):
-    """Something that a member's process is to do."""
+    """An order to a member's process."""
 
 
 class Stop(_Order, frozen=True):
-    """End in good order; `forever` gives a static member's place up, too."""
+    """End gracefully; `forever` also gives up a static member's place."""
 
     forever: bool
 
 
 class SubscribeOrder(_Order, frozen=True):
-    """Subscribe to these, in place of what was before."""
+    """Subscribe to these, in place of the previous subscription."""
 
     topics: tuple[str, ...]
     pattern: str | None
@@ -113,7 +113,7 @@ class Stall(_Order, frozen=True):
 
 
 class SlowCallbackOrder(_Order, frozen=True):
-    """Take so much longer in the next rebalance callback."""
+    """Take that much longer in the next rebalance callback."""
 
     lasts_us: int
 
@@ -123,7 +123,7 @@ class FailCallback(_Order, frozen=True):
 
 
 class FailThread(_Order, frozen=True):
-    """Let a thread of a Streams client fail, and its handler answer that; see `streams.failures`."""
+    """Let a thread of a Streams client fail, and its handler return that response; see `streams.failures`."""
 
     answer: str
     where: str
@@ -145,11 +145,11 @@ Order: TypeAlias = (
 )
 
 
-# -- what it tells ----------------------------------------------------------------------------------------
+# -- events of a member's process -------------------------------------------------------------------------
 
 
 class _Event(msgspec.Struct, frozen=True, tag=True, array_like=True):
-    """Something that happened in a member's process."""
+    """An event in a member's process."""
 
     t_us: int
 
@@ -158,12 +158,12 @@ class Up(_Event, frozen=True):
     """The process has its consumer, or its Streams client, which has no member id."""
 
     member_id: MemberId
-    """Empty of a classic member: the coordinator gives it one."""
+    """Empty for a classic member: the coordinator gives it an id."""
     protocol: str = "consumer"
 
 
 class MemberMoved(_Event, frozen=True):
-    """The member machine took an arrow."""
+    """The member machine made a transition."""
 
     event: str
     source: str
@@ -173,7 +173,7 @@ class MemberMoved(_Event, frozen=True):
 
 
 class RequestSent(_Event, frozen=True):
-    """A request went out; with neither body it is the one that this number had before."""
+    """A request went out; without a body, it is the one that this number had before."""
 
     number: int
     heartbeat: ConsumerGroupHeartbeatRequest | None
@@ -213,7 +213,7 @@ class CalledBack(_Event, frozen=True):
 
 
 class Committed(_Event, frozen=True):
-    """A commit was answered, or failed. One that no `RequestSent` told of comes with its request."""
+    """A commit was answered, or failed. A commit that no `RequestSent` reported comes with its request."""
 
     number: int
     request: OffsetCommitRequest | None
@@ -239,11 +239,11 @@ class Processed(_Event, frozen=True):
 
 
 class Stopping(_Event, frozen=True):
-    """The application was told to end, and is about to."""
+    """The application was told to end, and is about to do so."""
 
 
 class Stopped(_Event, frozen=True):
-    """The consumer is closed; `error` if the member met one that is fatal. Of a Streams client its state."""
+    """The consumer is closed; `error` if the member met a fatal one. For a Streams client, its state."""
 
     error: str
 
@@ -260,7 +260,7 @@ class Stepped(_Event, frozen=True):
 
 
 class HandlerAsked(_Event, frozen=True):
-    """An exception left a thread, and the handler answers; nothing if nobody meant it to happen."""
+    """An exception left a thread, and the handler responds; empty if the exception was not injected."""
 
     thread: str
     answer: str
@@ -272,13 +272,13 @@ class ShutdownTold(_Event, frozen=True):
 
 
 class OffsetsCommitted(_Event, frozen=True):
-    """A thread has committed these."""
+    """A thread has committed these offsets."""
 
     offsets: tuple[tuple[TopicPartition, int], ...]
 
 
 class RoundTrip(_Event, frozen=True):
-    """A thread's member was answered after so long; `written` if the coordinator wrote before."""
+    """A thread's member got a response after that time; `written` if the coordinator wrote before."""
 
     thread: str
     took_us: int
@@ -286,7 +286,7 @@ class RoundTrip(_Event, frozen=True):
 
 
 class CheckFound(_Event, frozen=True):
-    """A check in the process found this."""
+    """A check in the process reported this finding."""
 
     invariant: str
     message: str
@@ -327,7 +327,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def frame(message: Any) -> bytes:
-    """A message with its length before it."""
+    """Return a message with its length before it."""
     body = _encode(message)
     return _SIZE.pack(len(body)) + body
 
@@ -340,7 +340,7 @@ class Frames:
         self._buffer = FrameBuffer()
 
     def feed(self, data: bytes) -> Iterator[Any]:
-        """The messages that are complete with these bytes."""
+        """Yield the messages that are complete with these bytes."""
         self._buffer.feed(data)
         while (body := self._buffer.next_frame()) is not None:
             yield self._decoder.decode(body)

@@ -1,9 +1,9 @@
 """A real coordinator, observed: its journal is applied to a coordinator of ours, outcome by outcome.
 
-What reads the journal and what applies it are apart. Each outcome arrives as an `Arrival` with its time in
-the run, and is applied by `play`, which then calls observers as the simulated world does: with a
-`RecordsObserved` in place of the event that nobody saw. Between the two the run brings arrivals and its
-members' events into one order (`merge`).
+Reading the journal and applying it are separate. Each outcome arrives as an `Arrival` with its time in the
+run. `play` applies it, and then calls observers as the simulated world does, with a `RecordsObserved` in
+place of the event that was not seen. Between the two, the run brings arrivals and its members' events into
+one order (`merge`).
 """
 
 from __future__ import annotations
@@ -34,19 +34,21 @@ Hooks: TypeAlias = Mapping[str, Sequence[Callable[..., Any]]]
 """Observers' methods by hook, as `hook_lists` makes them."""
 
 SETTLE_MS: Final = 5_000
-"""How long after a topic changed its coordinator may not have seen it, or the reader have seen it late.
+"""Time after a change of a topic for which its coordinator may not have seen it, or the reader may be late,
+in ms.
 
 On a machine with nine processes a core Kafka's coordinator took 1.9 s.
 """
 TOPICS_S: Final = 0.5
-"""How often topics are asked for. Before targets are judged they are asked for in any case."""
+"""Interval at which topics are requested, in seconds. They are requested in any case before targets are
+judged."""
 
 
 class Arrival(msgspec.Struct, frozen=True, gc=False):
     """One outcome of the real coordinator, or several that can't be told apart."""
 
     t_us: int
-    """Since the start of the run, by the broker's clock: the end of the millisecond that it wrote."""
+    """Time since the start of the run, by the broker's clock: the end of the millisecond that it wrote."""
     timestamp_ms: int
     offset: int
     leader: int
@@ -56,28 +58,28 @@ class Arrival(msgspec.Struct, frozen=True, gc=False):
     """Topics as the broker knew them when the records had been read."""
     unsettled: frozenset[TopicId]
     loaded: bool = False
-    """What there was before: `coordinator` has it from the beginning, observers have not."""
+    """True for what existed before: `coordinator` has it from the beginning, observers do not."""
 
     @property
     def marks(self) -> tuple[Hashable, ...]:
-        """What members' answers may wait for."""
+        """The marks that responses to members may wait for."""
         return tuple(marks_of(self.records))
 
     @property
     def after(self) -> Hashable | None:
-        """What they wait for themselves, if members tell of their commits."""
+        """The mark that the arrival itself waits for, if members report their commits."""
         return None if self.loaded else commit_before(self.records)
 
 
 class _Topics:
-    """The cluster's topics, and when each was last seen to change."""
+    """The cluster's topics, and the time at which each was last seen to change."""
 
     def __init__(self) -> None:
         self.image = TopicsImage()
         self._changed_ms: dict[TopicId, float] = {}
 
     def take(self, image: TopicsImage) -> None:
-        """Takes what the broker answers now."""
+        """Take the topics that the broker returns now."""
         before = self.image
         now_ms = time.time() * 1_000
         changed = [t for t in {*before.by_id, *image.by_id} if before.by_id.get(t) != image.by_id.get(t)]
@@ -86,7 +88,7 @@ class _Topics:
             self.image = TopicsImage.of(image.by_id.values(), before.version + 1)
 
     def unsettled(self, timestamp_ms: int) -> frozenset[TopicId]:
-        """Topics that the coordinator may have seen otherwise at that time."""
+        """Return the topics that the coordinator may have seen differently at that time."""
         since = timestamp_ms - SETTLE_MS
         return frozenset(topic_id for topic_id, at_ms in self._changed_ms.items() if at_ms > since)
 
@@ -94,8 +96,8 @@ class _Topics:
 class ObservedCoordinator:
     """One group of a real cluster. `coordinator` is ours, with the state of the outcomes that were played.
 
-    `config` is the broker's, as far as checkers ask for it. What the journal holds of the group on entry is
-    loaded, and is the first arrival, if there is any; for observers it is a step of the cause `load`.
+    `config` is the broker's, as far as checkers need it. What the journal holds of the group on entry is
+    loaded, and is the first arrival, if there is any; for observers it is a step with the cause `load`.
     `arrive` gets the arrivals; without it they are played. `hooks` may be set until the first one is played.
 
     :raises EnvironmentLacks: on entry, if no broker answers; from `failed`, if the journal was lost.
@@ -127,7 +129,7 @@ class ObservedCoordinator:
         self._tasks: list[asyncio.Task[None]] = []
 
     async def __aenter__(self) -> ObservedCoordinator:
-        """Load what there is, then follow it."""
+        """Load what exists, then follow the journal."""
         await self._journal.__aenter__()
         try:
             self._topics.take(await self._journal.topics())
@@ -144,13 +146,13 @@ class ObservedCoordinator:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Stop reading. What was not played stays where it is."""
+        """Stop reading. Arrivals that were not played stay where they are."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._journal.__aexit__(None, None, None)
         if self.failed.done():
-            self.failed.exception()  # whoever waits has been told
+            self.failed.exception()  # the caller that waits has been notified
         else:
             self.failed.cancel()
 
@@ -161,11 +163,11 @@ class ObservedCoordinator:
 
     @property
     def topics(self) -> TopicsImage:
-        """The cluster's topics as last answered; `coordinator` has those of what was played last."""
+        """The cluster's topics as last returned; `coordinator` has those of the last played arrival."""
         return self._topics.image
 
     def left(self, member_id: MemberId) -> None:
-        """This member sent its leave: its removal is no time-out."""
+        """Note that this member sent its leave: its removal is not a timeout."""
         self._left.add(member_id)
 
     async def caught_up(self) -> None:
@@ -189,7 +191,7 @@ class ObservedCoordinator:
     # -- reading -----------------------------------------------------------------------------------------
 
     async def _load(self) -> None:
-        """What there was before, compacted perhaps: single facts, of which only the last ones count."""
+        """Load what existed before, perhaps compacted: single facts, of which only the last ones count."""
         end, leader = await self._journal.end(), -1
         while self._journal.position < end:
             for batch in (await self._journal.read()).batches:
@@ -252,7 +254,7 @@ class ObservedCoordinator:
     # -- playing -----------------------------------------------------------------------------------------
 
     def play(self, arrival: Arrival, now_us: int) -> None:
-        """Apply an outcome, and tell observers. Arrivals are played in the order in which they came."""
+        """Apply an outcome, and notify observers. Arrivals are played in the order in which they came."""
         coordinator, host = self.coordinator, f"broker-{arrival.leader}"
         if arrival.loaded:
             found = RecordsObserved(group_id=self.group_id, cause="load", unsettled=arrival.unsettled)
@@ -291,7 +293,7 @@ class ObservedCoordinator:
             method(*arguments)
 
     def _cause(self, records: Sequence[Record]) -> str:
-        """What a group's epoch was raised by, as far as the records tell."""
+        """Return the cause of a raise of the group's epoch, as far as the records show it."""
         classic = self._classic_change(records)
         if classic is not None:
             came, went = classic
@@ -344,7 +346,8 @@ class ObservedCoordinator:
         return dict.fromkeys(found, "replaced") if replaced else found
 
     def _classic_change(self, records: Sequence[Record]) -> tuple[set[MemberId], set[MemberId]] | None:
-        """Who came and who went with the record of a classic group; None if it is about no such group."""
+        """Return the members that joined and left with a classic group's record; None if it is about no such
+        group."""
         value = next((each.value for each in records if isinstance(each.value, r.GroupMetadataValue)), None)
         if value is None:
             return None
@@ -366,12 +369,12 @@ class ObservedCoordinator:
 
 
 def _ours(records: Sequence[LoggedRecord]) -> tuple[Record, ...]:
-    """Records of consumer groups, of classic ones, and of offsets."""
+    """Return the records of consumer groups, of classic ones, and of offsets."""
     return tuple(each.record for each in records if isinstance(each.record, Record))
 
 
 def _asks_for_topics(record: object) -> bool:
-    """Whether the record is judged by the cluster's topics: a new target, or an offset that goes."""
+    """Return true if the record is judged by the cluster's topics: a new target, or a deleted offset."""
     if not isinstance(record, Record):
         return False
     if isinstance(record.key, r.OffsetCommitKey):
@@ -383,7 +386,7 @@ _EPOCHS: Final = (r.ConsumerGroupMetadataKey, r.ConsumerGroupTargetAssignmentMet
 
 
 def _facts(coordinator: GroupCoordinator, group_id: str) -> tuple[Record, ...]:
-    """The records that make a group what it is; its epochs are left out, for its target is old."""
+    """Return the records that make up a group; its epochs are left out, because its target is old."""
     return (
         *(each for each in coordinator.groups[group_id].records() if not isinstance(each.key, _EPOCHS)),
         *(

@@ -1,11 +1,11 @@
-"""One record batch of a real coordinator, cut into what its single requests and timers led to.
+"""Cuts one record batch of a real coordinator into the outcomes of its single requests and timers.
 
 A broker collects the outcomes of requests that wait together, and appends them as one batch. Within an
 outcome records come in a fixed order (KIP-848, Records; GroupMetadataManager in Kafka 4.3): a member's
-description, resolved expressions, the group's epoch, targets, the target's epoch, the member's assignment; a
-member's removal is three tombstones before the group's epoch, which the target's follows if nobody is left
-(Kafka 4.4). Where that order begins again an outcome has ended, and so it has where the time changes. What
-can't be told apart stays together: a cut is never made within an outcome.
+description, resolved expressions, the group's epoch, targets, the target's epoch, the member's assignment. A
+member's removal is three tombstones before the group's epoch; the target's epoch follows if no member is left
+(Kafka 4.4). An outcome has ended where that order begins again, and where the time changes. Outcomes that
+can't be told apart stay together: a cut is never made within an outcome.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ _ORDER: Final[dict[type, int]] = {
     r.ConsumerGroupTargetAssignmentMetadataKey: 4,
     r.ConsumerGroupCurrentMemberAssignmentKey: 5,
 }
-"""The place of a record with a value in the answer to a heartbeat."""
+"""The place of a record with a value in the outcome of a heartbeat."""
 _MANY: Final = (r.ConsumerGroupTargetAssignmentMemberKey, r.ConsumerGroupRegularExpressionKey)
 
 
 class _Outcome:
-    """What is known of the outcome that is being read."""
+    """The state of the outcome that is being read."""
 
     __slots__ = (
         "_deletion",
@@ -48,12 +48,12 @@ class _Outcome:
         self._last: Record | None = None
         self._removal = self._replacement = self._deletion = self._upgrade = False
         self._placed = ""
-        """Whose assignment was written last."""
+        """The member whose assignment was written last."""
         self._placements = 0
         self.add(first)
 
     def add(self, each: LoggedRecord) -> None:
-        """Takes a record in."""
+        """Take a record in."""
         self.records.append(each)
         record = self._last = each.record if isinstance(each.record, Record) else self._last
         if record is None or record is not each.record:
@@ -85,10 +85,10 @@ class _Outcome:
         if self._deletion:
             return isinstance(last.key, r.ConsumerGroupMetadataKey)
         if last.value is None:
-            # A removal goes on with the group's epoch, a replacement with the successor.
+            # A removal continues with the group's epoch, a replacement with the successor.
             return False
         if record.value is None:
-            # An expression goes with its last subscriber, or when that one subscribes otherwise.
+            # An expression is deleted with its last subscriber, or when that one changes its subscription.
             expression = isinstance(record.key, r.ConsumerGroupRegularExpressionKey)
             return not (expression and _place(last) <= _place(record))
         return self._ends_before_value(last, record)
@@ -97,7 +97,7 @@ class _Outcome:
         if isinstance(last.key, r.ConsumerGroupCurrentMemberAssignmentKey):
             if not (self._replacement and self._placements == 1):
                 return True
-            # The successor has taken over; now its heartbeat is answered as any other.
+            # The successor has taken over; now its heartbeat is answered like any other.
             return (
                 isinstance(record.key, r.ConsumerGroupCurrentMemberAssignmentKey)
                 and record.key.member_id != self._placed
@@ -114,7 +114,8 @@ def _place(record: Record) -> int:
 
 
 def _is_of_nobody(record: Record) -> bool:
-    """Whether this is the target of a group without members: as of time 0, unlike all that are computed."""
+    """Return true if this is the target of a group without members: as of time 0, unlike all computed
+    targets."""
     value = record.value
     return (
         isinstance(value, r.ConsumerGroupTargetAssignmentMetadataValue) and value.assignment_timestamp_ms == 0
@@ -126,7 +127,7 @@ def _is_offset(record: Record) -> bool:
 
 
 def outcomes(batch: Iterable[LoggedRecord]) -> Iterator[tuple[LoggedRecord, ...]]:
-    """The batch's records, in as many pieces as can be told apart; together they are the batch."""
+    """Yield the batch's records, in as many pieces as can be told apart; together they are the batch."""
     current: _Outcome | None = None
     for each in batch:
         if current is not None and not current.ends_before(each):

@@ -1,4 +1,4 @@
-"""What of the scenarios members on real brokers can play, before anything is started."""
+"""Checks whether members on real brokers can play a scenario, before anything is started."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from fencepost.simulation.scenarios.streams import StreamsScenario
 
 
 def playable(scenario: AnyScenario, client: ClientName = "fencepost") -> Scenario | StreamsScenario:
-    """The scenario, if members of that client can play it.
+    """Return the scenario, if members of that client can play it.
 
-    :raises FencepostError: if there is no such client, or it can't do what the scenario asks for.
+    :raises FencepostError: if there is no such client, or it can't do what the scenario requires.
     :raises EnvironmentLacks: if the client is not installed.
     """
     if client not in get_args(ClientName):
@@ -39,7 +39,7 @@ def playable(scenario: AnyScenario, client: ClientName = "fencepost") -> Scenari
     if any(isinstance(step, Operate) for step in scenario.steps):
         raise FencepostError(
             f"{scenario.name} has steps of kind operate: `simulate` and `campaign` run it, and in `chaos`"
-            " nobody administers the group"
+            " no operator administers the group"
         )
     if client == "confluent":
         _require_confluent(scenario)

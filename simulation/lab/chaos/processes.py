@@ -1,4 +1,4 @@
-"""A world of processes, whatever runs in them: they are started, ended by signals, and heard."""
+"""A world of processes, whatever program they run: they are started, ended by signals, and listened to."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ T = TypeVar("T", bound=m.AnyTerms)
 
 
 class MemberFailed(Exception):
-    """A member's program ended as no program should. The text is its traceback."""
+    """A member's program ended unexpectedly. The text is its traceback."""
 
 
 class ProcessHost:
@@ -45,7 +45,7 @@ class ProcessHost:
         self._world = world
         self._life: _Life | None = None
         self.generation = 0
-        """How many processes have ended."""
+        """Number of processes that have ended."""
         self._processes = 0
 
     @property
@@ -71,7 +71,7 @@ class ProcessHost:
         self._world.supervisor.restart_later(self)
 
     def stop(self, *, come_back: bool) -> None:
-        """End the process in good order; one that stands still learns of it when it goes on."""
+        """End the process gracefully; a frozen process learns of it when it resumes."""
         self.wanted = come_back
         if self.status in (MemberStatus.RUNNING, MemberStatus.FROZEN):
             self._order(self._farewell(come_back=come_back))
@@ -105,15 +105,15 @@ class ProcessHost:
         if self._life is not None:
             self._life.process.order(order)
 
-    # -- what becomes of it -------------------------------------------------------------------------------
+    # -- the life of its processes ------------------------------------------------------------------------
 
     def stopping(self, life: _Life) -> None:
-        """A process ends in good order."""
+        """Note that a process is ending gracefully."""
         if life is self._life:
             self.status = MemberStatus.STOPPING
 
     def stopped(self, life: _Life) -> None:
-        """A process has ended in good order."""
+        """Note that a process has ended gracefully."""
         if life is self._life:
             self._life = None
             self.generation += 1
@@ -123,7 +123,7 @@ class ProcessHost:
 
 
 class _Life:
-    """One process of a host, from its start until it is gone and all that it said is heard."""
+    """One process of a host, from its start until it has ended and all its events were read."""
 
     process: ForkedProcess
 
@@ -137,12 +137,12 @@ class _Life:
         self._last_us = 0
 
     def kill(self) -> None:
-        """End it without a word."""
+        """End it abruptly."""
         self._killed_us = self._world.now_us
         self.process.send(signal.SIGKILL)
 
     def heard(self, event: m.Event) -> None:
-        """It told something."""
+        """Handle an event of the process."""
         self._last_us = event.t_us
         match event:
             case m.Failed():
@@ -156,9 +156,9 @@ class _Life:
         self._world.hear(self._host.name, event)
 
     def ended(self) -> None:
-        """It is gone."""
+        """Handle the end of the process."""
         if self._killed_us is not None:
-            # What it said last it said before it died, whenever the signal reached it.
+            # Its last event came before it died, whenever the signal reached it.
             if self.up:
                 self._world.note(self._host.name, "crash", max(self._killed_us, self._last_us))
         elif self._closed:
@@ -172,21 +172,21 @@ def _how_it_ended(code: int) -> str:
     if code >= 0:
         return f"ended with exit code {code}, without a word"
     name = signal.Signals(-code).name
-    return f"was ended by {name}, which was not of this run: by the system, by a library, or by hand"
+    return f"was ended by {name}, which was not of this run: by the system, by a library, or manually"
 
 
 class OpenNetwork:
-    """What is between members and brokers where nothing is to be disturbed."""
+    """The network between members and brokers, if nothing is to be disturbed."""
 
     def __init__(self) -> None:
         self.rules: list[NetworkRule] = []
 
     def cut_all(self, name: str) -> None:
-        """There is nothing that could be cut."""
+        """Do nothing: there is no connection that could be cut."""
 
 
 class RunContext(NamedTuple):
-    """What a run has, and its world makes use of."""
+    """The parts of a run that its world uses."""
 
     time: RealTime
     happenings: RunEvents
@@ -195,7 +195,7 @@ class RunContext(NamedTuple):
     brokers: RealBrokers
     network: DisturbedNetwork
     bootstrap_servers: str
-    """As processes are to be told."""
+    """The addresses that processes get."""
 
 
 class ProcessWorld(abc.ABC, Generic[H, S]):
@@ -229,28 +229,28 @@ class ProcessWorld(abc.ABC, Generic[H, S]):
 
     @abc.abstractmethod
     def hear(self, host: str, event: m.Event) -> None:
-        """A process told something."""
+        """Handle an event of a process."""
 
     @abc.abstractmethod
     def terms(self, host: Any, process: int) -> m.AnyTerms:
-        """What the host's next process has to know."""
+        """Return the settings of the host's next process."""
 
     # -- what happens -------------------------------------------------------------------------------------
 
     def calm(self) -> None:
-        """Nothing disturbs the group from here on."""
+        """End all disturbance of the group."""
         self.network.rules.clear()
         self.on_calm()
 
     def bring_back(self) -> None:
-        """Who is to run runs."""
+        """Start or resume all hosts that should run."""
         for host in self.hosts.values():
             host.thaw_process()
             if host.wanted and host.status not in ALIVE:
                 host.start()
 
     def stop_all(self) -> None:
-        """The run is over: processes end in good order."""
+        """End all processes gracefully: the run is over."""
         for host in self.hosts.values():
             host.thaw_process()
             host.stop(come_back=False)
@@ -262,10 +262,10 @@ class ProcessWorld(abc.ABC, Generic[H, S]):
 
     @property
     def ready(self) -> bool:
-        """True if all processes are up that are to run."""
+        """True if all processes are up that should run."""
         return all(host.ready for host in self.hosts.values())
 
-    # -- what is heard ------------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------------
 
     @property
     def now_us(self) -> int:
@@ -273,19 +273,19 @@ class ProcessWorld(abc.ABC, Generic[H, S]):
         return self.loop.now_us
 
     def tell(self, hook: str, *arguments: object) -> None:
-        """Something happened in the world."""
+        """Record an event of the world."""
         self._around.happenings.add(self.now_us, "", MemberEvent(hook, arguments))
 
     def note(self, host: str, what: str, at_us: int) -> None:
-        """Something befell a host."""
+        """Record an event of a host."""
         self._around.happenings.add(at_us, host, HostNoted(what))
 
     def fail(self, error: Exception) -> None:
-        """End the run."""
+        """End the run with this error."""
         self.loop.fail(error)
 
     def _terms(self, kind: type[T], host: H, process: int, topics: tuple[str, ...], **more: Any) -> T:
-        """What a process has to know, with `more` that its kind of program asks for."""
+        """Return the settings of a process, with `more` that its kind of program needs."""
         group, application = self.scenario.group, self.scenario.application
         timeout_ms = self.scenario.network.request_timeout.ms
         callback, processing = application.callback, application.processing
@@ -308,11 +308,11 @@ class ProcessWorld(abc.ABC, Generic[H, S]):
         )
 
     def _bootstrap(self, name: str) -> str:
-        """All brokers, another one first for each process."""
+        """Return all brokers, with another one first for each process."""
         servers = self._around.bootstrap_servers.split(",")
         random.Random(self.streams.number(f"bootstrap/{name}")).shuffle(servers)
         return ",".join(servers)
 
 
 def _nothing() -> None:
-    """Until somebody wants to know."""
+    """Do nothing, until another callback is set."""

@@ -32,7 +32,7 @@ class Producer:
         self._streams: dict[str, list[asyncio.Task[None]]] = {}
         self._waiting: set[asyncio.Future[Any]] = set()
         self.sent = 0
-        """How many there are, acknowledged or not: the number of the last one."""
+        """Number of records, acknowledged or not: the number of the last one."""
 
     async def begin(self) -> None:
         """Connect."""
@@ -86,7 +86,7 @@ class Producer:
             with contextlib.suppress(KafkaError, TimeoutError):
                 async with asyncio.timeout(_CLOSE_S):
                     await asyncio.gather(producer._sender.close(), producer.client.close())
-            await producer.client.close()  # what was opened meanwhile
+            await producer.client.close()  # opened meanwhile
 
     async def flush(self) -> None:
         """Wait until everything that was sent is acknowledged, or given up."""

@@ -1,8 +1,8 @@
-"""A run told once more, in one order: the world as observers see it, at the time of each event.
+"""A run replayed in one order: the world as observers see it, at the time of each event.
 
-Members are heard over pipes and the coordinator through its log, each with a delay of its own. So observers
-are called when everything has been heard: what happened is merged by time and by cause, and this world is
-brought along event by event.
+Members report over pipes and the coordinator through its log, each with a delay of its own. So observers are
+called when everything has been received. Events are merged by time and by cause, and this world follows event
+by event.
 """
 
 from __future__ import annotations
@@ -41,14 +41,14 @@ from fencepost.simulation.scenarios.scenario import Scenario
 from fencepost.simulation.scenarios.timing import SLACK_US
 
 _WORLD = "world"
-"""What is told of no member, as a source of the merge."""
+"""The source, in the merge, of events that concern no member."""
 _ERRORS: Mapping[str, type[TransportError]] = {
     kind.__name__: kind for kind in (TransportError, Disconnected, RequestTimedOut)
 }
 
 
 class ReplayedDriver:
-    """What is known of a member from what it said."""
+    """The state of a member, as it reported it."""
 
     def __init__(self) -> None:
         self.state: ConsumerMemberState | ClassicMemberState = ConsumerMemberState.UNSUBSCRIBED
@@ -57,7 +57,7 @@ class ReplayedDriver:
 
 
 class ReplayedClassicDriver(ReplayedDriver):
-    """The same of a member of the classic protocol."""
+    """The state of a member of the classic protocol, as it reported it."""
 
     def __init__(self, heartbeat_interval_ms: int) -> None:
         super().__init__()
@@ -67,12 +67,12 @@ class ReplayedClassicDriver(ReplayedDriver):
 
     @property
     def is_settled(self) -> bool:
-        """Whether the member has taken up what its generation gave it, as far as it tells."""
+        """True if the member has taken up what its generation gave it, as far as it reports."""
         return self.state is ClassicMemberState.STABLE and not self.calls_back
 
 
 class ForeignDriver:
-    """A member that does not tell of its state: it stands where the coordinator's log has it."""
+    """A member that does not report its state: it has the state of the coordinator's log."""
 
     def __init__(self, replayed: ReplayedWorld, member_id: MemberId) -> None:
         self._retelling = replayed
@@ -81,7 +81,7 @@ class ForeignDriver:
 
     @property
     def state(self) -> ConsumerMemberState:
-        """STABLE if it is in the group, as far as one can know."""
+        """STABLE if it is in the group, as far as that can be known."""
         known = self._retelling.active is not None
         out = known and not self.member_epoch
         return ConsumerMemberState.JOINING if out else ConsumerMemberState.STABLE
@@ -95,7 +95,7 @@ class ForeignDriver:
 
 
 class ReplayedBroker:
-    """A broker's host; what coordinates there is seen in `ReplayedWorld.active`."""
+    """A broker's host; `ReplayedWorld.active` shows what coordinates there."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -116,18 +116,18 @@ class ReplayedHost:
 
     @property
     def driver(self) -> ConsumerDriver | None:
-        """What observers may read of a driver, of which there is one in another process only."""
+        """The reported state of a driver, for observers; the driver itself is in another process."""
         return cast("ConsumerDriver | None", self.told)
 
 
 class _ReplayTime:
-    """The time of what is told."""
+    """The time of the replayed event."""
 
     now_us = 0
 
 
 class ReplayedWorld(ObservedWorld):
-    """Everything of one run, at the time of the event that is told: a `MembersWorldView` for observers."""
+    """Everything of one run, at the time of the replayed event: a `MembersWorldView` for observers."""
 
     def __init__(
         self,
@@ -158,7 +158,7 @@ class ReplayedWorld(ObservedWorld):
         self._observed = observed
         self._pushed: dict[str, MemberId] = {}
         self._classic_requests: dict[tuple[str, int], Any] = {}
-        """Those that were pushed, by host and number: a new process begins anew."""
+        """Requests that were pushed, by host and number; a new process starts over."""
         self.attach(observers)
         if observed is not None:
             observed.hooks = self.hooks
@@ -170,11 +170,11 @@ class ReplayedWorld(ObservedWorld):
 
     @cached_property
     def settling_ms(self) -> int:
-        """How long the group may take to settle, with what a busy machine may add."""
+        """Time that the group may take to settle, in ms, with an allowance for a busy machine."""
         return self.scenario.settling_ms(self.config) + SLACK_US // 1_000
 
     def subscription_of(self, host: str) -> None:
-        """Nothing: what processes were told to subscribe to last is in no record."""
+        """Return None: no record shows what processes were told to subscribe to last."""
 
     @property
     def group(self) -> ConsumerGroup | None:
@@ -183,7 +183,7 @@ class ReplayedWorld(ObservedWorld):
 
     @property
     def settled(self) -> bool:
-        """Whether members that run are STABLE at one epoch, the group's if it is known, and share nothing."""
+        """True if running members are STABLE at one epoch, the group's if it is known, and share nothing."""
         running = [host for host in self.members.values() if host.status in ("running", "stopping", "frozen")]
         told = [host.told for host in running if host.told is not None]
         epochs = {driver.member_epoch for driver in told}
@@ -204,14 +204,14 @@ class ReplayedWorld(ObservedWorld):
 
     @property
     def standing(self) -> str:
-        """Where each member stands that runs, for people."""
+        """The state of each running member, for people."""
         told = [(host.name, host.told) for host in self.members.values() if host.told is not None]
         return ", ".join(f"{name} {driver.state} {driver.member_epoch}" for name, driver in told)
 
     # -- all of it ----------------------------------------------------------------------------------------
 
     def tell_all(self, happenings: RunEvents, end_us: int) -> None:
-        """What was heard of members and the world, and of the coordinator, until the end of the run."""
+        """Replay the events of members, of the world and of the coordinator, until the end of the run."""
         merge: Merge[Callable[[int], None]] = Merge()
         for t_us, host, happening in happenings.in_order():
             if t_us <= end_us:
@@ -228,7 +228,7 @@ class ReplayedWorld(ObservedWorld):
             merged.item(merged.t_us)
 
     def _after(self, host: str, happening: Happening) -> Hashable | None:
-        """What of the log an event can only have followed."""
+        """Return the mark in the log that an event can only have followed."""
         match happening:
             case m.Up(_, member_id, _):
                 self._pushed[host] = member_id
@@ -251,7 +251,7 @@ class ReplayedWorld(ObservedWorld):
     # -- what happened ------------------------------------------------------------------------------------
 
     def _happened(self, host: str, happening: Happening, t_us: int) -> None:
-        """Bring the world along by one event, and tell observers of it."""
+        """Bring the world along by one event, and notify observers."""
         self._clock.now_us = t_us
         match happening:
             case MemberEvent(hook, arguments):
@@ -265,7 +265,7 @@ class ReplayedWorld(ObservedWorld):
             case HostNoted(what):
                 self._noted(self.members[host], what)
             case StreamsMemberHeard():
-                return  # of Streams applications, which are told elsewhere
+                return  # of Streams applications, which are replayed elsewhere
             case _:
                 self._said(self.members[host], happening)
 
@@ -309,7 +309,7 @@ class ReplayedWorld(ObservedWorld):
             host.told.state = states(move.target)
             host.told.member_epoch = move.epoch
             host.told.assignment = move.owned
-        if classic:  # checkers tell the protocol by the types
+        if classic:  # checkers recognize the protocol by the types
             event: Any = ClassicMemberEvent(move.event)
             self.tell("on_member_state", host.name, event, states(move.source), states(move.target))
         else:
@@ -322,7 +322,7 @@ class ReplayedWorld(ObservedWorld):
         self.tell("on_member_response", host.name, request, response)
 
     def _process(self, host: ReplayedHost, event: m.Event) -> None:
-        """What becomes of a process."""
+        """Follow an event of a process."""
         match event:
             case m.Up(_, member_id, protocol):
                 host.member_id = member_id
@@ -377,7 +377,7 @@ def _error(name: str) -> Exception:
 
 
 def _marks(happening: Happening) -> tuple[Hashable, ...]:
-    """What of the log can only follow an event."""
+    """Return the marks in the log that can only follow an event."""
     if isinstance(happening, m.RequestSent) and happening.commit is not None:
         return tuple(marks_of_commit(happening.commit))
     return ()

@@ -1,4 +1,4 @@
-"""How long requests of members take, by what the coordinator had to do for their answers."""
+"""Times of members' requests, by what the coordinator had to do before it responded."""
 
 from __future__ import annotations
 
@@ -29,14 +29,14 @@ class RoundTrips:
         self._sent: dict[tuple[str, type], tuple[Request, int]] = {}
 
     def sent(self, host: str, request: Request, now_us: int) -> None:
-        """Note that a request goes out. A member has one of a kind under way at a time."""
+        """Note that a request goes out. A member has one request of a kind under way at a time."""
         if type(request) in _KINDS:
             self._sent[host, type(request)] = request, now_us
 
     def answered(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> tuple[int, bool] | None:
-        """Return how long it took, and whether the log was waited for; None if that can't be told."""
+        """Return its duration, and whether the log was waited for; None if that is unknown."""
         asked, sent_us = self._sent.pop((host, type(request)), (None, 0))
         written = None if asked is None else is_written(asked, response)
         return None if written is None else (now_us - sent_us, written)
@@ -48,7 +48,7 @@ _KINDS: Final = frozenset(
 
 
 def is_written(request: Request, response: Response | Exception) -> bool | None:
-    """Return true if the coordinator wrote before it answered; None if that can't be told, or it refused."""
+    """Return true if the coordinator wrote before it responded; None if that is unknown, or it refused."""
     if isinstance(response, Exception) or getattr(response, "error_code", None) is not ErrorCode.NONE:
         return None
     match request, response:

@@ -32,7 +32,7 @@ _STAGES: Final[Mapping[str, type[Staging[Any, Any]]]] = {
     "consumer": RealStage,
     "streams": RealApplicationStage,
 }
-"""What plays a scenario, by its kind."""
+"""The stage that plays a scenario, by the scenario's kind."""
 
 
 async def run_real(
@@ -47,18 +47,18 @@ async def run_real(
     progress: Progress | None = None,
     flaw: str = "",
 ) -> ChaosResult:
-    """Play the scenario within that time. The cluster is one of ours that is up, or HOST:PORT of another's.
+    """Play the scenario within that time. The cluster is one of ours that is up, or HOST:PORT of another one.
 
-    A cluster of ours may be disturbed; of another's only the run's own topics and group are touched. The
-    caller closes the trace. Nothing is left when this ends, but topics on a cluster of ours if it fails.
+    A cluster of ours may be disturbed. On another one, only the run's own topics and group are touched. The
+    caller closes the trace. Nothing is left when this ends, except topics on a cluster of ours if it fails.
 
-    `observers` are told what the checkers are told. The clients of a Streams application are fencepost's, and
-    judged by checkers of their own.
+    `observers` get what the checkers get. The clients of a Streams application are fencepost's, and are
+    judged by their own checkers.
 
     :raises FencepostError: if the time is too short for the scenario, or it can't be played with the client
         (`playable`).
     :raises EnvironmentLacks: if the client is not installed; if the cluster can't be reached, lacks KIP-848,
-        or has such topics already; or if a member's process is ended by somebody else.
+        or has such topics already; or if another program ends a member's process.
     """
     playable(scenario, client)
     began = time.perf_counter()
@@ -110,9 +110,9 @@ async def run_real(
 
 
 async def _require_vacant(admin: Admin, scenario: Scenario | StreamsScenario) -> None:
-    """A run makes and deletes its topics and its group, and its members read no other topic.
+    """Check that the run may create its topics and its group, and that its members read no other topic.
 
-    :raises EnvironmentLacks: if the cluster has one of them, or a topic that members would read besides.
+    :raises EnvironmentLacks: if the cluster has one of them, or another topic that members would read.
     """
     for name in _STAGES[scenario.protocol].topics_of(scenario):
         if await admin.partitions(name):

@@ -1,4 +1,4 @@
-"""A run of consumers on real brokers, and the same run told again."""
+"""A run of consumers on real brokers, and its replay."""
 
 from __future__ import annotations
 
@@ -42,11 +42,11 @@ from fencepost.simulation.trace.schema import RowKind
 _PREPARING: Final = str(ClassicGroupState.PREPARING_REBALANCE)
 _UNDER_WAY: Final = ErrorCode.REBALANCE_IN_PROGRESS
 _UNSEEN: Final = frozenset({"commit-before-release"})
-"""What can't be judged of members that do not tell of their requests."""
+"""Invariants that can't be judged for members that do not report their requests."""
 _OF_COORDINATOR: Final = frozenset(
     {"one-claimant", "progress", "quiet", "gone-members", "reply-equals-state"}
 )
-"""What can't be judged of a group whose coordinator shows no log."""
+"""Invariants that can't be judged for a group whose coordinator shows no log."""
 
 
 class RealStage(Staging[RealWorld, ReplayedWorld]):
@@ -61,7 +61,7 @@ class RealStage(Staging[RealWorld, ReplayedWorld]):
         self._subscriptions: set[tuple[tuple[str, ...], str | None]] = set()
         self._arrivals: list[Arrival] = []
         self.observed: ObservedCoordinator | None = None
-        """What the coordinator's log tells, if the cluster has one."""
+        """The coordinator as its log shows it, if the cluster has one."""
 
     def _make_world(self, around: RunContext, stack: AsyncExitStack) -> RealWorld:
         return RealWorld(
@@ -75,7 +75,7 @@ class RealStage(Staging[RealWorld, ReplayedWorld]):
 
     def _cannot(self, kind: FaultKind) -> str | None:
         if kind is FaultKind.CALLBACK_ERROR and self._client == "confluent":
-            return "what its callbacks raise comes out of poll, and nothing else becomes of it"
+            return "an exception of its callbacks comes out of poll, and has no other effect"
         return super()._cannot(kind)
 
     def _wire(self) -> ProxyObserver:
@@ -123,7 +123,7 @@ class RealStage(Staging[RealWorld, ReplayedWorld]):
         return ForeignMembers(self._world.members, self._scenario.named_topics)
 
     def _subscribed(self, topic: str) -> bool:
-        """Whether anybody who runs at the end subscribes to the topic."""
+        """Return true if any host that runs at the end subscribes to the topic."""
         return any(
             topic in names or (pattern is not None and bool(at_once(matching(pattern, (topic,)))))
             for names, pattern in self._subscriptions
@@ -146,7 +146,7 @@ class RealStage(Staging[RealWorld, ReplayedWorld]):
         )
 
     def _checkers(self) -> Sequence[Observer]:
-        """The checkers that can judge what there is to see."""
+        """Return the checkers that can judge what is visible."""
         from fencepost.simulation.checkers import real_checkers
 
         checkers = real_checkers(self._scenario.protocols)
@@ -162,26 +162,27 @@ class RealStage(Staging[RealWorld, ReplayedWorld]):
             replayed.report("progress", f"members stand at {replayed.standing}")
 
     def counts(self, replayed: ReplayedWorld) -> RunCounts:
-        """What was measured."""
+        """Return the counts of the run."""
         return RunCounts(self._trace_writer.heartbeats, self._trace_writer.rebalances)
 
 
 class RealTraceWriter(GroupTraceWriter):
-    """The trace of a real run: heartbeats are seen where members are answered, all else as in simulation.
+    """The trace of a real run: heartbeats are written when members get responses, all else as in simulation.
 
-    The log of a classic group shows the end of a round only. A round begins when a member sends what begins
-    one, or is told of one whose cause no process has sent: that a session has ended.
+    The log of a classic group shows only the end of a round. A round begins when a member sends what begins
+    one. It also begins when a member learns of a round that no process has caused: a session has ended.
     """
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """An outcome of the log. Between a round's beginning and its record a classic group only commits."""
+        """Write an outcome of the log. Between a round's beginning and its record, a classic group only
+        commits."""
         active = self.world.active
         is_classic = active is not None and self.world.group_id in active.classic.groups
         if not is_classic or any(isinstance(each.key, GroupMetadataKey) for each in outcome.records):
             super().on_coordinator_step(host, event, outcome, now_us)
 
     def on_member_request(self, host: str, request: Request, now_us: int) -> None:
-        """A member that joins or leaves begins a round."""
+        """Begin a round if the member joins or leaves."""
         if isinstance(request, LeaveGroupRequest):
             self._round(host, "leave", now_us)
         elif isinstance(request, JoinGroupRequest) and request.member_id and request.instance_id is None:
@@ -204,7 +205,7 @@ class RealTraceWriter(GroupTraceWriter):
     def on_member_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
-        """A heartbeat was answered."""
+        """Write the response to a heartbeat."""
         if isinstance(request, ConsumerGroupHeartbeatRequest) and isinstance(
             response, ConsumerGroupHeartbeatResponse
         ):
@@ -215,11 +216,12 @@ class RealTraceWriter(GroupTraceWriter):
             self._answered(request, response, now_us)
 
     def _heartbeat(self, event: ConsumerGroupHeartbeatRequest, outcome: Outcome, now_us: int) -> None:
-        """The coordinator's side of a heartbeat: its row is written when the member hears of it."""
+        """Do nothing on the coordinator's side: the row of a heartbeat is written when the member gets the
+        response."""
 
 
 class _HeartbeatWatch(LossWatch):
-    """Takes down heartbeats as well, of members that do not tell of them."""
+    """Records heartbeats as well, of members that do not report them."""
 
     def on_response(self, member: str, broker: str, request: object, response: object, t_us: int) -> None:
         """A response was handed to the member's socket."""

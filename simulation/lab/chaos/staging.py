@@ -1,4 +1,4 @@
-"""All of one run on real brokers, from its topics to the end of its last process, whatever runs in these."""
+"""All of one run on real brokers, from its topics to the end of its last process, whatever processes run."""
 
 from __future__ import annotations
 
@@ -43,18 +43,19 @@ from fencepost.simulation.trace.schema import RowKind as Row
 log = structlog.get_logger(__name__)
 
 DRAIN_S: Final = 60.0
-"""How long members may take for what is left when no more records come."""
+"""Maximum time for the remaining records once no more are sent, in seconds."""
 STUCK_S: Final = 5.0
-"""When nothing has been processed for so long, and for a session and a rebalance, what is left is lost."""
+"""Time without progress after which remaining records are lost, beyond a session and a rebalance, in seconds.
+"""
 _START_S: Final = 30.0
-"""How long the last processes may take to start."""
+"""Maximum time that the last processes take to start, in seconds."""
 _CLOSE_S: Final = 10.0
-"""How long members may take to close."""
+"""Maximum time that members take to close, in seconds."""
 LOOK_S: Final = 0.1
 _SHOWN: Final = 5
-"""How many lost records are reported."""
+"""Maximum number of lost records that are reported."""
 _STRANGERS_S: Final = 1.0
-"""How often somebody looks whether others are in the group."""
+"""Interval at which the run looks for other members in the group, in seconds."""
 OF_NETWORK: Final = frozenset(
     {
         FaultKind.PARTITION,
@@ -67,41 +68,41 @@ OF_NETWORK: Final = frozenset(
 )
 
 Progress: TypeAlias = Callable[[float], None]
-"""Takes how much of the run is done, 0 to 1."""
+"""Receives the share of the run that is done, 0 to 1."""
 
 W = TypeVar("W", bound=ProcessWorld[Any, Any])
 
 
 class Replayed(Protocol):
-    """A run that is told once more."""
+    """A run that is replayed."""
 
     @property
     def violations(self) -> list[Violation]:
-        """What was found."""
+        """The violations that were found."""
 
     @property
     def settled(self) -> bool:
-        """True if everything was as it is to be when the run ended."""
+        """True if everything was as it should be when the run ended."""
 
     def report(self, invariant: str, message: str) -> None:
-        """Take a finding down."""
+        """Report a finding."""
 
     def tell_all(self, happenings: RunEvents, ended_us: int, /) -> None:
-        """Tell everything, until the end of the run."""
+        """Replay all events, until the end of the run."""
 
 
 R = TypeVar("R", bound=Replayed)
 
 
 class Staging(abc.ABC, Generic[W, R]):
-    """One run: entered, it has all that it needs; left, nothing is left of it.
+    """One run: on entry it gets all that it needs, and on exit nothing of it is left.
 
     `own` is the cluster if it may be disturbed.
     """
 
     _program: m.ProgramName
     _always_proxied: bool
-    """True if a proxy stands before the brokers even if nothing of the network is disturbed."""
+    """True if a proxy stands before the brokers even without disturbances of the network."""
     _at_least_once: str
     """The invariant that a lost record breaks."""
 
@@ -134,17 +135,17 @@ class Staging(abc.ABC, Generic[W, R]):
         self.ledger = RecordCount()
         self.skipped: list[Skipped] = []
         self.missing: list[int] = []
-        """Records that were acknowledged and that nobody processed."""
+        """Records that were acknowledged and that no member processed."""
         self.ended_us = 0
-        """How long the run was."""
+        """Length of the run, in microseconds."""
 
     @property
     def factor(self) -> float:
-        """What each time of the scenario was multiplied by."""
+        """Factor by which each time of the scenario was multiplied."""
         return self._played.factor
 
     async def __aenter__(self) -> Self:
-        """Meet the brokers, make the topics, and get ready to start members."""
+        """Connect to the brokers, create the topics, and get ready to start members."""
         async with AsyncExitStack() as stack:
             stack.push_async_callback(self._leave_no_trace)
             self._producer = Producer(self._servers, self.ledger.acknowledge)
@@ -182,18 +183,18 @@ class Staging(abc.ABC, Generic[W, R]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """End all that there is."""
+        """End everything that was started."""
         await self._stack.aclose()
 
     # -- what differs -------------------------------------------------------------------------------------
 
     @abc.abstractmethod
     def _make_world(self, around: RunContext, stack: AsyncExitStack) -> W:
-        """The world that is to be disturbed."""
+        """Return the world that is to be disturbed."""
 
     @abc.abstractmethod
     def _wire(self) -> ProxyObserver:
-        """Who watches the proxy."""
+        """Return the observer of the proxy."""
 
     @abc.abstractmethod
     def _begin(self) -> None:
@@ -201,27 +202,27 @@ class Staging(abc.ABC, Generic[W, R]):
 
     @abc.abstractmethod
     async def _watch(self) -> None:
-        """Begin to watch what the coordinator does."""
+        """Begin to watch the coordinator."""
 
     @property
     @abc.abstractmethod
     def _roster(self) -> ForeignMembers:
-        """Who may be in the group."""
+        """Return the members that may be in the group."""
 
     @abc.abstractmethod
     async def _conclude(self) -> None:
-        """The quiet phase is over: let records be processed, and tell of the end."""
+        """Conclude the run after the quiet phase: let records be processed, and report the end."""
 
     @abc.abstractmethod
     def _replay(self, observers: Iterable[Observer], recorder: TraceRows) -> R:
-        """Return the world in which everything is told once more."""
+        """Return the world in which all events are replayed."""
 
     def _judge(self, replayed: R) -> None:
         """Report what only the whole run shows."""
 
     @abc.abstractmethod
     def counts(self, replayed: R) -> RunCounts:
-        """What was measured."""
+        """Return the counts of the run."""
 
     @classmethod
     def topics_of(cls, scenario: Any) -> Iterable[str]:
@@ -229,13 +230,13 @@ class Staging(abc.ABC, Generic[W, R]):
         return tuple(scenario.named_topics)
 
     def _cannot(self, kind: FaultKind) -> str | None:
-        """Why that can't happen here; None if it can."""
+        """Return why that can't happen here; None if it can."""
         return self.brokers.cannot(kind)
 
     # -- the stage ----------------------------------------------------------------------------------------
 
     def _possible(self, plan: Draw) -> Draw:
-        """The plan without what can't be played here, which is taken down."""
+        """Return the plan without what can't be played here, and note what that is."""
         reasons = {entry.kind: self._cannot(entry.kind) for entry in plan.entries}
         times = Counter(entry.kind for entry in plan.entries)
         self.skipped = [
@@ -247,7 +248,8 @@ class Staging(abc.ABC, Generic[W, R]):
         return msgspec.structs.replace(plan, entries=left)
 
     async def _network(self, stack: AsyncExitStack) -> tuple[DisturbedNetwork, str]:
-        """What members reach the brokers over: a proxy if there is something for it to do."""
+        """Return the network between members and brokers, with its address: a proxy if it has something to
+        do."""
         if not self._always_proxied and not any(entry.kind in OF_NETWORK for entry in self._plan.entries):
             return OpenNetwork(), self._servers
         proxy = Proxy(
@@ -260,7 +262,7 @@ class Staging(abc.ABC, Generic[W, R]):
         return proxy, proxy.bootstrap_servers
 
     def _named(self) -> dict[str, str] | None:
-        """Hosts by client id, where they are called otherwise."""
+        """Return hosts by client id, if those differ from the hosts' names."""
         return None
 
     def _tell(self, hook: str, *arguments: object) -> None:
@@ -269,10 +271,11 @@ class Staging(abc.ABC, Generic[W, R]):
     # -- the run ------------------------------------------------------------------------------------------
 
     async def play(self, progress: Progress | None = None) -> None:
-        """From the first start of a member until all records are processed, and the last member has left.
+        """Play from the first start of a member until all records are processed, and the last member has
+        left.
 
         :raises MemberFailed: if a member's program fails.
-        :raises EnvironmentLacks: if the brokers do not come back, or somebody else ends a process, or has a
+        :raises EnvironmentLacks: if the brokers do not come back, another program ends a process, or has a
             member in the group.
         """
         for topic in self._scenario.all_topics:
@@ -301,12 +304,12 @@ class Staging(abc.ABC, Generic[W, R]):
             try:
                 found = await self._admin.group(group.id, group.protocol)
             except EnvironmentLacks:
-                continue  # brokers die and stand still: whoever needs them complains
+                continue  # brokers die and freeze: code that needs them complains
             if (stranger := self._roster.stranger(found)) is not None:
-                await asyncio.sleep(2 * _STRANGERS_S)  # another run is to see the members of this one, too
+                await asyncio.sleep(2 * _STRANGERS_S)  # another run must see the members of this one, too
                 raise EnvironmentLacks(
-                    f"the group {group.id} has a member of somebody else, {stranger}: choose another group.id"
-                    " for the scenario"
+                    f"the group {group.id} has a member of another client, {stranger}: choose another"
+                    " group.id for the scenario"
                 )
 
     async def _show(self, progress: Progress, end_us: int) -> None:
@@ -318,7 +321,7 @@ class Staging(abc.ABC, Generic[W, R]):
         self._time.spawn(self._bring_back())
 
     async def _bring_back(self) -> None:
-        """The quiet phase begins when all brokers serve again, and all processes run that are to."""
+        """Begin the quiet phase once all brokers serve again, and all processes run that should."""
         await self.brokers.calm()
         await self._topics.changes.settled()
         self._world.bring_back()
@@ -330,7 +333,7 @@ class Staging(abc.ABC, Generic[W, R]):
         self._calm.set()
 
     async def _drain(self, session_ms: int, subscribed: Callable[[str], bool]) -> None:
-        """No more records; wait until those that there are have been processed."""
+        """Send no more records; wait until the existing ones have been processed."""
         await self._producer.finish()
         began_us = moved_us = self._time.now_us
         stuck_us = STUCK_S * 1_000_000 + 1_000 * session_ms + self._scenario.group.rebalance_timeout.us
@@ -344,7 +347,7 @@ class Staging(abc.ABC, Generic[W, R]):
             await asyncio.sleep(LOOK_S)
 
     def retell(self, observers: Iterable[Observer], recorder: TraceRows) -> R:
-        """Write down all that happened, in one order, tell observers of it, and judge it."""
+        """Replay all events in one order, notify observers, and judge the run."""
         replayed = self._replay(observers, recorder)
         run = f"{self._scenario.name} {self._seed} {self._scenario.group.members}"
         recorder.add(0, "", Row.RUN_START.value, detail=run)
@@ -355,7 +358,7 @@ class Staging(abc.ABC, Generic[W, R]):
             replayed.report(
                 self._at_least_once,
                 f"record {number}, {partition.topic}-{partition.partition} at {offset}, was acknowledged and"
-                " nobody processed it",
+                " no member processed it",
             )
         recorder.add(self.ended_us, "", Row.RUN_END.value)
         return replayed
@@ -363,7 +366,8 @@ class Staging(abc.ABC, Generic[W, R]):
     async def _leave_no_trace(self) -> None:
         """Delete the run's topics and its group, each as far as the cluster lets us.
 
-        Not on a cluster of ours after a failure: its brokers may be down, and whoever started it ends it.
+        A cluster of ours stays as it is after a failure: its brokers may be down, and the caller that started
+        it ends it.
         """
         if self._own is not None and not self.ended_us:
             return
@@ -382,7 +386,7 @@ class Staging(abc.ABC, Generic[W, R]):
 
 
 async def _why_left(deleting: Coroutine[Any, Any, None]) -> str | None:
-    """Why something can't be deleted; None once it is."""
+    """Return why something can't be deleted; None once it is deleted."""
     try:
         async with asyncio.timeout(_CLOSE_S):
             await deleting
@@ -394,7 +398,7 @@ async def _why_left(deleting: Coroutine[Any, Any, None]) -> str | None:
 
 
 async def until(holds: Callable[[], bool]) -> None:
-    """Wait for something that happens elsewhere."""
+    """Wait for a condition that something else fulfils."""
     while True:
         if holds():
             return
@@ -402,13 +406,13 @@ async def until(holds: Callable[[], bool]) -> None:
 
 
 class LossWatch(ProxyObserver):
-    """Takes down what the proxy lost."""
+    """Records what the proxy lost."""
 
     def __init__(self, happenings: RunEvents, time: RealTime) -> None:
         self._happenings = happenings
         self._time = time
 
     def on_loss(self, member: str, broker: str, direction: Direction, request: object, t_us: int) -> None:
-        """A request did not reach the broker, or no answer to it the member."""
+        """Record that a request did not reach the broker, or a response the member."""
         lost = MemberEvent("on_loss", (member, broker, str(direction), request))
         self._happenings.add(self._time.now_us, "", lost)

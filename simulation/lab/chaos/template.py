@@ -1,9 +1,9 @@
-"""The process that members' processes are forked from: it has imported everything, so that a start is quick.
+"""The process from which members' processes are forked: it has imported everything, so that a start is quick.
 
     python -m fencepost.simulation.lab.chaos.template FD PROGRAM
 
-FD is its end of a socket pair. Over it come `Fork` with a channel for the new process, and `Signal`; it
-tells of each process that began and ended. When its other end closes, it kills all that are left, and ends.
+FD is its end of a socket pair. Over it come `Fork` with a channel for the new process, and `Signal`. It
+reports each process that began and ended. When its other end closes, it kills all that are left, and ends.
 """
 
 from __future__ import annotations
@@ -59,13 +59,13 @@ class Signal(msgspec.Struct, frozen=True, tag=True):
 
 
 class Began(msgspec.Struct, frozen=True, tag=True):
-    """The answer to `Fork`, in the order of these."""
+    """The response to `Fork`, in the order of the requests."""
 
     pid: int
 
 
 class Ended(msgspec.Struct, frozen=True, tag=True):
-    """A process is gone, with this wait status."""
+    """A process has ended, with this wait status."""
 
     pid: int
     status: int
@@ -111,7 +111,7 @@ def _note(*_: object) -> None:
 
 
 def _serve(director: socket.socket, children: set[int], program: Program) -> bool:
-    """Do what one message asks for; False if there are no more."""
+    """Do what one message asks for; return false if there are no more."""
     header, channels, _, _ = socket.recv_fds(director, _HEADER.size, 1)
     if not header:
         return False
@@ -150,7 +150,7 @@ def _reap(director: socket.socket, children: set[int]) -> None:
 
 
 def _be(terms: m.AnyTerms, fd: int, program: Program) -> NoReturn:
-    """Be a member's process, to the end."""
+    """Run a member's process, to its end."""
     code = 1
     with contextlib.suppress(BaseException):
         signal.set_wakeup_fd(-1)
@@ -166,7 +166,7 @@ def _be(terms: m.AnyTerms, fd: int, program: Program) -> NoReturn:
 
 
 def _die_with_parent() -> None:
-    """Where the system can: a process that stands still sees no closed channel."""
+    """Make this process die with its parent, if the system can: a frozen process sees no closed channel."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
 

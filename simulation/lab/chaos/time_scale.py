@@ -1,9 +1,9 @@
 """Plays a scenario faster: the plan that its seed draws in simulation, in less time, on a real broker.
 
 Everything that the scenario says about time is multiplied by one factor: when things happen and how long they
-take, time-outs of clients included, and rates of records divided by it. So the run has the same disturbances,
+take, including timeouts of clients. Rates of records are divided by it. So the run has the same disturbances,
 in the same order, hitting the same members for the same share of the run, and as many records. What belongs
-to the broker stays as it is there: heartbeats, sessions, failover.
+to the broker stays unchanged: heartbeats, sessions, failover.
 """
 
 from __future__ import annotations
@@ -22,10 +22,11 @@ from fencepost.simulation.scenarios.timing import SLACK_US
 from fencepost.simulation.scenarios.values import Duration, Moment, Span
 
 DEFAULT_US = 60_000_000
-"""How long a run takes unless somebody says otherwise."""
+"""Default length of a run, in microseconds."""
 
 _LEAST_FACTOR = 0.04
-"""Faster than 25 times makes a rebalance timeout of a minute shorter than a busy machine's hiccups."""
+"""Minimum factor: 25 times as fast. Beyond it, a rebalance timeout of a minute is shorter than a busy
+machine's hiccups."""
 
 T = TypeVar("T")
 S = TypeVar("S", bound=Scenario | StreamsScenario)
@@ -37,15 +38,15 @@ class TimeScale(msgspec.Struct, Generic[S], frozen=True, kw_only=True):
     scenario: S
     plan: Draw
     factor: float
-    """What each time was multiplied by; 0.125 is eight times as fast."""
+    """Factor by which each time was multiplied; 0.125 is eight times as fast."""
     quiet_us: int
-    """How long the quiet phase is."""
+    """Length of the quiet phase, in microseconds."""
 
 
 def tempo(scenario: S, seed: int, config: GroupCoordinatorConfig, duration_us: int) -> TimeScale[S]:
-    """The scenario and the seed's plan, played within that time on a broker of that configuration.
+    """Return the scenario and the seed's plan, played within that time on a broker with that configuration.
 
-    :raises FencepostError: if that is too short for it.
+    :raises FencepostError: if that time is too short for it.
     """
     plan = draw(scenario, Streams(seed), scenario.quiet_us)
     fixed, played = _quiet_us(scenario, config, None)
@@ -76,10 +77,10 @@ def tempo(scenario: S, seed: int, config: GroupCoordinatorConfig, duration_us: i
 def _quiet_us(
     scenario: Scenario | StreamsScenario, config: GroupCoordinatorConfig, session_us: int | None
 ) -> tuple[int, int]:
-    """Return what of the quiet phase stays as it is, and what is played faster.
+    """Return the part of the quiet phase that stays unchanged, and the part that is played faster.
 
-    The broker's time-outs stay, the clients' are played faster. Sessions of classic members are the clients',
-    but if the broker demands longer ones, `session_us`.
+    The broker's timeouts stay, the clients' are played faster. Sessions of classic members are the clients',
+    unless the broker demands longer ones, `session_us`.
     """
     if scenario.quiet is not None:
         return 0, scenario.quiet_us
@@ -101,7 +102,7 @@ def _quiet_us(
 
 
 def _least_session_us(scenario: Scenario | StreamsScenario, config: GroupCoordinatorConfig) -> int | None:
-    """Return the shortest session that a broker lets classic members have; None if there are none."""
+    """Return the shortest session that a broker lets classic members have; None without such members."""
     is_classic = isinstance(scenario, Scenario) and "classic" in scenario.protocols
     return 1_000 * config.group_min_session_timeout_ms if is_classic else None
 
@@ -113,7 +114,7 @@ def _with_session(scenario: S, session_us: int | None) -> S:
 
 
 def faster(value: T, factor: float) -> T:
-    """A scenario, or a part of one, with each time in it multiplied, and each rate divided."""
+    """Return a scenario, or a part of one, with each time in it multiplied, and each rate divided."""
     result: Any = value
     if isinstance(value, Duration):
         result = Duration(max(1_000, round(value.us * factor)) if value.us else 0)
@@ -137,7 +138,7 @@ def _span(span: Span, factor: float) -> Span:
 
 
 def faster_plan(plan: Draw, factor: float, quiet: int) -> Draw:
-    """A plan with each time in it multiplied, and a quiet phase of that length."""
+    """Return a plan with each time in it multiplied, and a quiet phase of that length."""
     faults_end = round(plan.faults_end_us * factor)
     return msgspec.structs.replace(
         plan,

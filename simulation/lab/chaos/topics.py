@@ -1,4 +1,4 @@
-"""The topics of a run on a real cluster, the records sent to them, and what became of each record."""
+"""The topics of a run on a real cluster, the records sent to them, and what happened to each record."""
 
 from __future__ import annotations
 
@@ -14,28 +14,28 @@ from fencepost.simulation.lab.chaos.producer import Producer
 
 
 class RecordCount:
-    """Keeps count of records by their number, which no two share."""
+    """Counts records by their number, which is unique."""
 
     def __init__(self) -> None:
         self.acknowledged: dict[int, tuple[TopicPartition, int]] = {}
-        """Where each record is."""
+        """The place of each record."""
         self._processed: Counter[int] = Counter()
 
     def acknowledge(self, number: int, partition: TopicPartition, offset: int) -> None:
-        """The cluster has promised to keep it."""
+        """Note that the cluster has promised to keep it."""
         self.acknowledged[number] = partition, offset
 
     def process(self, numbers: Iterable[int]) -> None:
-        """A member has processed these."""
+        """Note that a member has processed these."""
         self._processed.update(numbers)
 
     def forget(self, topic: str) -> None:
-        """The topic is deleted, and its records with it."""
+        """Forget the records of a deleted topic."""
         for number in [n for n, (partition, _) in self.acknowledged.items() if partition.topic == topic]:
             del self.acknowledged[number]
 
     def missing(self, subscribed: Callable[[str], bool]) -> list[int]:
-        """Records that were acknowledged and that nobody processed, of topics that somebody subscribes to."""
+        """Return records that were acknowledged and that no member processed, of topics with a subscriber."""
         return [
             number
             for number, (partition, _) in self.acknowledged.items()
@@ -44,19 +44,19 @@ class RecordCount:
 
     @property
     def processed(self) -> int:
-        """How often any record was processed."""
+        """Number of times that any record was processed."""
         return self._processed.total()
 
     @property
     def duplicated(self) -> int:
-        """How often a record was processed once more."""
+        """Number of times that a record was processed again."""
         return sum(times - 1 for times in self._processed.values())
 
 
 class RealTopics:
-    """Makes topics one after the other, in the order in which that was asked for.
+    """Creates topics one after the other, in the order of the requests.
 
-    A change counts from the moment at which the cluster is asked: members may see it before it answers.
+    A change counts from the moment of the request to the cluster: members may see it before the response.
     """
 
     def __init__(
@@ -72,29 +72,29 @@ class RealTopics:
         self._rates: dict[str, float] = {}
         """Records per second of each partition, by topic."""
         self.partitions: dict[str, int] = {}
-        """As they were asked for."""
+        """Partitions by topic, as they were requested."""
         self.made: dict[str, None] = {}
-        """Every topic that there is to delete at the end."""
+        """Topics that are to be deleted at the end."""
 
     def has(self, name: str) -> bool:
-        """Return true if there is such a topic."""
+        """Return true if the topic exists."""
         return name in self.partitions
 
     def create(self, name: str, partitions: int, records_per_second: float) -> None:
-        """A topic appears."""
+        """Create a topic."""
         self.partitions[name] = partitions
         self._rates[name] = records_per_second / partitions
         self.changes.add(self._create, name, partitions)
 
     def grow(self, name: str, partitions: int) -> None:
-        """It gets more partitions, with the same rate each as the others."""
+        """Give a topic more partitions, each with the same rate as the others."""
         before = self.partitions[name]
         if partitions > before:
             self.partitions[name] = partitions
             self.changes.add(self._grow, name, before, partitions)
 
     def delete(self, name: str) -> None:
-        """It disappears."""
+        """Delete a topic."""
         del self.partitions[name]
         self.changes.add(self._delete, name)
 
@@ -130,7 +130,7 @@ class RealTopics:
         self._happenings.add(at_us, "", TopicImageChanged(image, name, what, partitions))
 
     async def clean_up(self, name: str) -> None:
-        """Leave this one not behind.
+        """Delete a topic that the run would leave behind.
 
         :raises EnvironmentLacks: if it can't be deleted.
         """

@@ -1,4 +1,4 @@
-"""The real world as a nemesis sees it: processes, brokers, a proxy. What happens is taken down for later."""
+"""The real world as a nemesis sees it: processes, brokers, a proxy. Its events are recorded for later."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class RealHost(ProcessHost):
 
     @property
     def subscription(self) -> tuple[tuple[str, ...], str | None]:
-        """What it subscribes to: all topics of the file if the scenario does not say."""
+        """Its subscription: all topics of the file if the scenario does not name any."""
         if self.topics is None and self.pattern is None:
             return self._all_topics, None
         return self.topics or (), self.pattern
@@ -34,15 +34,15 @@ class RealHost(ProcessHost):
         return m.Stop(forever=self.instance_id is not None and not come_back)
 
     def slow_callback(self, lasts_us: int) -> None:
-        """The process's next callback takes so much longer."""
+        """Make the process's next callback take that much longer."""
         self._order(m.SlowCallbackOrder(lasts_us))
 
     def fail_callback(self) -> None:
-        """The process's next callback raises."""
+        """Make the process's next callback raise."""
         self._order(m.FailCallback())
 
     def stall(self, until_us: int) -> None:
-        """The application is busy until then."""
+        """Keep the application busy until then."""
         self._order(m.Stall(until_us))
 
     def resubscribe(self) -> None:
@@ -77,7 +77,7 @@ class RealWorld(ProcessWorld[RealHost, Scenario]):
         self.supervisor.start_soon(list(self.members.values())[: self.scenario.group.members])
 
     def hear(self, host: str, event: m.Event) -> None:
-        """A member's process told something. Records count as processed while they are owned."""
+        """Handle an event of a member's process. Records count as processed while they are owned."""
         self._around.happenings.add(event.t_us, host, event)
         match event:
             case m.Up():
@@ -90,7 +90,7 @@ class RealWorld(ProcessWorld[RealHost, Scenario]):
                 self._around.ledger.process(numbers)
 
     def terms(self, host: RealHost, process: int) -> m.Terms:
-        """What the host's next process has to know."""
+        """Return the settings of the host's next process."""
         group, application = self.scenario.group, self.scenario.application
         topics, pattern = host.subscription
         assert application.commit != "transaction", "scenarios with producers are refused"
@@ -113,4 +113,4 @@ class RealWorld(ProcessWorld[RealHost, Scenario]):
         )
 
     def operate(self, request: str, topics: Sequence[str], share: float) -> None:
-        """Do nothing: scenarios in which people administer the group are refused before anything starts."""
+        """Do nothing: scenarios with steps of administration are refused before anything starts."""

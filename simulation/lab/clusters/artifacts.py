@@ -37,11 +37,11 @@ FETCH_SECONDS = 900.0
 FORMAT_SECONDS = 120.0
 FORMATTED = "formatted"
 
-# Short starts count, and nodes of a test share few cores: one fast compiler, one simple collector.
+# Starts should be short, and nodes of a test share few cores: one fast compiler, one simple collector.
 JAVA_OPTIONS = ("-Xms64m", "-Xmx256m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1", "-XX:-UsePerfData")
 
 _LACKING: Mapping[KafkaVersion, str] = {"4.4.0": "kafka-tools-api"}
-"""What repositories lack of a version, and brokers do without."""
+"""Artifacts that repositories lack of a version; brokers do without them."""
 
 
 def _pom(version: KafkaVersion) -> str:
@@ -80,18 +80,18 @@ _EXCLUSION = """\
 
 
 class Installation(NamedTuple):
-    """What it takes to run a node."""
+    """Everything that it takes to run a node."""
 
     version: KafkaVersion
     java: Path
     jars: tuple[Path, ...]
     formatted: Path
-    """The folder whose files go into the log folder of each new node, beside its meta.properties."""
+    """The folder whose files go into the log folder of each new node, next to its meta.properties."""
     classes: Path
-    """What each node maps, so that it starts sooner; empty if this Java keeps no classes."""
+    """The classes that each node maps, so that it starts sooner; empty if this Java keeps no classes."""
 
     def command(self, main: str, *arguments: str) -> list[str]:
-        """The words that run a class of Kafka's."""
+        """Return the words that run a class of Kafka's."""
         class_path = os.pathsep.join(map(str, self.jars))
         return [str(self.java), *JAVA_OPTIONS, *options(self.classes), "-cp", class_path, main, *arguments]
 
@@ -99,9 +99,9 @@ class Installation(NamedTuple):
 async def prepare(
     version: KafkaVersion = KAFKA_VERSION, environ: Mapping[str, str] = os.environ
 ) -> Installation:
-    """An installation that is complete; what is missing in the cache is fetched and made.
+    """Return a complete installation; what the cache lacks is fetched or made.
 
-    :raises EnvironmentLacks: if there is no Java, or what is missing cannot be had.
+    :raises EnvironmentLacks: if there is no Java, or something that is missing can't be had.
     """
     java = find_java(environ)
     folder = cache_directory(environ) / f"kafka-{version}"
@@ -130,13 +130,13 @@ def _main_jar(folder: Path, version: KafkaVersion) -> Path:
 
 
 def _jars(folder: Path) -> tuple[Path, ...]:
-    """In the same order each time."""
+    """Return the jars in the same order each time."""
     return tuple(sorted((folder / "lib").glob("*.jar")))
 
 
 @contextlib.asynccontextmanager
 async def _alone(folder: Path) -> AsyncIterator[None]:
-    """Keeps other processes of this user out meanwhile."""
+    """Keep other processes of this user out meanwhile."""
     if os.name == "nt":
         raise EnvironmentLacks("nodes as JVM processes need a POSIX system: use --runner docker")
     import fcntl
@@ -182,7 +182,8 @@ async def _fetch(version: KafkaVersion, folder: Path, environ: Mapping[str, str]
 
 
 def _with_java(environ: Mapping[str, str]) -> dict[str, str]:
-    """Maven's launcher wants JAVA_HOME or a java on PATH; the wheel's Java is neither."""
+    """Return an environment with a Java. Maven's launcher wants JAVA_HOME or a java on PATH; the wheel's Java
+    is neither."""
     if environ.get("JAVA_HOME") or shutil.which("java", path=environ.get("PATH")):
         return dict(environ)
     return {**environ, "JAVA_HOME": str(find_java(environ).parent.parent)}
@@ -191,7 +192,7 @@ def _with_java(environ: Mapping[str, str]) -> dict[str, str]:
 async def _format(installation: Installation) -> None:
     """Let Kafka format a folder, and keep the part that is the same for all nodes.
 
-    It holds the level of each feature; a folder without it has none of those that came after Kafka 3.
+    It holds the level of each feature; a folder without it has no feature that came after Kafka 3.
     """
     with tempfile.TemporaryDirectory(prefix=".formatting-", dir=installation.formatted.parent) as scratch:
         node = NodeAddresses(
@@ -224,9 +225,9 @@ def pinned(version: KafkaVersion) -> Mapping[str, str]:
 
 
 def check_jars(folder: Path, version: KafkaVersion) -> None:
-    """See that a folder has exactly the jars of a version.
+    """Check that a folder has exactly the jars of a version.
 
-    :raises EnvironmentLacks: if a jar is missing, is another one, or should not be there.
+    :raises EnvironmentLacks: if a jar is missing, is a different one, or should not be there.
     """
     expected = pinned(version)
     found = {path.name: path for path in folder.iterdir()}

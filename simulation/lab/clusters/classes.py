@@ -1,6 +1,6 @@
 """Kafka's classes as a JVM has them once a node is up: a node that maps them starts in half the time.
 
-Java calls it class data sharing. A JVM that cannot use such a file does without.
+Java calls it class data sharing. A JVM that can't use such a file does without.
 """
 
 from __future__ import annotations
@@ -21,26 +21,26 @@ from fencepost.simulation.lab.clusters.settings import ListenerAddress, NodeAddr
 
 RECORD_SECONDS = 60.0
 RETRY_SECONDS = 3600.0
-"""A machine that was too busy is not so for ever."""
+"""Time until recording is tried again, in seconds: a machine that was too busy is not so forever."""
 
 _STARTED = b"Kafka Server started"
 
 
 def classes_file(folder: Path, java: Path, jars: Iterable[Path]) -> Path:
-    """Where the classes of these jars are kept for this Java."""
+    """Return the file in which the classes of these jars are kept for this Java."""
     told = [(path.name, path.stat().st_size, path.stat().st_mtime_ns) for path in (java.resolve(), *jars)]
     return folder / f"classes-{zlib.crc32(repr((str(java), told)).encode()):08x}.jsa"
 
 
 def options(classes: Path) -> tuple[str, ...]:
-    """What a JVM is told about its classes."""
+    """Return the options of a JVM that are about its classes."""
     if not classes.is_file() or classes.stat().st_size == 0:
         return ()
     return (f"-XX:SharedArchiveFile={classes}",)
 
 
 def is_wanted(classes: Path) -> bool:
-    """Whether to record: that was not tried yet, or an hour ago and in vain."""
+    """Return true if classes should be recorded: that was not tried yet, or an hour ago and in vain."""
     try:
         status = classes.stat()
     except FileNotFoundError:
@@ -49,7 +49,7 @@ def is_wanted(classes: Path) -> bool:
 
 
 async def record(command: Callable[..., Sequence[str]], formatted: Path, classes: Path) -> None:
-    """Start a node, end it, and keep its classes: an empty file if this Java keeps none, or took too long.
+    """Start a node, end it, and keep its classes: in an empty file if this Java keeps none, or took too long.
 
     `command` gives the words that run a class of Kafka's.
     """
@@ -67,12 +67,12 @@ async def record(command: Callable[..., Sequence[str]], formatted: Path, classes
 
 
 async def _ran(words: Sequence[str], home: Path) -> bool:
-    """Run a node until it is up, and ask it to end; whether it did."""
+    """Run a node until it is up, and ask it to end; return true if it did."""
     log = home / "log"
     process = start_program(words, log)
     try:
         async with asyncio.timeout(RECORD_SECONDS):
-            while process.poll() is None and not _is_up(log):  # noqa: ASYNC110  # a process tells nobody
+            while process.poll() is None and not _is_up(log):  # noqa: ASYNC110  # a process sends no notice
                 await asyncio.sleep(0.05)
             process.terminate()
             while process.poll() is None:  # noqa: ASYNC110

@@ -51,11 +51,11 @@ class RealCluster:
             consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, ...})
             await cluster.kill(2)
 
-    `runner` is "jvm" or "docker"; `profile` "fast" notices a dead member after two seconds, "stock" is as
-    Kafka ships; `port` is the first node's for clients, the others' follow it, without it free ones are
-    drawn; `properties` are more of each node's, and win over the profile's; `say` is told what happens while
-    it starts. Nothing is left on exit, whatever
-    ended the block. What a process that was killed left behind is removed when the next cluster starts.
+    `runner` is "jvm" or "docker". The `profile` "fast" notices a dead member after two seconds; "stock" is as
+    Kafka ships. `port` is the first node's for clients, and the others' follow it; without it, free ports are
+    drawn. `properties` are further properties of each node, and win over the profile's. `say` is called with
+    what happens while it starts. Nothing is left on exit, whatever ended the block. What a killed process
+    left behind is removed when the next cluster starts.
     """
 
     def __init__(
@@ -91,7 +91,7 @@ class RealCluster:
 
     @classmethod
     def attached(cls, folder: StateFolder) -> RealCluster:
-        """The cluster of a state file, whoever started it."""
+        """Return the cluster of a state file, whichever process started it."""
         state = folder.state
         cluster = cls(nodes=len(state.nodes), runner=state.runner, profile=state.profile, kafka=state.kafka)
         cluster._folder = folder
@@ -100,7 +100,7 @@ class RealCluster:
 
     @property
     def state(self) -> ClusterState:
-        """What is known of it.
+        """The known state of the cluster.
 
         :raises RuntimeError: if it is not up.
         """
@@ -108,7 +108,7 @@ class RealCluster:
 
     @property
     def bootstrap_servers(self) -> str:
-        """As clients take it: HOST:PORT of every node."""
+        """HOST:PORT of every node, as clients take it."""
         return self.state.bootstrap_servers
 
     @property
@@ -118,12 +118,12 @@ class RealCluster:
 
     @property
     def node_ids(self) -> tuple[int, ...]:
-        """The nodes, from 1 on."""
+        """The ids of the nodes, from 1 on."""
         return tuple(node.node_id for node in self.state.nodes)
 
     @property
     def features(self) -> dict[str, int]:
-        """Finalized features and their levels, as the first node told when it came up."""
+        """Finalized features and their levels, as the first node reported when it came up."""
         return dict(next(iter(self._answers.values())).features) if self._answers else {}
 
     async def __aenter__(self) -> RealCluster:
@@ -175,7 +175,7 @@ class RealCluster:
                 await self._runner.start(node.node_id)
             await self._wait(self._folder.state.nodes, set(self.node_ids))
         except BaseException:
-            with contextlib.suppress(EnvironmentLacks):  # what went wrong first is what matters
+            with contextlib.suppress(EnvironmentLacks):  # the first error is the one that matters
                 self.stop()
             raise
 
@@ -189,7 +189,7 @@ class RealCluster:
         self._folder = None
 
     def leave_up(self) -> StateFolder:
-        """Let the cluster outlive this process; the state file has what it takes to stop it."""
+        """Let the cluster outlive this process; the state file has everything that it takes to stop it."""
         folder, runner = self._up()
         folder.update(msgspec.structs.replace(folder.state, owner=None))
         atexit.unregister(self.stop)
@@ -202,11 +202,11 @@ class RealCluster:
         await self._known(node_id).kill(node_id)
 
     async def pause(self, node_id: int) -> None:
-        """Stop the process without ending it (SIGSTOP): connections stay open, nothing answers."""
+        """Stop the process without ending it (SIGSTOP): connections stay open, and nothing responds."""
         await self._known(node_id).pause(node_id)
 
     async def resume(self, node_id: int) -> None:
-        """Let a paused process go on."""
+        """Resume a paused process."""
         await self._known(node_id).resume(node_id)
 
     async def restart(self, node_id: int) -> None:
@@ -220,7 +220,7 @@ class RealCluster:
         await self._wait([self._up()[0].node(node_id)], {node_id})
 
     async def conditions(self) -> dict[int, Condition]:
-        """What each node's process is doing."""
+        """Return the condition of each node's process."""
         return await self._up()[1].conditions()
 
     def _up(self) -> tuple[StateFolder, Runner]:
@@ -235,7 +235,7 @@ class RealCluster:
         return runner
 
     async def _wait(self, nodes: Iterable[NodeState], needed: set[int]) -> None:
-        """Until each of `nodes` serves and says that all of `needed` are alive."""
+        """Wait until each of `nodes` serves and reports that all of `needed` are alive."""
         deadline = time.monotonic() + self._start_seconds
         for node in nodes:
             await self._wait_for(node, needed, deadline)
@@ -284,12 +284,12 @@ def _runner(folder: StateFolder) -> Runner:
 
 
 def tidy_up() -> int:
-    """Remove the clusters of processes that died without doing so; how many there were."""
+    """Remove the clusters of processes that died without doing so, and return their number."""
     count = 0
     for folder in left_behind():
         try:
             _runner(folder).remove()
         except EnvironmentLacks:
-            continue  # docker is away; whoever comes next may have it
+            continue  # docker is away; the next process may have it
         count += 1
     return count

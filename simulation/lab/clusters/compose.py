@@ -24,12 +24,12 @@ _CLIENTS, _BROKERS, _CONTROLLER = 9092, 9093, 9094
 
 
 def service(node_id: int) -> str:
-    """The name of a node's service, and of its host inside the network."""
+    """Return the name of a node's service, and of its host inside the network."""
     return f"kafka-{node_id}"
 
 
 def docker_nodes(hosts: Sequence[str], ports: Sequence[int]) -> tuple[NodeAddresses, ...]:
-    """Nodes in containers of these names, their client listeners published on these ports of loopback."""
+    """Return nodes in containers of these names, with client listeners on these ports of loopback."""
     return tuple(
         NodeAddresses(
             number,
@@ -42,7 +42,7 @@ def docker_nodes(hosts: Sequence[str], ports: Sequence[int]) -> tuple[NodeAddres
 
 
 def environment(properties: Mapping[str, str]) -> dict[str, str]:
-    """Properties as the image takes them: KAFKA_ and the name in capitals, `_` for `.`."""
+    """Return properties as the image takes them: KAFKA_ and the name in capitals, `_` for `.`."""
     return {f"KAFKA_{name.upper().replace('.', '_')}": value for name, value in properties.items()}
 
 
@@ -54,7 +54,7 @@ def compose_file(
     kafka: KafkaVersion,
     more: Mapping[str, str] | None,
 ) -> str:
-    """The file for one cluster of the docker runner, with `more` properties for each node."""
+    """Return the file for one cluster of the docker runner, with `more` properties for each node."""
     services = "".join(
         _kafka(service(node.node_id), node, nodes, profile, cluster_id, kafka=kafka, profiles="", more=more)
         for node in nodes
@@ -63,7 +63,7 @@ def compose_file(
 
 
 def repository_services() -> str:
-    """The services of Kafka in the repository's docker-compose.yml, which `make docs` renews."""
+    """Return the services of Kafka in the repository's docker-compose.yml, which `make docs` renews."""
     single = docker_nodes(["kafka"], [SINGLE_PORT])
     three = docker_nodes([service(number) for number in (1, 2, 3)], THREE_PORTS)
     parts = [_kafka("kafka", single[0], single, "fast", SINGLE_CLUSTER_ID, profiles="")]

@@ -30,7 +30,7 @@ class _Container(msgspec.Struct, rename="pascal"):
 
 
 def docker_node_states(count: int, port: int | None) -> tuple[NodeState, ...]:
-    """Nodes whose client listeners are published on ports that are free now; else as `jvm_nodes`."""
+    """Return nodes whose client listeners are published on ports that are free now; else as `jvm_nodes`."""
     chosen = () if port is None else consecutive(port, count)
     require_free(chosen)
     ports = chosen or free_ports(count)
@@ -50,7 +50,7 @@ class DockerRunner:
         self._folder = folder
 
     async def prepare(self) -> None:
-        """Make sure of docker, its compose plugin and its daemon, and fetch the image."""
+        """Check docker, its compose plugin and its daemon, and fetch the image."""
         await self._require(["compose", "version"], "docker has no compose plugin")
         await self._require(["version", "--format", "{{.Server.Version}}"], "docker's daemon does not answer")
         state = self._folder.state
@@ -95,7 +95,7 @@ class DockerRunner:
             text=True,
             errors="replace",
             check=False,
-            start_new_session=True,  # Ctrl-C is for us; this goes on to its end
+            start_new_session=True,  # Ctrl-C is for us; this runs to its end
         )
         return Finished(done.returncode, done.stdout)
 
@@ -106,7 +106,7 @@ class DockerRunner:
         )
 
     async def kill(self, node_id: int) -> None:
-        """SIGKILL. A container that is paused goes on first: the signal would wait for that."""
+        """SIGKILL. A paused container is resumed first: the signal would wait for that."""
         condition = (await self.conditions())[node_id]
         if condition is Condition.PAUSED:
             await self.resume(node_id)
@@ -114,15 +114,15 @@ class DockerRunner:
             await self._compose("kill", service(node_id), doing=f"kill node {node_id}")
 
     async def pause(self, node_id: int) -> None:
-        """The container is frozen."""
+        """Freeze the container."""
         await self._compose("pause", service(node_id), doing=f"pause node {node_id}")
 
     async def resume(self, node_id: int) -> None:
-        """The container goes on."""
+        """Resume the container."""
         await self._compose("unpause", service(node_id), doing=f"resume node {node_id}")
 
     async def conditions(self) -> dict[int, Condition]:
-        """As docker has it."""
+        """Return the conditions that docker reports."""
         done = await self._compose("ps", "--all", "--format", "json", doing="list the nodes")
         states = {container.service: container.state for container in _containers(done.output)}
         return {
@@ -131,12 +131,12 @@ class DockerRunner:
         }
 
     def complaint(self, node_id: int) -> str:
-        """From the container's log."""
+        """Return the reason that the container's log gives."""
         done = self._at_once("logs", "--no-color", "--no-log-prefix", "--tail", "20", service(node_id))
         return telling_line(done.output)
 
     def leave_up(self) -> None:
-        """Containers are the daemon's anyway."""
+        """Do nothing: containers are the daemon's anyway."""
 
     def remove(self) -> None:
         """Take the project down at once, with its network and volumes; then delete the folder.
@@ -158,7 +158,7 @@ def _docker() -> str:
 
 
 def _containers(output: str) -> list[_Container]:
-    """`docker compose ps --format json`: one array, or since version 2.21 an object a line."""
+    """Return the containers of `docker compose ps --format json`: an array, or since 2.21 objects by line."""
     text = output.strip()
     if text.startswith("["):
         return msgspec.json.decode(text, type=list[_Container])

@@ -30,7 +30,8 @@ from fencepost.simulation.lab.clusters.state import NodeState, StateFolder
 
 LOG = "broker.log"
 DISK_BYTES_PER_NODE = 128 << 20
-"""A fresh node takes a tenth of it; a disk that fills up under a broker ends it without a word."""
+"""Free space that each node needs. It takes a tenth of it at first; a full disk ends a broker without a
+message."""
 
 _SIGNAL_SECONDS = 10.0
 _LOG_OPTIONS = (
@@ -38,13 +39,13 @@ _LOG_OPTIONS = (
     "-Dorg.slf4j.simpleLogger.dateTimeFormat=yyyy-MM-dd HH:mm:ss.SSS",
 )
 _LOG_BYTES = 200_000
-"""As much of a log's end is looked through for a reason."""
+"""Size of the part at a log's end that is searched for a reason."""
 
 
 def jvm_nodes(count: int, port: int | None) -> tuple[NodeState, ...]:
-    """Nodes on ports that are free now; `port` is the first node's for clients, the others' follow it.
+    """Return nodes on ports that are free now; `port` is the first node's for clients, the others' follow it.
 
-    :raises EnvironmentLacks: if a port that was asked for is taken, or none is free.
+    :raises EnvironmentLacks: if a requested port is taken, or no port is free.
     """
     chosen = () if port is None else consecutive(port, count)
     require_free(chosen)
@@ -66,7 +67,7 @@ def _endpoint(port: int) -> ListenerAddress:
 
 
 class JvmRunner:
-    """Runs nodes from Kafka's jars. Its processes are known by the state file, so any process can go on."""
+    """Runs nodes from Kafka's jars. The state file identifies its processes, so any process can take over."""
 
     def __init__(self, folder: StateFolder) -> None:
         self._folder = folder
@@ -74,7 +75,7 @@ class JvmRunner:
         self._children: dict[int, subprocess.Popen[bytes]] = {}
 
     async def prepare(self) -> None:
-        """Find Java, fetch Kafka if need be, and make sure that there is room."""
+        """Find Java, fetch Kafka if need be, and check that there is room."""
         self._installation = await prepare(self._folder.state.kafka)
         self._require_room()
 
@@ -140,7 +141,7 @@ class JvmRunner:
             await self._until(node_id, Condition.RUNNING)
 
     async def _until(self, node_id: int, wanted: Condition) -> None:
-        """A signal takes effect some time after it is sent; a node may end meanwhile."""
+        """Wait until a signal has taken effect; a node may end meanwhile."""
         deadline = time.monotonic() + _SIGNAL_SECONDS
         while self._condition(node_id) not in (wanted, Condition.STOPPED):
             if time.monotonic() > deadline:
@@ -152,7 +153,7 @@ class JvmRunner:
         return process is not None and signal_group(process, number)
 
     async def conditions(self) -> dict[int, Condition]:
-        """As the system has it."""
+        """Return the conditions that the system reports."""
         return {node.node_id: self._condition(node.node_id) for node in self._folder.state.nodes}
 
     def _condition(self, node_id: int) -> Condition:
@@ -166,17 +167,18 @@ class JvmRunner:
         return Condition.PAUSED if sight.stopped else Condition.RUNNING
 
     def complaint(self, node_id: int) -> str:
-        """From the node's log."""
+        """Return the reason that the node's log gives."""
         return telling_line(_end_of(self._home(node_id) / LOG))
 
     def leave_up(self) -> None:
-        """The processes go on; one that ends before this one does is still its child, and is collected."""
+        """Leave the processes running; one that ends before this process is still its child, and is
+        collected."""
         for child in self._children.values():
             threading.Thread(target=child.wait, daemon=True).start()
         self._children.clear()
 
     def remove(self) -> None:
-        """Kill all at once, collect them, and delete the folder."""
+        """Kill all processes at once, collect them, and delete the folder."""
         for node in self._folder.state.nodes:
             self._send(node.node_id, signal.SIGKILL)
         for child in self._children.values():

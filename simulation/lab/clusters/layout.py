@@ -1,4 +1,4 @@
-"""What a node finds in its folder when it starts: what formatting would write, without a JVM for it."""
+"""The files in a node's folder when it starts: what formatting would write, without a JVM for it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ from fencepost.simulation.lab.clusters.settings import (
 
 PROPERTIES = "server.properties"
 META = "meta.properties"
-"""Who a node is; the one file of its data that differs from node to node."""
+"""The file with a node's identity; the only file of its data that differs from node to node."""
 
 
 def new_id() -> str:
-    """A Kafka id: 16 random bytes in URL-safe base64, never with a dash in front."""
+    """Return a Kafka id: 16 random bytes in URL-safe base64, never with a dash in front."""
     while True:
         text = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
         if not text.startswith("-"):
@@ -38,7 +38,7 @@ def lay_out(
     profile: Profile,
     more: Mapping[str, str],
 ) -> None:
-    """Give a new node its data, with what is in `formatted`, and its properties, the profile's and `more`."""
+    """Give a new node its data, with what is in `formatted`, and its properties: the profile's and `more`."""
     data = home / "data"
     shutil.copytree(formatted, data)
     identity = {

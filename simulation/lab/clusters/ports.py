@@ -22,11 +22,11 @@ _ATTEMPTS = 200
 
 
 class PortTaken(EnvironmentLacks):
-    """Somebody else listens where a node was to listen."""
+    """Another program listens where a node was to listen."""
 
 
 def end_of_range(file: Path = _RANGE_FILE) -> int:
-    """The first ephemeral port; where the system leaves no room below it, the usual one."""
+    """Return the first ephemeral port; the usual one if the system leaves no room below it."""
     try:
         first = int(file.read_text().split()[0])
     except (OSError, ValueError, IndexError):
@@ -35,11 +35,11 @@ def end_of_range(file: Path = _RANGE_FILE) -> int:
 
 
 def free_ports(count: int, rng: random.Random | None = None) -> tuple[int, ...]:
-    """So many different ports that nobody listens on now.
+    """Return that many different ports that no program listens on now.
 
-    They are drawn: clusters that start at the same moment shall not meet.
+    They are drawn, so that clusters that start at the same moment do not meet.
 
-    :raises EnvironmentLacks: if there are none to be found.
+    :raises EnvironmentLacks: if no such ports can be found.
     """
     draw = rng or random.SystemRandom()
     end = end_of_range()
@@ -58,7 +58,7 @@ def free_ports(count: int, rng: random.Random | None = None) -> tuple[int, ...]:
 
 
 def require_free(ports: Iterable[int]) -> None:
-    """Make sure that nobody listens on any of these.
+    """Check that no program listens on any of these.
 
     :raises PortTaken: naming the first that is taken.
     """
@@ -70,12 +70,12 @@ def require_free(ports: Iterable[int]) -> None:
 
 
 def port_taken(port: int) -> PortTaken:
-    """The error for a port, with what to do."""
+    """Return the error for a taken port, with what to do."""
     return PortTaken(f"port {port} on {LOOPBACK} is taken: stop what listens there, or choose another --port")
 
 
 def consecutive(first: int, count: int) -> Sequence[int]:
-    """The ports that a user named by their first one.
+    """Return the ports that a user named by their first one.
 
     :raises EnvironmentLacks: if the last one is no port.
     """
@@ -87,7 +87,7 @@ def consecutive(first: int, count: int) -> Sequence[int]:
 def _bound(port: int) -> socket.socket | None:
     sock = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     try:
-        if os.name == "posix":  # as Java does: a connection that lingers from an earlier node is no hindrance
+        if os.name == "posix":  # as Java does: a connection that lingers from an earlier node is no obstacle
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         sock.bind((LOOPBACK, port))
         sock.listen(1)

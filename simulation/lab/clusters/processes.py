@@ -1,4 +1,4 @@
-"""Processes that outlive the one that started them: told apart from strangers by pid and start time."""
+"""Processes that outlive the one that started them, identified by pid and start time."""
 
 from __future__ import annotations
 
@@ -20,22 +20,23 @@ _BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
 
 
 class ProcessIdentity(msgspec.Struct, frozen=True):
-    """One process, and no later one that happens to get its number."""
+    """One process, and not a later one that happens to get its number."""
 
     pid: int
     started: str
 
 
 class Sight(NamedTuple):
-    """What the system says of a process."""
+    """The system's information about a process."""
 
     started: str
     stopped: bool
-    """By SIGSTOP."""
+    """True if it was stopped by SIGSTOP."""
 
 
 def look_at(pid: int) -> Sight | None:
-    """The process with this number; None if there is none, or only what its parent has not collected."""
+    """Return the process with this number; None if it does not exist, or only its parent has not collected
+    it."""
     return _look_in_proc(pid) if sys.platform == "linux" else _look_with_ps(pid)
 
 
@@ -65,26 +66,26 @@ def _look_with_ps(pid: int) -> Sight | None:
 
 
 def identify(pid: int) -> ProcessIdentity | None:
-    """The identity of a process that runs."""
+    """Return the identity of a process that runs."""
     sight = look_at(pid)
     return None if sight is None else ProcessIdentity(pid, sight.started)
 
 
 def myself() -> ProcessIdentity:
-    """This process."""
+    """Return the identity of this process."""
     identity = identify(os.getpid())
     assert identity is not None, "this process runs"
     return identity
 
 
 def sight_of(identity: ProcessIdentity) -> Sight | None:
-    """What became of this very process; None once it is gone."""
+    """Return the state of this very process; None once it has ended."""
     sight = look_at(identity.pid)
     return sight if sight is not None and sight.started == identity.started else None
 
 
 def signal_group(identity: ProcessIdentity, number: signal.Signals) -> bool:
-    """Send a signal to the group that this process leads; False, and nothing sent, if it is gone."""
+    """Send a signal to the group that this process leads; return false, and send nothing, if it has ended."""
     if sight_of(identity) is None:
         return False
     with contextlib.suppress(ProcessLookupError):
@@ -100,7 +101,7 @@ _LONGEST_LINE = 300
 
 
 def telling_line(output: str) -> str:
-    """The line of a program's output that most likely says why it ended."""
+    """Return the line of a program's output that most likely says why it ended."""
     lines = [line for each in output.splitlines() if (line := _COLOURS.sub("", each).strip())]
     for word in _TELLING:
         for line, following in pairwise([*lines, ""]):
@@ -116,7 +117,7 @@ def _shortened(line: str) -> str:
 
 
 class Finished(NamedTuple):
-    """How a program ended, and what it said."""
+    """The end of a program: its exit code, and its output."""
 
     code: int
     output: str
@@ -125,7 +126,7 @@ class Finished(NamedTuple):
 async def run_program(
     words: Sequence[str], *, seconds: float, environ: Mapping[str, str] | None = None
 ) -> Finished:
-    """Run a program to its end. Cancelled or late, it and what it started are killed.
+    """Run a program to its end. If cancelled or late, it and what it started are killed.
 
     :raises OSError: if it cannot be started.
     :raises TimeoutError: if it takes longer than `seconds`.

@@ -1,4 +1,4 @@
-"""What a broker of ours is told: one source for the JVM runner, the docker runner and docker-compose.yml.
+"""The properties of our brokers: one source for the JVM runner, the docker runner and docker-compose.yml.
 
 Names and defaults are Kafka's (documentation, Broker Configs). Every node is broker and controller (KRaft),
 and has three listeners: CLIENTS, which alone is meant for clients and for a proxy in front, BROKERS and
@@ -14,11 +14,11 @@ from fencepost.coordinator.protocol.errors import FencepostError
 
 KafkaVersion: TypeAlias = Literal["4.3.1", "4.4.0"]
 KAFKA_VERSION: KafkaVersion = "4.3.1"
-"""What is run unless another one is asked for."""
+"""The default version."""
 NEWEST_KAFKA: KafkaVersion = "4.4.0"
 
 Profile: TypeAlias = Literal["fast", "stock"]
-"""How soon the cluster notices things: `stock` as Kafka ships, `fast` as tests can wait."""
+"""The speed at which the cluster notices things: `stock` as Kafka ships, `fast` as tests can wait."""
 
 GROUP_PROTOCOLS = ("consumer", "share", "streams")
 
@@ -54,12 +54,12 @@ def broker_properties(
     *,
     more: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """The properties of one node of a cluster, `more` over the profile's; times are milliseconds."""
+    """Return the properties of one node, `more` over the profile's; times are in milliseconds."""
     return {
         **_place(node, nodes, log_dir),
         **_replication(len(nodes)),
         "auto.create.topics.enable": "false",
-        # A quarter of the heap otherwise, for logs that a test never fills.
+        # The default is a quarter of the heap, for logs that a test never fills.
         "log.cleaner.dedupe.buffer.size": "2097152",
         **(_FAST if profile == "fast" else {}),
         **(more or {}),
@@ -86,7 +86,8 @@ def _place(node: NodeAddresses, nodes: Sequence[NodeAddresses], log_dir: str) ->
 
 
 def _replication(nodes: int) -> dict[str, str]:
-    """A cluster of three loses nothing acknowledged when one of them is lost; one node has one replica."""
+    """Return the replication: three nodes lose nothing acknowledged with one of them; one node has one
+    replica."""
     copies, needed = str(min(nodes, 3)), str(min(nodes, 2))
     return {
         "default.replication.factor": copies,
@@ -102,13 +103,14 @@ def _replication(nodes: int) -> dict[str, str]:
 
 def _fast() -> dict[str, str]:
     quick = {
-        # A killed broker is told from a slow one, and may register again, after three seconds and not nine.
+        # A killed broker counts as dead, and may register again, after three seconds instead of nine.
         "broker.heartbeat.interval.ms": "500",
         "broker.session.timeout.ms": "3000",
         "group.initial.rebalance.delay.ms": "0",
         "group.min.session.timeout.ms": "100",
         "group.streams.initial.rebalance.delay.ms": "0",
-        # Else the controller writes twice a second that nothing happened: a third of what an idle node takes.
+        # Otherwise the controller writes twice a second that nothing happened: a third of what an idle node
+        # takes.
         "metadata.max.idle.interval.ms": "0",
     }
     for protocol in GROUP_PROTOCOLS:
@@ -126,7 +128,7 @@ _FAST = _fast()
 
 
 def property_texts(properties: Mapping[str, bool | float | str]) -> dict[str, str]:
-    """Values as Kafka's files have them.
+    """Return values as Kafka's files have them.
 
     :raises FencepostError: if one is neither text nor a number nor a truth value.
     """
@@ -142,5 +144,5 @@ def property_texts(properties: Mapping[str, bool | float | str]) -> dict[str, st
 
 
 def properties_text(properties: Mapping[str, str]) -> str:
-    """As a server.properties file; backslashes are Java's escape there."""
+    """Return properties as a server.properties file; backslashes are Java's escape there."""
     return "".join(f"{name}={value.replace(chr(92), chr(92) * 2)}\n" for name, value in properties.items())

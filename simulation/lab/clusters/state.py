@@ -1,7 +1,7 @@
-"""What is known of a cluster outside the process that started it: one folder with a state file each.
+"""The known state of a cluster outside the process that started it: one folder with a state file each.
 
 `fencepost cluster up` returns, and `status` and `down` find the cluster here. The clusters of processes that
-died without tidying up are found here too, and removed by whoever starts the next one.
+died without tidying up are found here too; the process that starts the next cluster removes them.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class NodeState(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def addresses(self) -> NodeAddresses:
-        """As its properties are made from."""
+        """The addresses from which its properties are made."""
         return NodeAddresses(self.node_id, self.clients, self.brokers, self.controller)
 
 
@@ -61,16 +61,16 @@ class ClusterState(msgspec.Struct, frozen=True, kw_only=True):
     cluster_id: str
     nodes: tuple[NodeState, ...]
     owner: ProcessIdentity | None
-    """Whose end is the cluster's end; None once it stays up by itself."""
+    """The process whose end is the cluster's end; None once the cluster stays up by itself."""
     kafka: KafkaVersion = KAFKA_VERSION
     properties: dict[str, str] = {}
-    """Each node's, beside what the profile and its place say."""
+    """Further properties of each node, beyond those of the profile and of its place."""
     project: str = ""
-    """Docker compose's name for it."""
+    """The name of the docker compose project."""
 
     @property
     def bootstrap_servers(self) -> str:
-        """As clients take it."""
+        """HOST:PORT of every node, as clients take it."""
         return ",".join(node.clients.address for node in self.nodes)
 
 
@@ -94,24 +94,24 @@ class StateFolder:
         self.update(msgspec.structs.replace(self.state, nodes=nodes))
 
     def node(self, node_id: int) -> NodeState:
-        """One node's state."""
+        """Return one node's state."""
         return next(node for node in self.state.nodes if node.node_id == node_id)
 
     def remove(self) -> None:
-        """Delete the folder. Somebody else may be at it too."""
+        """Delete the folder. Another process may do the same at this time."""
         shutil.rmtree(self.path, ignore_errors=True)
 
 
 def clusters_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where the folders are."""
+    """Return the directory that holds the folders."""
     return cache_directory(environ) / "clusters"
 
 
 def create(name: str | None, state: ClusterState, environ: Mapping[str, str] = os.environ) -> StateFolder:
-    """A new folder, under a name of its own if none is given.
+    """Create a folder, under a name of its own if none is given.
 
-    :raises FileExistsError: if there is one of that name.
-    :raises EnvironmentLacks: if the cache cannot be written.
+    :raises FileExistsError: if there is a folder with that name.
+    :raises EnvironmentLacks: if the cache can't be written.
     """
     parent = clusters_directory(environ)
     try:
@@ -135,14 +135,14 @@ def create(name: str | None, state: ClusterState, environ: Mapping[str, str] = o
 
 
 def find(name: str, environ: Mapping[str, str] = os.environ) -> StateFolder | None:
-    """The folder of that name, if there is one whose state can be read."""
+    """Return the folder of that name, if it exists and its state can be read."""
     return _read(clusters_directory(environ) / name)
 
 
 def left_behind(environ: Mapping[str, str] = os.environ) -> Iterator[StateFolder]:
-    """The folders of clusters whose owner died without removing them.
+    """Yield the folders of clusters whose owner died without removing them.
 
-    Folders that never got a state file, or not one of ours, are deleted after an hour.
+    Folders that never got a state file, or a foreign one, are deleted after an hour.
     """
     parent = clusters_directory(environ)
     for path in sorted(parent.iterdir()) if parent.is_dir() else ():

@@ -1,1 +1,1 @@
-"""Our coordinator against answers that real systems gave."""
+"""Our coordinator against responses of real systems."""

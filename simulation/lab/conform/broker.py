@@ -1,4 +1,4 @@
-"""The broker that judges: is it one that can, how is it configured, and what does it say."""
+"""The broker that judges: its abilities, its configuration, and its responses."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ CLIENT_ID: Final = "fencepost-conform"
 _VISIBLE_S: Final = 10.0
 _POLL_S: Final = 0.01
 _CONFIGURED_S: Final = 0.1
-"""A group coordinator learns of settings a little later than the client that changed them."""
+"""Delay of a group coordinator behind the client that changed its settings, in seconds."""
 
 _PROBE: Final = "probe"
 _probe_numbers = itertools.count()
 
 READY_S: Final = 30.0
-"""How long a coordinator may take to be there."""
+"""Maximum time until a coordinator is there, in seconds."""
 
 
 class Judge:
@@ -49,7 +49,7 @@ class Judge:
         self, admin: BrokerConnection, config: GroupCoordinatorConfig, versions: BrokerVersions
     ) -> None:
         self.config = config
-        """What the broker's own configuration says of groups."""
+        """The group settings in the broker's own configuration."""
         self._admin = admin
         self._requests = ClusterRequests(self._ask, visible_s=_VISIBLE_S, pause_s=_POLL_S)
         self._versions = versions.api_versions
@@ -57,14 +57,14 @@ class Judge:
         self._made: dict[str, None] = {}
         """Topics that the broker was asked to create, and may have created."""
         self._configured: dict[str, dict[str, None]] = {}
-        """The names of the settings that groups were given."""
+        """Names of the settings that groups were given."""
 
     @classmethod
     async def connect(cls, bootstrap: str) -> Judge:
-        """Meet the first broker that answers.
+        """Connect to the first broker that responds.
 
         :raises FencepostError: if one of `bootstrap` is not HOST:PORT.
-        :raises EnvironmentLacks: if none can be reached, or they lack KIP-848.
+        :raises EnvironmentLacks: if no broker can be reached, or they lack KIP-848.
         """
         host, port = (await examine(bootstrap)).address
         admin = await BrokerConnection.open(host, port, CLIENT_ID)
@@ -78,7 +78,7 @@ class Judge:
         return cls(admin, config, versions)
 
     async def close(self) -> None:
-        """Hang up."""
+        """Close the connections."""
         await self._admin.close()
 
     def speaks(self, api_key: int, version: int) -> bool:
@@ -93,7 +93,7 @@ class Judge:
         return self.speaks(api_key, REQUEST_VERSIONS[api_key])
 
     async def coordinator(self, group_id: str) -> tuple[str, int]:
-        """Host and port of the group's coordinator."""
+        """Return host and port of the group's coordinator."""
         part = offsets_partition(group_id, self.config.offsets_topic_num_partitions)
         address = self._coordinators.get(part)
         if address is None:
@@ -101,7 +101,8 @@ class Judge:
         return address
 
     async def _find_coordinator(self, group_id: str) -> tuple[str, int]:
-        """Ask until there is one: the first question makes a fresh cluster create `__consumer_offsets`."""
+        """Ask until there is a coordinator: the first request makes a fresh cluster create
+        `__consumer_offsets`."""
         found = await poll(
             lambda: self._requests.find_coordinator(group_id),
             lambda found: found.node is not None or found.error_code not in COORDINATOR_ABSENT,
@@ -122,7 +123,7 @@ class Judge:
     # Topics
 
     async def create_topic(self, name: str, partitions: int) -> administration.CreatedTopic:
-        """CreateTopics for one topic; with its id, once the brokers know it."""
+        """Send CreateTopics for one topic; return the result with its id, once the brokers know it."""
         self._made[name] = None
         created = await self._requests.create_topic(name, partitions)
         if created.error_code is ErrorCode.NONE:
@@ -130,32 +131,32 @@ class Judge:
         return created
 
     async def adopt_topic(self, name: str, partitions: int) -> TopicId:
-        """Return the id of a topic that the broker makes by itself, once it is there.
+        """Return the id of a topic that the broker makes by itself, once it exists.
 
         :raises EnvironmentLacks: if it is not created, or has no id.
         """
         await self._requests.await_topic(name, lambda found: len(found.partitions) == partitions)
         topic_id = (await self._requests.topic(name)).topic_id
         if topic_id is None:
-            raise EnvironmentLacks(f"the broker does not tell the id of topic {name}")
+            raise EnvironmentLacks(f"the broker does not return the id of topic {name}")
         return topic_id
 
     async def grow_topic(self, name: str, partitions: int) -> administration.CreatedPartitions:
-        """CreatePartitions for one topic, once the brokers know it."""
+        """Send CreatePartitions for one topic; return the result once the brokers know it."""
         grown = await self._requests.grow_topic(name, partitions)
         if grown.error_code is ErrorCode.NONE:
             await self._requests.await_topic(name, lambda found: len(found.partitions) == partitions)
         return grown
 
     async def delete_topic(self, name: str) -> administration.DeletedTopic:
-        """DeleteTopics for one topic, once the brokers know it."""
+        """Send DeleteTopics for one topic; return the result once the brokers know it."""
         deleted = await self._requests.delete_topic(name)
         if deleted.error_code is ErrorCode.NONE:
             await self._requests.await_no_topic(name)
         return deleted
 
     async def delete_topics_of(self, prefix: str) -> None:
-        """Delete the topics whose names begin so, with those that the broker has made for groups."""
+        """Delete the topics whose names begin with `prefix`, and those that the broker made for groups."""
         for name in dict.fromkeys([*self._made, *await self._requests.topics()]):
             if name.startswith(prefix):
                 await self.delete_topic(name)
@@ -164,7 +165,7 @@ class Judge:
     # Groups
 
     async def configure_group(self, group_id: str, values: Mapping[str, str]) -> ErrorCode:
-        """IncrementalAlterConfigs for one group, once the brokers know it."""
+        """Send IncrementalAlterConfigs for one group; return the result once the brokers know it."""
         self._configured.setdefault(group_id, {}).update(dict.fromkeys(values))
         code = await self._requests.configure_group(group_id, values)
         if code is ErrorCode.NONE:
@@ -179,8 +180,8 @@ class Judge:
 
 
 # A broker's coordinators learn of topics later than what answers Metadata, and each partition of
-# `__consumer_offsets` by itself. A group of its own in the same partition, whose only member is assigned all
-# that there is, shows what its coordinator knows.
+# `__consumer_offsets` by itself. A separate group in the same partition, whose only member is assigned
+# everything that exists, shows what its coordinator knows.
 
 
 def neighbour(group_id: str, partitions: int) -> str:
@@ -195,7 +196,7 @@ async def await_topics(
 ) -> None:
     """Wait until the group's coordinator knows these topics with these numbers of partitions, 0 if deleted.
 
-    `partitions` is how many `__consumer_offsets` has.
+    `partitions` is the number of partitions of `__consumer_offsets`.
 
     :raises EnvironmentLacks: if it does not learn of them.
     """

@@ -30,7 +30,7 @@ from fencepost.simulation.lab.conform.schedule import (
 
 ClassicStepKind = ClassicJoinStep | ClassicSyncStep | ClassicBeat
 MAY_WAIT = (ClassicJoinStep, ClassicSyncStep)
-"""Steps whose answer may have to wait for other members."""
+"""Steps whose response may have to wait for other members."""
 
 _MALFORMED = b"\x00\x01\x00\x00\x00\x01\x00"
 """A subscription of one topic that ends before its name."""
@@ -42,7 +42,7 @@ _Topics = Mapping[str, tuple[int, ...]]
 def classic_request(
     step: ClassicStepKind, group_id: str, members: dict[str, ClassicKnowledge], topic: Callable[[str], str]
 ) -> tuple[ApiKey, Any]:
-    """The request of a step. `topic` gives a topic's name in the cluster."""
+    """Return the request of a step. `topic` gives a topic's name in the cluster."""
     member = members.setdefault(step.member, ClassicKnowledge())
     member_id = member.member_id if step.member_id is None else step.member_id
     match step:

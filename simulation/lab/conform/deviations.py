@@ -1,7 +1,7 @@
-"""What differs from Kafka 4.3.1 and 4.4.0 on purpose: the table in docs/deviations.md is made from this list.
+"""Deliberate differences from Kafka 4.3.1 and 4.4.0: the table in docs/deviations.md is made from this list.
 
-A request that shows one of them ends its schedule, since the two sides may be in different states from
-then on, except where `ends_schedule` says that they are not.
+A request that shows one of them ends its schedule, unless `ends_schedule` is false: the two sides may be in
+different states from then on.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ class Deviation(NamedTuple):
     fencepost: str
     why: str
     explains: Callable[[ConformExchange, Sequence[str]], bool]
-    """Whether it accounts for all of these differing fields."""
+    """Returns true if the deviation accounts for all of these differing fields."""
     ends_schedule: bool = True
-    """Whether the two sides may be in different states from then on."""
+    """True if the two sides may be in different states from then on."""
 
 
 def _subscription_changed_silently(x: ConformExchange) -> bool:
-    """Whether the member's subscription is another one than before although the epoch did not rise."""
+    """Return true if the member's subscription changed although the epoch did not rise."""
     old, new = getattr(x, "known", None), x.member
     if new is None or x.bumped:
         return False
@@ -78,7 +78,7 @@ def _described_as_declared(x: ConformExchange, fields: Sequence[str]) -> bool:
 
 
 def _tied(x: ConformExchange, fields: Sequence[str]) -> bool:
-    """Whether no assignor had more votes than any other, before the request or after it."""
+    """Return true if no assignor had more votes than any other, before the request or after it."""
     if x.config.release_version is ReleaseVersion.V4_3:
         return False
     for view in (x.before, x.after):
@@ -94,7 +94,7 @@ def _task_offsets_wanted(x: ConformExchange, fields: Sequence[str]) -> bool:
 
 
 def _changes_roles(x: ConformExchange, fields: Sequence[str]) -> bool:
-    """Whether a member of a streams group is to have a task in another role than it has it in now."""
+    """Return true if a member of a streams group is to have a task in another role than it has it in now."""
     if x.config.release_version is ReleaseVersion.V4_3 or x.before.streams is None or x.after.streams is None:
         return False
     old = x.before.streams.members.get(getattr(x.request, "member_id", ""))
@@ -160,7 +160,7 @@ def _upgrade_of_two_owners(x: ConformExchange, fields: Sequence[str]) -> bool:
 
 
 def _static_upgrade(x: ConformExchange, fields: Sequence[str]) -> bool:
-    """Whether a static member converted its group, and ours alone begins an epoch by it."""
+    """Return true if a static member converted its group, and only our side begins an epoch for that."""
     returned = _upgrades(x) and x.request.instance_id is not None and x.code is ErrorCode.NONE
     return returned and x.after.group_epoch > x.answer.member_epoch
 
@@ -182,7 +182,7 @@ NOTHING_MATCHES = Deviation(
     why="A partition with subscribers must have a reader.",
     explains=_never,
 )
-"""Told by the group's epoch once expressions are matched, not by a request."""
+"""Shown by the group's epoch once expressions are matched, not by a request."""
 
 TAKES_INSTANCE_ID = Deviation(
     name="dynamic-member-becomes-static",
@@ -195,7 +195,7 @@ TAKES_INSTANCE_ID = Deviation(
     why="A partition with subscribers must have a reader.",
     explains=_takes_instance_id,
 )
-"""Told by requests, and by the group's epoch once expressions are matched."""
+"""Shown by requests, and by the group's epoch once expressions are matched."""
 
 WARMS_TASKS_UP = Deviation(
     name="streams-warm-up",
@@ -204,7 +204,7 @@ WARMS_TASKS_UP = Deviation(
     why="Streams groups have the task assignor of 4.3.",
     explains=_never,
 )
-"""Told by the broker's target."""
+"""Shown by the broker's target."""
 
 DEVIATIONS: tuple[Deviation, ...] = (
     NOTHING_MATCHES,
@@ -362,6 +362,7 @@ DEVIATIONS: tuple[Deviation, ...] = (
 def deviation_of(
     exchange: ConformExchange, fields: Sequence[str], *, ends_schedule: bool = True
 ) -> Deviation | None:
-    """The first deviation of that sort that accounts for a difference, if there is one."""
+    """Return the first deviation of that sort that accounts for a difference; None if no such deviation
+    exists."""
     fitting = (one for one in DEVIATIONS if one.ends_schedule is ends_schedule)
     return next((one for one in fitting if one.explains(exchange, fields)), None)

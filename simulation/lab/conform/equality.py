@@ -1,7 +1,7 @@
-"""What of two answers must be equal: all but the freedoms that a coordinator has.
+"""The parts of two responses that must be equal: everything except the freedoms of a coordinator.
 
-Free are the texts of error messages, and the order of members, topics and groups in lists, also in the bytes
-of an assignment of the classic protocol.
+A coordinator is free to choose the texts of error messages, and the order of members, topics and groups in
+lists, also in the bytes of an assignment of the classic protocol.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _NAMED = frozenset(
 
 
 def comparable(answer: Any, group_id: str) -> Any:
-    """An answer as plain values, without what is free."""
+    """Return a response as plain values, without its free parts."""
     if isinstance(answer, ListGroupsResponse):
         answer = msgspec.structs.replace(
             answer, groups=tuple(group for group in answer.groups if group.group_id == group_id)
@@ -66,7 +66,8 @@ def _plain(value: Any) -> Any:
 
 
 def _plain_assignment(data: bytes) -> Any:
-    """The assignment in these bytes with its version; the bytes themselves if they are of another kind."""
+    """Return the assignment in these bytes with its version; the bytes themselves if they are of another
+    kind."""
     try:
         found = read_assignment(data)
         return {"version": version_of(data) if data else None, **_plain(found)}
@@ -82,13 +83,13 @@ def _ordered(name: str, value: Any) -> Any:
 
 _KEYS: dict[str, Callable[[Any], Any]] = {
     "members": lambda member: (member.member_id, member.instance_id or ""),
-    # Threads of one process share an endpoint: their topics tell them apart, and have no order either.
+    # Threads of one process share an endpoint: their topics distinguish them, and have no order either.
     "partitions_by_endpoint": lambda entry: repr(_plain(entry)),
 }
 
 
 def differing(kafka: Any, ours: Any, path: str = "") -> list[str]:
-    """The fields in which two comparable answers differ, with both values: `path: Kafka's, ours`."""
+    """Return the fields in which two comparable responses differ, with both values: `path: Kafka's, ours`."""
     if isinstance(kafka, dict) and isinstance(ours, dict) and kafka.keys() == ours.keys():
         return [
             line for key in kafka for line in differing(kafka[key], ours[key], f"{path}.{key}".lstrip("."))

@@ -35,7 +35,7 @@ class StreamsView(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, group: StreamsGroup) -> StreamsView:
-        """The group as it is now."""
+        """Return the group as it is now."""
         return cls(
             group_epoch=group.group_epoch,
             assignment_epoch=group.assignment_epoch,
@@ -62,11 +62,11 @@ class ClassicView(msgspec.Struct, frozen=True, kw_only=True):
     leader: MemberId | None
     members: Mapping[MemberId, ClassicMemberView]
     expected: frozenset[MemberId]
-    """Ids that were given out, and that nobody has joined with yet."""
+    """Ids that were given out, and with which no member has joined yet."""
 
     @classmethod
     def of(cls, group: ClassicGroup) -> ClassicView:
-        """The group as it is now."""
+        """Return the group as it is now."""
         return cls(
             generation=group.generation,
             state=group.state,
@@ -95,9 +95,9 @@ class ConformGroupView(msgspec.Struct, frozen=True, kw_only=True):
     targets: Mapping[MemberId, Partitions] = {}
     instances: Mapping[str, MemberId] = {}
     resolved: Mapping[str, tuple[str, ...]] = {}
-    """What each regular expression matches."""
+    """The topics that each regular expression matches."""
     regexes: frozenset[str] = frozenset()
-    """Those that members subscribe to."""
+    """Regular expressions that members subscribe to."""
     has_offsets: bool = False
     streams: StreamsView | None = None
     """The group, if it is a streams group."""
@@ -107,7 +107,7 @@ class ConformGroupView(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def of(cls, coordinator: GroupCoordinator, group_id: str) -> ConformGroupView:
-        """The group as it is now."""
+        """Return the group as it is now."""
         found = coordinator.kinds.find(group_id)
         has_offsets = group_id in coordinator.offsets
         group = None if found is None else found[1]
@@ -140,13 +140,13 @@ class ConformGroupView(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def has_members(self) -> bool:
-        """True if anybody is in it, of whatever kind it is."""
+        """True if any member is in it, whatever its kind."""
         other = self.streams or self.classic
         return bool(self.members or (other is not None and other.members))
 
 
 class History(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker may still remember of a group, and we do not: for recognizing known deviations."""
+    """State of a group that a broker may remember, and ours does not: to recognize known deviations."""
 
     abandoned: frozenset[str] = frozenset()
     """Instance ids that members gave up by joining again under another one."""
@@ -155,10 +155,10 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
     simple: frozenset[str] = frozenset()
     """Groups without members that had an offset, or were refused one."""
     static_downgrade: bool = False
-    """Whether a static member made a consumer group classic, and ours rebalances by it."""
+    """True if a static member made a consumer group classic, and ours rebalances because of it."""
 
     def after(self, exchange: ConformExchange) -> History:
-        """With what a request added."""
+        """Return the history, with what a request added."""
         before, after = exchange.before, exchange.after
         given_up = {
             member.instance_id
@@ -179,33 +179,33 @@ class History(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConformExchange(msgspec.Struct, frozen=True, kw_only=True):
-    """A request, what Kafka and what we answered, and our group before and after it."""
+    """A request, the responses of Kafka and of our side, and our group before and after it."""
 
     step: Step
     request: Any
     version: int
     group_id: str
     answer: Any
-    """Kafka's."""
+    """Kafka's response."""
     ours: Any
     before: ConformGroupView
     after: ConformGroupView
     records: tuple[Record, ...]
-    """What we wrote."""
+    """The records that our side wrote."""
     config: GroupCoordinatorConfig
     history: History = History()
     superseded: bool = False
-    """Its member has asked again while it waited."""
+    """True if its member has sent another request while it waited."""
 
     @property
     def code(self) -> ErrorCode:
-        """The code of our answer."""
+        """The error code of our response."""
         code: ErrorCode = getattr(self.ours, "error_code", ErrorCode.NONE)
         return code
 
     @property
     def member_id(self) -> MemberId:
-        """The id that our answer names, or the request."""
+        """The member id in our response, or in the request."""
         return getattr(self.ours, "member_id", None) or getattr(self.request, "member_id", "") or ""
 
     @property
@@ -220,7 +220,7 @@ class ConformExchange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def holder(self) -> ConsumerGroupMember | None:
-        """Who held the request's instance id before."""
+        """The member that held the request's instance id before."""
         instance_id = getattr(self.request, "instance_id", None)
         return self.before.members.get(self.before.instances.get(instance_id or "", ""))
 
@@ -238,7 +238,7 @@ class ConformExchange(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def rebalances_by_downgrade(self) -> bool:
-        """Whether a static member makes a consumer group classic, and ours rebalances by it."""
+        """True if a static member makes a consumer group classic, and ours rebalances because of it."""
         return (
             isinstance(self.step, ClassicJoinStep)
             and bool(self.before.members)
@@ -256,7 +256,7 @@ Predicate: TypeAlias = Callable[[ConformExchange], bool]
 
 
 class ConformRule(NamedTuple):
-    """A rule of the protocol. A request whose answers are equal and that exercises it passes it."""
+    """A rule of the protocol. A request that exercises it, with equal responses, passes it."""
 
     name: str
     about: str

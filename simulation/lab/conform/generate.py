@@ -1,8 +1,8 @@
 """Random schedules: mostly members that behave, among them every way in which one may not.
 
-A schedule is a function of its seed alone. What makes a group interesting is that members join, lose
-answers, let go late, change their minds and leave while others are half way; so steps are drawn with
-weights, and each schedule leans towards some of them.
+A schedule is a function of its seed alone. A group is interesting if members join, lose responses, release
+late, change their minds and leave while others are half way. So steps are drawn with weights, and each
+schedule leans towards some of them.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _PREFERENCES: tuple[tuple[str | None, ...], ...] = (
     (None,),
     (None, "range", "uniform"),
 )
-"""What the members of one schedule may ask for."""
+"""Assignors that the members of one schedule may ask for."""
 _BAD_REGEXES = ("(", "[", "*", "a{2,1}")
 _NAMES = "ABCDEFGH"
 _METADATA_BYTES = (0, 0, 0, 10, 4096, 4097)
@@ -53,7 +53,8 @@ Make = Callable[["_Generator"], list[Step]]
 
 
 def generate(seed: str, assignment_interval_ms: int) -> Schedule:
-    """The random schedule of that seed. Waits are as long as the broker's assignment interval asks for."""
+    """Return the random schedule of that seed. Waits are as long as the broker's assignment interval
+    requires."""
     return _Generator(random.Random(seed), seed, assignment_interval_ms).schedule()
 
 
@@ -113,7 +114,7 @@ class _Generator:
         return tuple(names)
 
     def _subscribe(self) -> dict[str, Any]:
-        """Names, an expression, or both."""
+        """Return names, an expression, or both."""
         if self._regex and self.rng.random() < 0.6:
             names = self.rng.choice([None, (), self._subscription])
             return {"names": names, "regex": self.rng.choice(_REGEXES)}
@@ -125,7 +126,7 @@ class _Generator:
         return self.rng.choice([TIMEOUT_MS, TIMEOUT_MS, 30_000])
 
     def join(self) -> list[Step]:
-        """A new member, or a static one that returns as another process."""
+        """Let a new member join, or a static one return as another process."""
         waiting = [name for name in self._names if name not in self._joined]
         if not waiting:
             return self.steady()
@@ -155,7 +156,7 @@ class _Generator:
         return [joined]
 
     def steady(self) -> list[Step]:
-        """What a member in good order sends."""
+        """Let a well-behaved member send a heartbeat."""
         name = self._member()
         owned = self.rng.choices(
             [Owned.NULL, Owned.ASSIGNED, Owned.BEFORE, Owned.PARTIAL, Owned.EMPTY], [35, 45, 8, 6, 6]
@@ -166,7 +167,7 @@ class _Generator:
         return self._instances.get(name) if self.rng.random() < 0.8 else None
 
     def round(self) -> list[Step]:
-        """All members confirm what they were told, in some order: so groups get somewhere."""
+        """Let all members confirm their assignments, in some order: so groups make progress."""
         members = self.rng.sample(self._joined, len(self._joined))
         return [
             Beat(member=name, owned=Owned.ASSIGNED, instance=self._instances.get(name))
@@ -175,7 +176,7 @@ class _Generator:
         ]
 
     def full(self) -> list[Step]:
-        """A full request: after a lost answer, or with the epoch before."""
+        """Send a full request: after a lost response, or with the epoch before."""
         name = self._member()
         return [
             Beat(
@@ -189,7 +190,7 @@ class _Generator:
         ]
 
     def odd(self) -> list[Step]:
-        """Any combination of fields."""
+        """Send any combination of fields."""
         rng = self.rng
         if rng.random() < 0.4:
             return [self._blank()]
@@ -213,7 +214,7 @@ class _Generator:
         ]
 
     def _blank(self) -> Step:
-        """A heartbeat with one or two fields that no heartbeat may have."""
+        """Return a heartbeat with one or two fields that no heartbeat may have."""
         rng = self.rng
         name = self._member()
         join: dict[str, Any] = {
@@ -248,7 +249,7 @@ class _Generator:
         return Beat(member=name, lost=True, **base)
 
     def resubscribe(self) -> list[Step]:
-        """A member changes its subscription, alone or in a full request, or what it prefers."""
+        """Change a member's subscription, alone or in a full request, or what it prefers."""
         rng = self.rng
         name = self._member()
         fields = rng.choice(
@@ -267,7 +268,7 @@ class _Generator:
         return [Beat(member=name, owned=owned, instance=self._instance(name), **fields)]
 
     def leave(self) -> list[Step]:
-        """A member goes, for good or for a while; its instance id may come back under a new name."""
+        """Let a member leave, for good or for a while; its instance id may come back under a new name."""
         name = self._member()
         instance = self._instances.get(name)
         epoch = -2 if instance and self.rng.random() < 0.7 else -1
@@ -295,7 +296,7 @@ class _Generator:
         return [gone]
 
     def rejoin(self) -> list[Step]:
-        """A member that was fenced, or thinks so."""
+        """Let a member rejoin that was fenced, or thinks so."""
         name = self._member()
         return [
             Beat(
@@ -314,7 +315,7 @@ class _Generator:
         return {name: tuple(sorted(rng.sample(range(7), rng.choice([1, 2])))) for name in names}
 
     def commit(self) -> list[Step]:
-        """By a member at some epoch, or by nobody."""
+        """Commit offsets, by a member at some epoch, or by no member."""
         rng = self.rng
         member = rng.choice([None, self._member(), self._member(), self._member()])
         epochs: list[Epoch | int] = [Epoch.LAST, Epoch.LAST, *Epoch, -1, 0]
@@ -331,7 +332,7 @@ class _Generator:
         ]
 
     def fetch(self) -> list[Step]:
-        """By a member at some epoch, or by nobody."""
+        """Fetch offsets, by a member at some epoch, or by no member."""
         rng = self.rng
         member = rng.choice([None, self._member()])
         version = rng.choice([1, 5, 7, 8, 9, 9, 10])
@@ -348,11 +349,11 @@ class _Generator:
         ]
 
     def forget(self) -> list[Step]:
-        """OffsetDelete."""
+        """Send OffsetDelete."""
         return [Forget(topics=self._partitions(), group=self.rng.choice([None] * 8 + ["other"]))]
 
     def describe(self) -> list[Step]:
-        """What administrators look at."""
+        """Send requests by which administrators describe groups."""
         rng = self.rng
         states = rng.choice([(), ("stable",), ("Empty", "Reconciling"), ("nonsense",)])
         types = rng.choice([(), ("Consumer",), ("classic",)])
@@ -367,7 +368,7 @@ class _Generator:
         return [rng.choice(questions)]
 
     def remove(self) -> list[Step]:
-        """LeaveGroup, by member, by instance, or by both."""
+        """Send LeaveGroup, by member, by instance, or by both."""
         rng = self.rng
         some = [
             Removed(
@@ -382,7 +383,7 @@ class _Generator:
         return [Remove(members=tuple(some), version=version)]
 
     def delete_group(self) -> list[Step]:
-        """DeleteGroups, alone or once all members left."""
+        """Send DeleteGroups, alone or once all members have left."""
         rng = self.rng
         if rng.random() < 0.5:
             return [DeleteGroup(group=rng.choice([None, "other"]))]
@@ -391,7 +392,7 @@ class _Generator:
         return [*leaves, Describe(), DeleteGroup(), Describe()]
 
     def change_topics(self) -> list[Step]:
-        """Topics come, grow and go, and someone's heartbeat notices."""
+        """Create, grow or delete topics, and let some member's heartbeat notice."""
         rng = self.rng
         changes: list[Step] = [
             CreateTopicStep(topic=MISSING, partitions=rng.randint(1, 3)),
@@ -402,5 +403,5 @@ class _Generator:
         return [rng.choice(changes), *self.steady(), *self.steady()]
 
     def wait(self) -> list[Step]:
-        """Long enough for the next target."""
+        """Wait long enough for the next target."""
         return [Wait(ms=self._interval_ms + 100), *self.steady(), *self.steady()]

@@ -33,13 +33,13 @@ _INSTANCES = {"A": "i1", "B": "i2", "C": "i1"}
 """Members that are static, if the schedule has any; C comes back for A."""
 _PROTOCOLS = (("range",), ("range", "sticky"), ("sticky", "range"), ("cooperative-sticky", "range"))
 _MORE_MS = 500
-"""Beyond the time that a group waits for its first members."""
+"""Time in addition to that for which a group waits for its first members."""
 
 Make = Callable[["_Generator"], list[Step]]
 
 
 def generate_classic(seed: str, initial_delay_ms: int) -> Schedule:
-    """The random schedule of that seed. A group waits so long for its first members."""
+    """Return the random schedule of that seed. A group waits `initial_delay_ms` for its first members."""
     return _Generator(random.Random(f"classic {seed}"), seed, initial_delay_ms).schedule()
 
 
@@ -104,7 +104,7 @@ class _Generator:
         return ClassicJoinStep(member=name, **chosen)  # type: ignore[arg-type]
 
     def join(self) -> list[Step]:
-        """A new member, which may be a static one that returns as another process."""
+        """Let a new member join, which may be a static one that returns as another process."""
         rng = self.rng
         waiting = [name for name in self._names if name not in self._joined]
         if not waiting:
@@ -125,11 +125,11 @@ class _Generator:
         ]
 
     def rejoin(self) -> list[Step]:
-        """Someone joins again, as it was told or for a reason of its own."""
+        """Let a member join again, because it was told to or for a reason of its own."""
         return [self._joining(self._member(), owned=self.rng.choice([self._owned, *Owned]))]
 
     def _shares(self) -> dict[str, dict[str, tuple[int, ...]]]:
-        """Partitions for all who have joined: a whole assignment, or one that somebody is left out of."""
+        """Return partitions for all joined members: a whole assignment, or one that leaves a member out."""
         given: dict[str, dict[str, list[int]]] = {name: {} for name in self._joined}
         for topic in self._topics:
             for number in range(TOPICS[topic]):
@@ -144,11 +144,11 @@ class _Generator:
         return ClassicSyncStep(member=name, gives=self._shares(), instance=self._static.get(name))
 
     def sync(self) -> list[Step]:
-        """Someone asks for its assignment."""
+        """Let a member ask for its assignment."""
         return [self._syncing(self._member())]
 
     def round(self) -> list[Step]:
-        """All members join again and take their assignment, each in an order of its own."""
+        """Let all members join again and take their assignment, each in an order of its own."""
         rng = self.rng
         joining = rng.sample(self._joined, len(self._joined))
         syncing = rng.sample(self._joined, len(self._joined))
@@ -160,12 +160,12 @@ class _Generator:
         ]
 
     def alive(self) -> list[Step]:
-        """A heartbeat."""
+        """Send a heartbeat."""
         name = self._member()
         return [ClassicBeat(member=name, instance=self._static.get(name))]
 
     def odd(self) -> list[Step]:
-        """A request that is wrong in one way."""
+        """Send a request that is wrong in one way."""
         rng = self.rng
         name = self._member()
         wrong = rng.choice(["member", "generation", "instance", "protocol", "session", "type", "group"])
@@ -204,7 +204,7 @@ class _Generator:
         return [rng.choice(steps[wrong])]
 
     def leave(self) -> list[Step]:
-        """A member goes, and comes back under another id if it comes back."""
+        """Let a member leave. If it comes back, it has another id."""
         name = self._member()
         if name in self._joined:
             self._joined.remove(name)
@@ -212,7 +212,7 @@ class _Generator:
         return [Remove(members=(Removed(member=name, instance=instance),))]
 
     def remove(self) -> list[Step]:
-        """An administrator removes several, some of which are not there."""
+        """Let an administrator remove several members, some of which do not exist."""
         rng = self.rng
         some = [
             Removed(
@@ -223,7 +223,7 @@ class _Generator:
         return [Remove(members=tuple(some))]
 
     def commit(self) -> list[Step]:
-        """OffsetCommit, OffsetFetch or OffsetDelete."""
+        """Send OffsetCommit, OffsetFetch or OffsetDelete."""
         rng = self.rng
         member = rng.choice([None, self._member(), self._member()])
         epoch = rng.choice([Epoch.LAST, Epoch.LAST, *Epoch]) if member else -1
@@ -237,7 +237,7 @@ class _Generator:
         return [rng.choice(steps)]
 
     def describe(self) -> list[Step]:
-        """What administrators look at."""
+        """Send requests by which administrators describe groups."""
         rng = self.rng
         steps: list[Step] = [
             DescribeClassic(version=rng.choice([4, 5, 6])),
@@ -249,7 +249,7 @@ class _Generator:
         return [rng.choice(steps)]
 
     def end(self) -> list[Step]:
-        """All members leave, and the group may be deleted."""
+        """Let all members leave; the group may be deleted."""
         members = [*self._joined, *self._modern]
         if not members:
             return [DeleteGroup()]
@@ -260,7 +260,7 @@ class _Generator:
         return [everybody, DescribeClassic(), *([DeleteGroup()] if self.rng.random() < 0.5 else []), *begun]
 
     def modern_join(self) -> list[Step]:
-        """A consumer joins with the newer protocol."""
+        """Let a consumer join with the newer protocol."""
         rng = self.rng
         waiting = [name for name in _MODERN if name not in self._modern]
         if not waiting:
@@ -279,13 +279,13 @@ class _Generator:
         ]
 
     def modern_beat(self) -> list[Step]:
-        """A consumer of the newer protocol confirms what it has."""
+        """Let a consumer of the newer protocol confirm what it has."""
         if not self._modern:
             return self.alive()
         return [Beat(member=self.rng.choice(self._modern), owned=Owned.ASSIGNED)]
 
     def modern_leave(self) -> list[Step]:
-        """A consumer of the newer protocol goes; the last one may leave a classic group behind."""
+        """Let a consumer of the newer protocol leave; the last one may leave a classic group behind."""
         if not self._modern:
             return self.alive()
         name = self.rng.choice(self._modern)

@@ -45,7 +45,7 @@ Make = Callable[["_Generator"], list[Step]]
 
 
 def generate_streams(seed: str) -> Schedule:
-    """The random schedule of that seed."""
+    """Return the random schedule of that seed."""
     return _Generator(random.Random(f"streams {seed}"), seed).schedule()
 
 
@@ -107,7 +107,7 @@ class _Generator:
         }
 
     def join(self) -> list[Step]:
-        """A member that is not there yet; a lost answer now and then."""
+        """Let a member join that is not there yet, now and then with a lost response."""
         rng = self.rng
         name = rng.choice(self._names)
         if name not in self._joined:
@@ -116,7 +116,7 @@ class _Generator:
         return [StreamsBeat(**self._joining(name), tags=tags, lost=rng.random() < 0.05)]
 
     def rejoin(self) -> list[Step]:
-        """A member joins again, perhaps as a thread of another process."""
+        """Let a member rejoin, perhaps as a thread of another process."""
         name = self._member()
         joining = self._joining(name)
         if self.rng.random() < 0.3:
@@ -128,19 +128,19 @@ class _Generator:
         return [StreamsBeat(**joining)]
 
     def steady(self) -> list[Step]:
-        """Members go on, and tell what they own if they like."""
+        """Let members go on, and perhaps report what they own."""
         owned = self.rng.choice([Owned.NULL, Owned.ASSIGNED, Owned.ASSIGNED])
         epoch = self.rng.choice([0, 0, 1, 99])
         return [StreamsBeat(member=self._member(), owned=owned, endpoint_epoch=epoch)]
 
     def round(self) -> list[Step]:
-        """Everybody in turn."""
+        """Let all members send a heartbeat in turn."""
         names = list(self._joined)
         self.rng.shuffle(names)
         return [StreamsBeat(member=name, owned=Owned.ASSIGNED) for name in names]
 
     def odd(self) -> list[Step]:
-        """An epoch or a list of tasks that is not the newest."""
+        """Send an epoch or a list of tasks that is not the newest."""
         rng = self.rng
         return [
             StreamsBeat(
@@ -152,7 +152,7 @@ class _Generator:
         ]
 
     def leave(self) -> list[Step]:
-        """A member goes, or one that never was there."""
+        """Let a member leave, or one that never existed."""
         rng = self.rng
         if rng.random() < 0.1:
             return [StreamsBeat(member="stranger", epoch=-1, shutdown=rng.random() < 0.3)]
@@ -162,12 +162,12 @@ class _Generator:
         return [StreamsBeat(member=name, epoch=-1, shutdown=rng.random() < 0.1)]
 
     def shut_down(self) -> list[Step]:
-        """A member wants everybody to stop."""
+        """Let a member ask all members to stop."""
         asks = StreamsBeat(member=self._member(), owned=Owned.ASSIGNED, shutdown=True)
         return [asks, *self.steady(), *self.steady()]
 
     def bad_request(self) -> list[Step]:
-        """What no member sends."""
+        """Send a request that no member sends."""
         rng = self.rng
         name = self._member()
         joining = self._joining(rng.choice(self._names))
@@ -187,7 +187,7 @@ class _Generator:
         return [rng.choice(wrong)]
 
     def commit(self) -> list[Step]:
-        """OffsetCommit and OffsetFetch, by a member at some epoch or by nobody."""
+        """Send OffsetCommit and OffsetFetch, by a member at some epoch or by no member."""
         rng = self.rng
         member = rng.choice([None, self._member(), self._member()])
         epoch = rng.choice([Epoch.LAST, Epoch.LAST, *Epoch]) if member else -1
@@ -197,7 +197,7 @@ class _Generator:
         return [Fetch(topics=topics, member=member, epoch=epoch, version=9)]
 
     def describe(self) -> list[Step]:
-        """What administrators look at."""
+        """Send requests by which administrators describe groups."""
         states = self.rng.choice([(), ("stable",), ("not_ready", "empty")])
         questions: list[Step] = [
             DescribeStreams(),
@@ -208,12 +208,12 @@ class _Generator:
         return [self.rng.choice(questions)]
 
     def configure(self) -> list[Step]:
-        """Another number of standby tasks, perhaps one that is not allowed."""
+        """Change the number of standby tasks, perhaps to one that is not allowed."""
         count = self.rng.choice([0, 1, 2, 2, 3])
         return [Configure(values={"streams.num.standby.replicas": str(count)}), *self.round()]
 
     def delete_group(self) -> list[Step]:
-        """DeleteGroups, alone or once all members left."""
+        """Send DeleteGroups, alone or once all members have left."""
         if self.rng.random() < 0.5:
             return [DeleteGroup()]
         leaves: list[Step] = [StreamsBeat(member=name, epoch=-1) for name in self._joined]
@@ -221,7 +221,7 @@ class _Generator:
         return [*leaves, DescribeStreams(), DeleteGroup(), DescribeStreams()]
 
     def change_topics(self) -> list[Step]:
-        """Topics come, grow and go, and someone's heartbeat notices."""
+        """Create, grow or delete topics, and let some member's heartbeat notice."""
         rng = self.rng
         changes: list[Step] = [
             CreateTopicStep(topic=rng.choice([MISSING, "n"]), partitions=rng.randint(1, 3)),

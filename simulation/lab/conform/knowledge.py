@@ -1,4 +1,4 @@
-"""What a member was told: its id, its epochs, and what it was assigned last and before that."""
+"""The knowledge of a member: its id, its epochs, and its last two assignments."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Held = TypeVar("Held")
 
 
 class Epochs:
-    """The epochs or generations that a member was told, one after the other; before the first, `nothing`."""
+    """The epochs or generations that a member received, one after the other; before the first, `nothing`."""
 
     def __init__(self, nothing: int = 0) -> None:
         self._told: list[int] = []
         self._nothing = nothing
 
     def hear(self, epoch: int) -> bool:
-        """An answer has that epoch. False if the member is none any more: it starts over."""
+        """Take the epoch of a response. Return false if the member is none any more: it starts over."""
         if epoch <= 0:
             self._told = []
             return False
@@ -38,7 +38,7 @@ class Epochs:
         return True
 
     def of(self, wanted: Epoch | int) -> int:
-        """The epoch that a request carries. A member that was told nothing is new."""
+        """Return the epoch that a request carries. A member that has received none is new."""
         if isinstance(wanted, int):
             return wanted
         match wanted:
@@ -56,7 +56,7 @@ class Epochs:
 
 
 class Knowledge(Generic[Held]):
-    """What one member was told. `nothing` is an assignment without anything."""
+    """The knowledge of one member. `nothing` is an assignment without anything."""
 
     def __init__(self, member_id: MemberId, nothing: Held) -> None:
         self.member_id = member_id
@@ -70,7 +70,7 @@ class Knowledge(Generic[Held]):
         answer: ConsumerGroupHeartbeatResponse | StreamsGroupHeartbeatResponse,
         assignment: Held | None,
     ) -> None:
-        """An answer arrived, with this assignment if it has one."""
+        """Take a response, with this assignment if it has one."""
         if answer.error_code is not ErrorCode.NONE:
             return
         if answer.member_id:
@@ -82,7 +82,7 @@ class Knowledge(Generic[Held]):
 
 
 class ClassicKnowledge:
-    """What one member of the classic protocol was told. Topics have their names in the cluster."""
+    """The knowledge of one member of the classic protocol. Topics have their names in the cluster."""
 
     def __init__(self) -> None:
         self._start_over()
@@ -91,12 +91,12 @@ class ClassicKnowledge:
         self.member_id: MemberId = ""
         self.generations = Epochs(NO_GENERATION)
         self.protocol: str | None = None
-        """The one that the group chose."""
+        """The protocol that the group chose."""
         self.assigned: Mapping[str, tuple[int, ...]] = {}
         self.before: Mapping[str, tuple[int, ...]] = {}
 
     def hear(self, answer: JoinGroupResponse | SyncGroupResponse | HeartbeatResponse) -> None:
-        """An answer arrived. A member that is unknown starts over, as clients do."""
+        """Take a response. A member that is unknown starts over, as clients do."""
         match answer:
             case _ if answer.error_code is ErrorCode.UNKNOWN_MEMBER_ID:
                 self._start_over()

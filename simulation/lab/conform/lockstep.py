@@ -1,7 +1,7 @@
-"""One schedule against the broker and against our coordinator, answer by answer.
+"""One schedule against the broker and against our coordinator, response by response.
 
-The broker goes first. What it makes up (ids, and which of equal targets `uniform` chooses) is given to our
-side, whose clock shows the time since the schedule began; everything else must come out the same. The
+The broker goes first. Its arbitrary choices (ids, and which of several equal targets `uniform` takes) are
+given to our side, whose clock shows the time since the schedule began. Everything else must be equal. The
 first difference ends the schedule: nothing after it could be compared.
 """
 
@@ -50,27 +50,27 @@ from fencepost.simulation.lab.conform.schedule import (
 )
 
 EPOCH_MS = 1_000_000_000
-"""What our clock shows when a schedule begins: not 0, which means "never" to a coordinator."""
+"""The time of our clock when a schedule begins: not 0, which means "never" to a coordinator."""
 _UNSPECIFIED = "unspecified"
 _RETRY_S = 0.05
 _SETTLE_S = 2.0
 _POLL_S = 0.01
 _QUIET_S = 0.05
-"""How long a resolution may take that changes no epoch, so that nothing tells of its end."""
+"""Time that a resolution may take that changes no epoch, so that nothing shows its end, in seconds."""
 
 _WAITS_S = 0.03
-"""How long the broker may take to a request before it is taken to wait for other members."""
+"""Time after which a request without a response is assumed to wait for other members, in seconds."""
 _UNANSWERED_S = 0.1
-"""How long the broker has for an answer that Kafka is known not to give."""
+"""Time for which a response is awaited that Kafka is known not to give, in seconds."""
 _GRACE_S = 0.3
-"""How much later than the broker our own timers may end what waits."""
+"""Time by which our own timers may end a wait later than the broker, in seconds."""
 _LONGEST_WAIT_S = 60.0
 _CLASSIC_DESCRIPTION = 5
-"""The version of DescribeGroups that tells who is in a classic group, with instance ids."""
+"""The version of DescribeGroups that lists the members of a classic group, with instance ids."""
 
 
 class LockstepDifference(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the two sides part: the rule that answers for it, the schedule, and its step."""
+    """The point at which the two sides part: the rule that accounts for it, the schedule, and its step."""
 
     rule: str
     schedule: Schedule
@@ -81,15 +81,15 @@ class LockstepDifference(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LockstepResult(msgspec.Struct, kw_only=True):
-    """What running one schedule found."""
+    """The result of one schedule."""
 
     requests: int = 0
     exercised: Counter[str] = msgspec.field(default_factory=Counter)
-    """How often each rule was exercised with equal answers."""
+    """Number of times that each rule was exercised with equal responses."""
     deviation: Deviation | None = None
     """The known deviation that ended the schedule early."""
     passed: Counter[str] = msgspec.field(default_factory=Counter)
-    """How often known deviations showed that end no schedule."""
+    """Number of times that known deviations showed that end no schedule."""
     difference: LockstepDifference | None = None
 
 
@@ -104,7 +104,7 @@ class _Parted(Exception):
 
 
 class _Deviates(Exception):
-    """The two sides differ as is known."""
+    """The two sides differ in a known way."""
 
     def __init__(self, deviation: Deviation) -> None:
         super().__init__(deviation.name)
@@ -112,13 +112,13 @@ class _Deviates(Exception):
 
 
 class _WaitingExchange(NamedTuple):
-    """A request that waits for other members, at our side at least."""
+    """A request that waits for other members, on our side at least."""
 
     exchange: ConformExchange
     call: WireRequest
     connection: BrokerConnection
     answering: asyncio.Task[Any]
-    """The broker's answer."""
+    """The task that waits for the broker's response."""
     ours: OwnWaiting
 
 
@@ -155,7 +155,7 @@ class Lockstep:
         """True if the members of a consumer group that became classic have no leader yet."""
 
     async def run(self) -> LockstepResult:
-        """All steps, until the sides differ.
+        """Run all steps, until the sides differ.
 
         :raises EnvironmentLacks: if the broker goes away, or has no coordinator for the group.
         """
@@ -179,9 +179,9 @@ class Lockstep:
         return found
 
     async def close(self) -> None:
-        """Take the group away, as far as the broker lets us, and hang up."""
+        """Remove the group, as far as the broker lets us, and close the connections."""
         if not self._connections:
-            return  # nothing was asked: there is no group
+            return  # no request was sent: there is no group
         try:
             groups: list[Any] = [*(await self._described_by_broker()).groups]
             groups += await self._described_as_classic()
@@ -201,7 +201,7 @@ class Lockstep:
                 connection.hang_up()
 
     async def _connection(self, sender: str, group_id: str = "") -> BrokerConnection:
-        """The sender's connection to the coordinator of a group; a blank one is asked about anywhere.
+        """Return the sender's connection to a group's coordinator; requests about a blank group go anywhere.
 
         A connection on which a request waits is not used meanwhile: Kafka would read nothing from it.
         """
@@ -280,7 +280,7 @@ class Lockstep:
         await self._settle()
 
     async def _ask_own(self, step: Step, call: WireRequest, host: str, now_ms: int) -> ConformExchange:
-        """Our answer, once with the broker's choice among equals if that is what ours depends on."""
+        """Return our response; it has the broker's choice among equals if it depends on that."""
         own = self._own
         own.records.clear()
         own.internal_topics.clear()
@@ -313,7 +313,7 @@ class Lockstep:
         )
 
     async def _offer_tasks(self) -> None:
-        """Show our side what the broker wants each member of a streams group to have."""
+        """Show our side the tasks that the broker wants each member of a streams group to have."""
         admin = await self._connection(ADMIN)
         call = self._situation.call(DescribeStreams())
         described: StreamsGroupDescribeResponse = await admin.ask(call.api_key, call.version, call.message)
@@ -334,7 +334,7 @@ class Lockstep:
             ) from error
 
     def _finish(self, exchange: ConformExchange) -> None:
-        """Both sides have answered."""
+        """Finish an exchange: both sides have responded."""
         self._judge_exchange(exchange)
         self._history = self._history.after(exchange)
         self._situation.hear(exchange.step, exchange.answer)
@@ -359,7 +359,8 @@ class Lockstep:
         self._comparison.exercised.update([*rules, *own.checked])
 
     def _passes(self, exchange: ConformExchange, field: str) -> bool:
-        """Whether a field differs as is known, and the two sides are in the same state all the same."""
+        """Return true if a field differs in a known way, and the two sides are in the same state
+        nevertheless."""
         deviation = deviation_of(exchange, [field], ends_schedule=False)
         if deviation is None:
             return False
@@ -371,13 +372,14 @@ class Lockstep:
     async def _exchange_that_may_wait(
         self, step: Step, call: WireRequest, connection: BrokerConnection
     ) -> None:
-        """JoinGroup or SyncGroup: our side tells whether it waits, and the broker's must do the same."""
+        """Exchange JoinGroup or SyncGroup: our side shows whether it waits, and the broker's must do the
+        same."""
         sent_ms = self._now_ms()
         answering = asyncio.create_task(connection.ask(call.api_key, call.version, call.message))
         try:
             await asyncio.wait({answering}, timeout=_WAITS_S)
             if not answering.done():
-                # One question more, so that the broker has handled the request before the next step.
+                # One more request, so that the broker has handled this one before the next step.
                 await self._described_as_classic()
             self._own.generated_member_id = await self._given_id(call, answering)
             self._adopt_leader(answering)
@@ -392,7 +394,7 @@ class Lockstep:
             await self._finish_late(exchange, answering)
 
     async def _given_id(self, call: WireRequest, answering: asyncio.Task[Any]) -> MemberId:
-        """The id that the broker made for a member that joins without one, which may still wait."""
+        """Return the id that the broker made for a member that joins without one, which may still wait."""
         request = call.message
         if isinstance(request, classic.JoinGroupRequest) and not request.member_id:
             group = self._own.coordinator.classic.groups.get(call.group_id)
@@ -409,7 +411,7 @@ class Lockstep:
         return member_id or "generated"
 
     def _adopt_leader(self, answering: asyncio.Task[Any]) -> None:
-        """Let the broker choose who leads a consumer group that became classic."""
+        """Let the broker choose the leader of a consumer group that became classic."""
         tasks = [answering, *(waiting.answering for waiting in self._waiting)]
         answers = [task.result() for task in tasks if self._leader_is_free and task.done()]
         for answer in answers:
@@ -418,7 +420,7 @@ class Lockstep:
                 self._leader_is_free = False
 
     def _supersede(self, call: WireRequest) -> None:
-        """What waits for the same member and is of the same kind is over."""
+        """End any waiting request of the same kind for the same member."""
         asked = call.api_key, call.message.member_id
         for place, waiting in enumerate(self._waiting):
             before = waiting.call
@@ -433,7 +435,7 @@ class Lockstep:
             await self._settle()
 
     async def _settle(self) -> None:
-        """Compare the answers to requests that have waited, and see that all others wait on both sides."""
+        """Compare responses to requests that have waited; check that all others wait on both sides."""
         if self._waiting:
             self._own.advance(self._now_ms())
         for waiting in tuple(self._waiting):
@@ -454,14 +456,15 @@ class Lockstep:
                 raise _Parted("classic.waits", differing(kafka, None), waiting.call.message)
 
     async def _our_timers(self, waiting: _WaitingExchange) -> None:
-        """The broker has answered: ours may follow a little later, if a timer ends the wait."""
+        """Wait for our timers after the broker has responded: ours may follow a little later, if one ends the
+        wait."""
         deadline = self._loop.time() + _GRACE_S
         while waiting.ours.answer is None and self._loop.time() < deadline:
             await asyncio.sleep(_POLL_S)
             self._own.advance(self._now_ms())
 
     async def _finish_late(self, exchange: ConformExchange, answering: asyncio.Task[Any]) -> None:
-        """Our side has answered: the broker's must follow, unless Kafka is known not to answer."""
+        """Wait for the broker after our side has responded, unless Kafka is known not to respond."""
         known = deviation_of(exchange, ["answer"], ends_schedule=False)
         await asyncio.wait({answering}, timeout=_SETTLE_S if known is None else _UNANSWERED_S)
         if not answering.done():
@@ -472,7 +475,7 @@ class Lockstep:
         self._finish(msgspec.structs.replace(exchange, answer=answer))
 
     async def _described_as_classic(self) -> tuple[classic.DescribedClassicGroup, ...]:
-        """The schedule's group, as DescribeGroups has it at the broker."""
+        """Return the schedule's group, as the broker's DescribeGroups has it."""
         admin = await self._connection(ADMIN)
         request = classic.DescribeGroupsRequest(group_ids=(self._situation.group_id,))
         answer: classic.DescribeGroupsResponse = await admin.ask(
@@ -489,7 +492,8 @@ class Lockstep:
         return answer
 
     async def _await_resolution(self, matches: Mapping[str, tuple[str, ...]]) -> None:
-        """The broker matches regular expressions in the background; our epochs say when it is done."""
+        """Wait for the broker to match regular expressions in the background; our epochs show when it is
+        done."""
         ours = self._own.coordinator.groups[self._situation.group_id]
         expected = ours.group_epoch
         await asyncio.sleep(_QUIET_S)
@@ -499,7 +503,7 @@ class Lockstep:
             late = self._loop.time() > deadline
             group = (await self._described_by_broker()).groups[0]
             if len(group.members) < len(ours.members):
-                break  # A session ran out while we waited, which raises the epoch too.
+                break  # A session expired while we waited, which raises the epoch too.
             epoch = group.group_epoch
             if epoch >= expected or late:
                 break
@@ -514,7 +518,7 @@ class Lockstep:
         self._comparison.exercised["regex.resolution"] += 1
 
     async def _await_internal_topics(self) -> None:
-        """The broker creates behind its answer what a streams group waits for."""
+        """Wait for the topics that a streams group needs, which the broker creates behind its response."""
         wanted = {topic.name: topic for topic in self._own.internal_topics}
         if not wanted:
             return

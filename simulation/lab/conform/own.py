@@ -1,8 +1,9 @@
 """Our side of a comparison: the coordinator behind the endpoint's own translators, without a socket.
 
-It takes the same bytes as the broker and answers bytes. Its clock is told the time, and ids that a broker
-makes up are given to it, so that both sides can be compared value by value. Targets are compared as soon as
-they are computed; which of several equal ones `uniform` chooses is up to the broker, and taken over.
+It takes the same bytes as the broker and returns bytes. Its clock is set from outside, and it gets the ids
+that a broker makes up, so that both sides can be compared value by value. Targets are compared as soon as
+they are computed. The broker decides which of several equal ones `uniform` chooses, and our side takes that
+over.
 """
 
 from __future__ import annotations
@@ -65,7 +66,7 @@ class TargetWanted(Exception):
 
 
 class _Following(GroupCoordinator):
-    """The coordinator, with assignors that are checked against the broker's, and take its choice over."""
+    """The coordinator, with assignors that are checked against the broker's, and take over its choice."""
 
     def __init__(self, config: GroupCoordinatorConfig) -> None:
         super().__init__(config)
@@ -74,13 +75,14 @@ class _Following(GroupCoordinator):
         self.alone = False
         """True if the broker has computed no target, so that ours is as good as any."""
         self.checked: list[str] = []
-        """The rules about targets that the last request put to the test."""
+        """The rules about targets that the last request tested."""
         self.broken: list[str] = []
-        """Those that do not hold."""
+        """Those of them that do not hold."""
         own = self.consumer.assignors.items()
         self.consumer.assignors = {name: partial(self._follow, name, assignor) for name, assignor in own}
         self.follows_tasks = config.release_version is not ReleaseVersion.V4_3
-        """Whether the broker's targets of streams groups are taken over: those of Kafka 4.4 are not ours."""
+        """True if the broker's targets of streams groups are taken over: those of Kafka 4.4 differ from ours.
+        """
         self.offered_tasks: TaskTarget = {}
         if self.follows_tasks:
             self.streams.assignor = self._follow_tasks
@@ -104,7 +106,7 @@ class _Following(GroupCoordinator):
 
 
 class _Groups:
-    """The handlers' way to the one coordinator."""
+    """The handlers' access to the one coordinator."""
 
     def __init__(self, own: Own) -> None:
         self._own = own
@@ -114,35 +116,35 @@ class _Groups:
         return self._own.park(request) if reply is None else reply
 
     def explained(self, group_id: str, reply: Response) -> Response:
-        """Topics are created where they are compared, and nothing fails."""
+        """Return the reply unchanged: topics are created where they are compared, and nothing fails."""
         return reply
 
 
 class OwnWaiting:
-    """A request of the classic protocol that waits at our side."""
+    """A request of the classic protocol that waits on our side."""
 
     def __init__(self) -> None:
         self.reply: Response | None = None
-        """What it is answered, once it is."""
+        """Its response, once it has one."""
         self.over_the_wire: Callable[[Response], Any] = lambda reply: reply
 
     @property
     def answer(self) -> Any:
-        """The answer as the client reads it; None while it waits."""
+        """Return the response as the client reads it; None while it waits."""
         return None if self.reply is None else self.over_the_wire(self.reply)
 
 
 class _Connection:
-    """The broker has the real one."""
+    """A connection without a socket: the broker has the real one."""
 
     is_closed = False
 
     def close(self) -> None:
-        """Nothing to close."""
+        """Do nothing: there is nothing to close."""
 
 
 class _OwnHooks(HostHooks):
-    """What the host of our side says and wants."""
+    """The hooks of our side's host: they note what it reports and asks for."""
 
     def __init__(self, own: Own) -> None:
         self._own = own
@@ -164,11 +166,11 @@ class Own:
     def __init__(self, config: GroupCoordinatorConfig) -> None:
         self.coordinator = _Following(config)
         self.records: list[Record] = []
-        """What was written since the last request, timers included."""
+        """Records that were written since the last request, timers included."""
         self.fenced: list[str] = []
         """The timers that removed members since the last request: `session` or `rebalance`."""
         self.internal_topics: list[TopicInfo] = []
-        """What a streams group waits for since the last request."""
+        """Topics that a streams group has waited for since the last request."""
         self.generated_member_id: MemberId = ""
         """The id to give to a member that joins without one."""
         self._config = config
@@ -191,7 +193,7 @@ class Own:
         self._change(self._cluster.image)
 
     def ask(self, api_key: int, version: int, message: Any, client_id: str, client_host: str) -> Any:
-        """Our answer to a request, through bytes both ways.
+        """Return our response to a request, through bytes both ways.
 
         :raises FencepostError: if our endpoint does not speak that version of the API.
         """
@@ -213,7 +215,7 @@ class Own:
         return over_the_wire(reply)
 
     def process(self, event: Event) -> Response | None:
-        """One step of the coordinator."""
+        """Run one step of the coordinator."""
         if isinstance(event, ConsumerGroupHeartbeatRequest) and event.generated_member_id:
             event = msgspec.structs.replace(event, generated_member_id=self.generated_member_id)
         if isinstance(event, JoinGroupRequest):
@@ -225,13 +227,13 @@ class Own:
         return reply
 
     def park(self, request: Any) -> OwnWaiting:
-        """A request has no reply yet."""
+        """Keep a request that has no reply yet."""
         waiting = OwnWaiting()
         self._host.park(request.token, waiting)
         return waiting
 
     def _order_members(self) -> None:
-        """Have the members of classic groups in the order of Kafka's hash map, whose first one leads next."""
+        """Put the members of classic groups in the order of Kafka's hash map, whose first one leads next."""
         for group in self.coordinator.classic.groups.values():
             members = group.members
             group.members = {member_id: members[member_id] for member_id in hash_map_order(members)}
@@ -244,11 +246,11 @@ class Own:
 
     @property
     def now_ms(self) -> int:
-        """How late it is, in milliseconds since the schedule began."""
+        """The present time, in milliseconds since the schedule began."""
         return self._clock.time_ms
 
     def advance(self, now_ms: int) -> None:
-        """It is that late now, in milliseconds since the schedule began; what was due happened."""
+        """Advance to that time, in milliseconds since the schedule began, and let what is due happen."""
         while (deadline := self.coordinator.next_deadline()) is not None and deadline <= now_ms:
             self._clock.time_ms = max(self._clock.time_ms, deadline)
             self._order_members()
@@ -256,7 +258,8 @@ class Own:
         self._clock.time_ms = max(self._clock.time_ms, now_ms)
 
     def resolve(self) -> Mapping[str, tuple[str, ...]] | None:
-        """Match regular expressions that wait for it: the topics of each; None if there are none."""
+        """Match regular expressions that wait for it, and return the topics of each; None if no expression
+        waits."""
         background, self._background = self._background, []
         self._resolved = {}
         for work in background:
@@ -280,13 +283,13 @@ class Own:
     # Topics and configuration, as the broker has them
 
     def put_topic(self, name: str, topic_id: TopicId, partitions: int) -> None:
-        """The topic exists, with so many partitions."""
+        """Note that the topic exists, with that many partitions."""
         self._change(
             self._cluster.image.with_topic(Topic(topic_id=topic_id, name=name, partitions=partitions))
         )
 
     def drop_topic(self, name: str) -> None:
-        """The topic exists no more."""
+        """Note that the topic exists no more."""
         self._change(self._cluster.image.without(name))
 
     @property
@@ -299,7 +302,7 @@ class Own:
         self.process(TopicsChanged(image=image))
 
     def configure_group(self, group_id: str, values: Mapping[str, str]) -> ErrorCode:
-        """Settings of one group."""
+        """Set the settings of one group."""
         try:
             config = GroupConfig.from_properties(values, self._config)
         except FencepostError:

@@ -1,4 +1,4 @@
-"""From a step to a request: what a member knows, and what its symbols mean for it now."""
+"""Turns a step into a request: what a member knows, and what its symbols mean for it now."""
 
 from __future__ import annotations
 
@@ -61,52 +61,52 @@ _VERSIONS: Mapping[int, int] = {
     ApiKey.STREAMS_GROUP_HEARTBEAT: 0,
     ApiKey.STREAMS_GROUP_DESCRIBE: 0,
 }
-"""Of APIs whose versions make no difference to what is asked."""
+"""Versions of APIs whose versions make no difference to a request."""
 
 
 class WireRequest(NamedTuple):
-    """A request as it goes over the wire, and who sends it."""
+    """A request as it goes over the wire, and its sender."""
 
     api_key: int
     version: int
     message: Any
     sender: str
-    """The client id; each has a connection of its own."""
+    """The client id; each has its own connection."""
     group_id: str
-    """The group that is asked about."""
+    """The group that the request is about."""
 
 
 class ResolveContext:
-    """All that the steps of one schedule are resolved against."""
+    """Everything that the steps of one schedule are resolved against."""
 
     def __init__(self, group_id: str, prefix: str) -> None:
         self.group_id = group_id
         self.prefix = prefix
-        """Before each topic's name in the cluster."""
+        """Prefix of each topic's name in the cluster."""
         self.members: dict[str, Knowledge[Partitions]] = {}
         self.streams_members: dict[str, Knowledge[Tasks]] = {}
         self.classic_members: dict[str, ClassicKnowledge] = {}
         self.topic_ids: dict[str, TopicId] = {}
-        """Of topics that exist, or did, by their names in the schedule."""
+        """Ids of topics that exist, or did, by their names in the schedule."""
         self._asked: dict[str, None] = {group_id: None}
-        """All groups that were asked about."""
+        """All groups that requests were about."""
 
     def member(self, name: str) -> Knowledge[Partitions]:
-        """What the member of that name knows."""
+        """Return the knowledge of the member with that name."""
         return self.members.setdefault(name, Knowledge(name, NO_PARTITIONS))
 
     def topic(self, name: str) -> str:
-        """A topic's name in the cluster."""
+        """Return a topic's name in the cluster."""
         return self.prefix + name
 
     def _group(self, group: str | None) -> str:
-        """Another group's name is made unlike all others; a blank one stays blank."""
+        """Return another group's name, made unlike all others; a blank one stays blank."""
         if group is None:
             return self.group_id
         return f"{self.group_id}-{group}" if group.strip() else group
 
     def call(self, step: Step) -> WireRequest:
-        """The request of a step that sends one to the group's coordinator."""
+        """Return the request of a step that sends one to the group's coordinator."""
         group_id = self._group(getattr(step, "group", None))
         if group_id.strip():
             self._asked[group_id] = None
@@ -230,7 +230,8 @@ class ResolveContext:
         )
 
     def _identity(self, name: str | None, epoch: Epoch | int) -> tuple[MemberId | None, int]:
-        """Who commits or fetches. Nobody has no id, and no epoch unless the step gives a number."""
+        """Return id and epoch for a commit or a fetch. Without a member there is no id, and only the step's
+        own epoch."""
         if name is None:
             return None, epoch if isinstance(epoch, int) else NO_EPOCH
         if (classic_member := self.classic_members.get(name)) is not None:
@@ -240,7 +241,7 @@ class ResolveContext:
         return member.member_id, member.epochs.of(epoch)
 
     def _member_id(self, name: str) -> MemberId:
-        """The id of a member of either protocol; of one that was given none, its name."""
+        """Return the id of a member of either protocol; its name if it was given no id."""
         classic_member = self.classic_members.get(name)
         if classic_member is not None:
             return classic_member.member_id or name
@@ -271,7 +272,7 @@ class ResolveContext:
         )
 
     def farewell(self, members: tuple[consumer.LeaveGroupRequest, ...]) -> list[WireRequest]:
-        """The requests that take these members away, and all groups that were asked about."""
+        """Return the requests that remove these members, and all groups that requests were about."""
         calls = []
         for streams in self.streams_members.values():
             goodbye = StreamsGroupHeartbeatRequest(
@@ -289,7 +290,7 @@ class ResolveContext:
         return calls
 
     def hear(self, step: Step, answer: Any) -> None:
-        """What a member learns from the broker's answer."""
+        """Let a member learn from the broker's response."""
         match step:
             case Beat() if not step.lost and step.group is None:
                 self.member(step.member).hear(answer, answer.assignment)
@@ -298,7 +299,7 @@ class ResolveContext:
             case ClassicJoinStep(lost=True):
                 pass
             case ClassicJoinStep() | ClassicSyncStep() | ClassicBeat():
-                # That an instance id is nobody's says nothing of the member.
+                # An instance id without a member says nothing about the member.
                 about_it = step.group is None and step.member_id is None and step.instance is None
                 known = getattr(answer, "error_code", None) is not ErrorCode.UNKNOWN_MEMBER_ID
                 if answer is not None and (about_it or (known and step.group is step.member_id is None)):

@@ -1,4 +1,4 @@
-"""All rules, by what they are about. Where several fit a request, the first one answers for a difference."""
+"""All rules, by their subject. If several fit a request, the first one accounts for a difference."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ _BY_STEP: Mapping[type, tuple[ConformRule, ...]] = {
 }
 
 _OF_STREAMS: Mapping[type, tuple[ConformRule, ...]] = {CommitStep: streams.OFFSETS, Fetch: streams.OFFSETS}
-"""The same, where the group is a streams group."""
+"""The same, if the group is a streams group."""
 
 _OF_CLASSIC: Mapping[type, tuple[ConformRule, ...]] = {
     CommitStep: classic.COMMITS,
@@ -64,7 +64,7 @@ _OF_CLASSIC: Mapping[type, tuple[ConformRule, ...]] = {
     DescribeClassic: classic.DESCRIPTIONS,
     Remove: classic.LEAVING,
 }
-"""The same, where it is a classic group."""
+"""The same, if it is a classic group."""
 
 WITHOUT_REQUEST: Mapping[str, str] = {
     "assignor.range.equal": "both range targets are equal",
@@ -87,11 +87,11 @@ NAMES: Mapping[str, str] = {
     **{rule.name: rule.about for rules in _OF_CLASSIC.values() for rule in rules},
     **WITHOUT_REQUEST,
 }
-"""All rules with what they are about."""
+"""All rules with their subjects."""
 
 
 def exercised(exchange: ConformExchange) -> list[str]:
-    """The rules that a request puts to the test, the most telling first."""
+    """Return the rules that a request tests, the most significant first."""
     kind = type(exchange.step)
     rules = _BY_STEP[kind]
     if exchange.before.streams is not None:

@@ -10,7 +10,7 @@ from fencepost.simulation.lab.conform.exchange import ConformExchange, ConformRu
 
 
 def _is(code: ErrorCode) -> Predicate:
-    """Whether our answer about the only group has that code."""
+    """Return a predicate: our response about the only group has that code."""
     return lambda x: _only(x.ours).error_code is code
 
 
@@ -19,7 +19,7 @@ def _in_state(state: str) -> Predicate:
 
 
 def codes(reply: Any) -> set[ErrorCode]:
-    """The codes of all partitions of an answer about offsets."""
+    """Return the codes of all partitions of a response about offsets."""
     return {one.error_code for topic in getattr(reply, "topics", ()) for one in topic.partitions}
 
 
@@ -28,7 +28,7 @@ def _committed(code: ErrorCode) -> Predicate:
 
 
 def _relation(x: ConformExchange) -> int | None:
-    """The commit's epoch against the member's: -1, 0, 1; None without such a member."""
+    """Return the commit's epoch against the member's: -1, 0, 1; None without such a member."""
     known = x.known
     if known is None:
         return None

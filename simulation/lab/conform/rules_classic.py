@@ -1,4 +1,4 @@
-"""Rules of the classic protocol, and of groups that go from one protocol to the other."""
+"""Rules of the classic protocol, and of groups that change from one protocol to the other."""
 
 from __future__ import annotations
 
@@ -32,17 +32,17 @@ def _is_consumer_group(x: ConformExchange) -> bool:
 
 
 def _of_consumer_group(when: Predicate) -> Predicate:
-    """What holds of a request of the classic protocol to a consumer group."""
+    """Return the predicate, restricted to requests of the classic protocol to a consumer group."""
     return lambda x: _is_consumer_group(x) and when(x)
 
 
 def _waited(x: ConformExchange) -> bool:
-    """Whether the members' next generation answered it."""
+    """Return true if the response came with the members' next generation."""
     return _ok(x) and x.before.classic is not None and x.ours.generation > x.before.classic.generation
 
 
 def _holder(x: ConformExchange) -> ClassicMemberView | None:
-    """The member of a classic group that held the request's instance id before."""
+    """Return the member of a classic group that held the request's instance id before."""
     instance_id = x.request.instance_id
     if instance_id is None or x.before.classic is None:
         return None
@@ -125,7 +125,7 @@ MIGRATION: tuple[ConformRule, ...] = (
         ),
     ),
 )
-"""Rules of requests that make a group one of the other kind, or might."""
+"""Rules of requests that convert a group to the other kind, or might."""
 
 
 JOINS: tuple[ConformRule, ...] = (
@@ -429,7 +429,7 @@ MIGRATED_COMMITS: tuple[ConformRule, ...] = (
         lambda x: x.known is not None and x.known.classic is not None,
     ),
 )
-"""Before those of consumer groups."""
+"""Rules that come before those of consumer groups."""
 
 WITHOUT_REQUEST = {
     "classic.waits": "JoinGroup and SyncGroup wait as long as at the broker",

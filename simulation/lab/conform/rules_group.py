@@ -1,4 +1,4 @@
-"""The rules of a group's inside: what raises its epoch, how targets come about, how members reach them."""
+"""The rules of a group's inside: what raises its epoch, how targets are computed, how members reach them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _ok(x: ConformExchange) -> bool:
 
 
 def _old(x: ConformExchange) -> ConsumerGroupMember | None:
-    """The member before, or the one that it replaces."""
+    """Return the member before, or the one that it replaces."""
     return x.known or x.holder
 
 
@@ -49,7 +49,7 @@ def _missing_topic(x: ConformExchange) -> bool:
 
 
 def _counts_changed(x: ConformExchange) -> bool:
-    """The epoch rose although neither member nor subscription is new: the topics are others."""
+    """Return true if the epoch rose although neither member nor subscription is new: the topics changed."""
     return x.bumped and x.known is not None and not _names_differ(x) and not _regex_changed(x)
 
 

@@ -1,4 +1,4 @@
-"""The rules of heartbeats: which are refused, which epochs are accepted, what static members may do."""
+"""The rules of heartbeats: which ones are refused, which epochs are accepted, what static members may do."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _ok(x: ConformExchange) -> bool:
 
 
 def _faults(x: ConformExchange) -> int:
-    """How many checks the request fails that need no group."""
+    """Return the number of checks that the request fails and that need no group."""
     request = x.request
     return sum(
         (
@@ -147,7 +147,7 @@ CHECKS: tuple[ConformRule, ...] = (
 
 
 def _dynamic(x: ConformExchange) -> ConsumerGroupMember | None:
-    """The known member whose epoch is judged, if the static rules let it come so far."""
+    """Return the known member whose epoch is judged, if the static rules let it get that far."""
     known = x.known
     if known is None or x.request.member_epoch < 0:
         return None

@@ -17,12 +17,12 @@ from fencepost.simulation.lab.conform.schedule import CommitStep
 
 
 def _before(x: ConformExchange) -> StreamsGroupMember | None:
-    """The member that sent it, as it was."""
+    """Return the member that sent it, as it was before."""
     return None if x.before.streams is None else x.before.streams.members.get(x.request.member_id)
 
 
 def _after(x: ConformExchange) -> StreamsGroupMember | None:
-    """The member that sent it, as it is now."""
+    """Return the member that sent it, as it is now."""
     return None if x.after.streams is None else x.after.streams.members.get(x.request.member_id)
 
 

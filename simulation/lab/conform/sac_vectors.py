@@ -1,4 +1,4 @@
-"""Recorded answers of RabbitMQ's coordinator of single active consumers, replayed on ours.
+"""Recorded responses of RabbitMQ's coordinator of single active consumers, replayed on ours.
 
 `{"seed", "steps": [{"command", "reply", "effects", "state"}]}`: each sequence begins with no groups, and no
 time passes in it (a timer's end is the command `timeout`). Connections are written `NAME@NODE`. Effects are
@@ -50,7 +50,7 @@ _FIELDS: Final[Mapping[str, str]] = {
     "name": "consumer_name",
     "ms": "delay_ms",
 }
-"""Our names of fields that the files call otherwise."""
+"""Our names of fields that have other names in the files."""
 _RECORDED: Final = {ours: name for name, ours in _FIELDS.items()}
 _IMPLIED: Final = frozenset({"owner", "vhost"})
 """Fields of commands that the files leave out."""
@@ -66,9 +66,9 @@ class _Step(msgspec.Struct, forbid_unknown_fields=True):
         self.event()
 
     def event(self) -> SacInput:
-        """The command as the coordinator takes it.
+        """Return the command as the coordinator takes it.
 
-        :raises ValueError: if it is none.
+        :raises ValueError: if it is no command.
         :raises msgspec.ValidationError: if a value is of another type.
         """
         fields = {_FIELDS.get(name, name): value for name, value in self.command.items()}
@@ -91,7 +91,7 @@ FORMAT = "a sequence of single active consumers {seed, steps: [{command, reply, 
 
 
 def check(sequence: SacSequence) -> Iterator[tuple[int, str, bool]]:
-    """Step, rule and whether our answer keeps it; nothing behind the first step that differs."""
+    """Yield step, rule, and true if our response keeps it; nothing after the first step that differs."""
     host = CoordinatorHost(SacCoordinator(), SacMemoryJournal())
     for index, step in enumerate(sequence.steps):
         outcome = host.process(step.event())
@@ -154,7 +154,7 @@ def _group(key: SacGroupKey, group: SacGroupValue) -> _Document:
 
 
 def _canonical(state: _Document) -> _Document:
-    """The recorded state with our words, and with an order where it has none."""
+    """Return the recorded state with our words, and with an order where it has none."""
     for group in state["groups"]:
         for consumer in group["consumers"]:
             consumer["cnty"] = sac.Connectivity(consumer["cnty"])

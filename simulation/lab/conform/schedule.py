@@ -1,8 +1,8 @@
 """Schedules: lists of steps, as values that can be printed, shrunk and run again.
 
-A step says what a member does in terms that hold on any coordinator: "the epoch it was last told", "what it
-was assigned, less one partition". So a schedule stays meaningful when steps are taken out of it, and when
-it runs against another coordinator.
+A step says what a member does in terms that hold on any coordinator: "its last epoch", "its assignment, less
+one partition". So a schedule stays meaningful when steps are taken out of it, and when it runs against
+another coordinator.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from fencepost.coordinator.protocol.errors import FencepostError
 
 
 class Epoch(enum.StrEnum):
-    """Which epoch a request carries, by what the member was told."""
+    """The epoch that a request carries, by the epochs that the member has received."""
 
     LAST = "last"
     PREVIOUS = "previous"
@@ -29,20 +29,20 @@ class Epoch(enum.StrEnum):
 
 
 class Owned(enum.StrEnum):
-    """What a heartbeat says that its member owns."""
+    """The partitions that a heartbeat says its member owns."""
 
     NULL = "null"
     EMPTY = "empty"
     ASSIGNED = "assigned"
-    """What it was assigned last."""
+    """The last assignment."""
     PARTIAL = "partial"
-    """That, less its first partition."""
+    """The last assignment, less its first partition."""
     BEFORE = "before"
-    """What it was assigned before that: it has not let go yet."""
+    """The assignment before the last: the member has not released it yet."""
     FOREIGN = "foreign"
-    """What it was assigned last, and what all others were."""
+    """The last assignment, and those of all other members."""
     UNKNOWN = "unknown"
-    """What it was assigned last, and a partition of a topic id that does not exist."""
+    """The last assignment, and a partition of a topic id that does not exist."""
 
 
 class _Step(
@@ -52,7 +52,7 @@ class _Step(
 
 
 class Beat(_Step, frozen=True, kw_only=True, tag="beat"):
-    """A heartbeat of a member. `member` is also its id, unless `member_id` says another one."""
+    """A heartbeat of a member. `member` is also its id, unless `member_id` gives another one."""
 
     member: str
     epoch: Epoch | int = Epoch.LAST
@@ -67,24 +67,24 @@ class Beat(_Step, frozen=True, kw_only=True, tag="beat"):
     assignor: str | None = None
     version: int = 1
     member_id: str | None = None
-    """Another id than its own; with "" and version 0 the coordinator makes one, which it keeps."""
+    """An id other than its own; with "" and version 0 the coordinator makes one, which the member keeps."""
     group: str | None = None
-    """Another group than the schedule's: " " or a name."""
+    """A group other than the schedule's: " " or a name."""
     lost: bool = False
-    """The member does not hear the answer."""
+    """True if the member does not get the response."""
 
 
 class StreamsBeat(_Step, frozen=True, kw_only=True, tag="streams_beat"):
-    """A heartbeat of a member of a streams group. `member` is its id, unless `member_id` says another."""
+    """A heartbeat of a member of a streams group. `member` is its id, unless `member_id` gives another."""
 
     member: str
     epoch: Epoch | int = Epoch.LAST
     owned: Owned = Owned.NULL
     """`unknown` is a task of a subtopology that does not exist."""
     incomplete: bool = False
-    """One of the lists of tasks is missing."""
+    """True if one of the lists of tasks is missing."""
     topology: str | None = None
-    """By its name in `streams_requests.TOPOLOGIES`."""
+    """The topology's name in `streams_requests.TOPOLOGIES`."""
     topology_epoch: int = 0
     process: str | None = None
     endpoint: str | None = None
@@ -96,9 +96,9 @@ class StreamsBeat(_Step, frozen=True, kw_only=True, tag="streams_beat"):
     shutdown: bool = False
     member_id: str | None = None
     group: str | None = None
-    """Another group than the schedule's: " " or a name."""
+    """A group other than the schedule's: " " or a name."""
     lost: bool = False
-    """The member does not hear the answer."""
+    """True if the member does not get the response."""
 
 
 class DescribeStreams(_Step, frozen=True, kw_only=True, tag="describe_streams"):
@@ -108,42 +108,42 @@ class DescribeStreams(_Step, frozen=True, kw_only=True, tag="describe_streams"):
 
 
 TOLD = "told"
-"""In the place of a protocol's name: the one that the member was told when it joined."""
+"""Placeholder for a protocol's name: the one that the member received when it joined."""
 
 
 class ClassicJoinStep(_Step, frozen=True, kw_only=True, tag="classic_join"):
     """JoinGroup. It may have to wait, and the steps after it are taken meanwhile.
 
-    A member that was given no id has none, unless `member_id` says one.
+    A member that was given no id has none, unless `member_id` gives one.
     """
 
     member: str
     protocols: tuple[str, ...] = ("range",)
     topics: tuple[str, ...] = ("x",)
     owned: Owned = Owned.NULL
-    """What its subscription says that it owns; `null` is nothing, as eager members have it."""
+    """The partitions that its subscription says it owns; `null` is nothing, as eager members have it."""
     instance: str | None = None
     session_timeout_ms: int = 30_000
     rebalance_timeout_ms: int = 30_000
     protocol_type: str = "consumer"
     malformed: bool = False
-    """Its subscription can't be read."""
+    """True if its subscription can't be read."""
     version: int = 9
     member_id: str | None = None
     group: str | None = None
-    """Another group than the schedule's: "" or a name."""
+    """A group other than the schedule's: "" or a name."""
     lost: bool = False
-    """The member does not hear the answer."""
+    """True if the member does not get the response."""
 
 
 class ClassicSyncStep(_Step, frozen=True, kw_only=True, tag="classic_sync"):
-    """SyncGroup. Whoever sends it may give partitions to members; they count if it leads."""
+    """SyncGroup. Its sender may give partitions to members; they count if it leads."""
 
     member: str
     gives: Mapping[str, Mapping[str, tuple[int, ...]]] = {}
     """Partitions by topic, by the member's name in the schedule."""
     user_data: bool = False
-    """The leader's assignor has added data of its own."""
+    """True if the leader's assignor has added data of its own."""
     generation: Epoch | int = Epoch.LAST
     protocol: str | None = TOLD
     protocol_type: str | None = "consumer"
@@ -165,7 +165,7 @@ class ClassicBeat(_Step, frozen=True, kw_only=True, tag="classic_beat"):
 
 
 class AwaitStep(_Step, frozen=True, kw_only=True, tag="await"):
-    """Nothing is sent until no request waits, but no longer than that."""
+    """Send nothing until no request waits, but no longer than that."""
 
     ms: int
 
@@ -178,7 +178,7 @@ class Describe(_Step, frozen=True, kw_only=True, tag="describe"):
 
 
 class DescribeClassic(_Step, frozen=True, kw_only=True, tag="describe_classic"):
-    """DescribeGroups, the classic protocol's question."""
+    """DescribeGroups, the request of the classic protocol."""
 
     version: int = 6
 
@@ -192,7 +192,7 @@ class List(_Step, frozen=True, kw_only=True, tag="list"):
 
 
 class CommitStep(_Step, frozen=True, kw_only=True, tag="commit"):
-    """OffsetCommit, by a member or by nobody."""
+    """OffsetCommit, by a member or by none."""
 
     topics: Mapping[str, tuple[int, ...]]
     offset: int = 1
@@ -206,7 +206,7 @@ class CommitStep(_Step, frozen=True, kw_only=True, tag="commit"):
 
 
 class Fetch(_Step, frozen=True, kw_only=True, tag="fetch"):
-    """OffsetFetch, by a member or by nobody; `topics` None asks for all."""
+    """OffsetFetch, by a member or by none; `topics` None asks for all."""
 
     topics: Mapping[str, tuple[int, ...]] | None = None
     member: str | None = None
@@ -224,7 +224,7 @@ class Forget(_Step, frozen=True, kw_only=True, tag="forget"):
 
 
 class Removed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """Whom an administrator removes: a member, an instance, or a member under an instance id."""
+    """The target of an administrator's removal: a member, an instance, or a member under an instance id."""
 
     member: str = ""
     instance: str | None = None
@@ -271,7 +271,7 @@ class Configure(_Step, frozen=True, kw_only=True, tag="configure"):
 
 
 class Wait(_Step, frozen=True, kw_only=True, tag="wait"):
-    """Nothing is sent for a while."""
+    """Send nothing for a while."""
 
     ms: int
 
@@ -313,12 +313,12 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def changes_topics(self) -> bool:
-        """True if it needs topics that nobody else uses."""
+        """True if it needs topics that no other schedule uses."""
         return any(isinstance(step, TOPIC_STEPS) for step in self.steps)
 
 
 def schedules_of(text: bytes, source: str) -> list[Schedule]:
-    """The schedules of a JSON document: one, or a list.
+    """Return the schedules of a JSON document: one, or a list.
 
     :raises FencepostError: if the document is something else; the text says where.
     """

@@ -1,4 +1,4 @@
-"""Schedules by hand: what random ones meet seldom, and what takes time: sessions, time-outs, intervals."""
+"""Scripted schedules: cases that random ones rarely meet, and cases that take time."""
 
 from __future__ import annotations
 
@@ -32,10 +32,10 @@ from fencepost.simulation.lab.conform.schedule import (
 )
 
 SHORT_MS = 1_000
-"""A session that is worth waiting for."""
+"""A session timeout that is short enough to wait for, in ms."""
 _MARGIN_MS = 300
 _LONG_MS = 45_000
-"""A session that ends in no schedule."""
+"""A session timeout that expires in no schedule, in ms."""
 _REGEX_SPACING_MS = 10_000
 _FULL_AT_MOST = 20
 _STREAMS = "streams"
@@ -50,7 +50,7 @@ _HALF, _WHOLE = Wait(ms=SHORT_MS // 2), Wait(ms=SHORT_MS + _MARGIN_MS)
 
 
 def join(member: str, *names: str, **fields: Any) -> Beat:
-    """A member joins, with these topics or with what the fields say."""
+    """Let a member join, with these topics or with what the fields say."""
     fields = {"rebalance_timeout_ms": TIMEOUT_MS, "assignor": "range", **fields}
     if names or "regex" not in fields:
         fields["names"] = names
@@ -58,7 +58,7 @@ def join(member: str, *names: str, **fields: Any) -> Beat:
 
 
 def confirm(*members: str) -> list[Step]:
-    """Each of the members says that it owns what it was assigned."""
+    """Let each of the members report that it owns its assignment."""
     return [Beat(member=member, owned=Owned.ASSIGNED) for member in members]
 
 
@@ -316,7 +316,7 @@ SCRIPTS: dict[str, list[Step]] = {
         join("C", "x", instance="i1"),
         *confirm("C", "B"),
     ],
-    # A member repeats itself because it did not hear.
+    # A member repeats itself because it got no response.
     "lost answers": [
         join("A", "x", lost=True),
         join("A", "x"),
@@ -403,7 +403,7 @@ SCRIPTS: dict[str, list[Step]] = {
         Beat(member="C", regex="z|w"),
         Beat(member="C"),
     ],
-    # A member with an expression takes over from one that is away, and brings another expression.
+    # A member with an expression takes over from one that is away, and has another expression.
     "an expression instead of another's names": [
         join("A", regex=".*", instance="i1"),
         join("B", "x", "y", instance="i2"),
@@ -482,11 +482,11 @@ SCRIPTS: dict[str, list[Step]] = {
         join("C", "x"),
     ],
 }
-"""Those that wait for nothing."""
+"""Scripts that wait for nothing."""
 
 
 def full(size: int) -> list[Step]:
-    """A group takes no more members than the broker allows."""
+    """Fill a group: it takes no more members than the broker allows."""
     joins = [join(f"M{number:02}", "x") for number in range(size - 1)]
     return [
         *joins,
@@ -521,7 +521,7 @@ def _settings(config: GroupCoordinatorConfig) -> list[Step]:
 
 
 def classic(config: GroupCoordinatorConfig) -> Iterator[Schedule]:
-    """Those of the classic protocol, and of groups that are migrated."""
+    """Yield the schedules of the classic protocol, and of groups that are migrated."""
     parts = scripts_classic, scripts_migration
     found = {name: steps for part in parts for name, steps in (*part.TIMED.items(), *part.SCRIPTS.items())}
     if max(config.group_consumer_min_session_timeout_ms, config.group_min_session_timeout_ms) <= SHORT_MS:
@@ -533,7 +533,7 @@ def classic(config: GroupCoordinatorConfig) -> Iterator[Schedule]:
 
 
 def scripted(config: GroupCoordinatorConfig) -> Iterator[Schedule]:
-    """The schedules that a broker of this configuration can run; long ones first."""
+    """Yield the schedules that a broker with this configuration can run; long ones first."""
     found = {**_SPACING}
     if config.group_consumer_min_session_timeout_ms <= SHORT_MS:
         found |= _SESSIONS

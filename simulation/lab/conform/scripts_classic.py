@@ -1,4 +1,4 @@
-"""Schedules by hand about the classic protocol."""
+"""Scripted schedules of the classic protocol."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from fencepost.simulation.lab.conform.schedule import (
 )
 
 ANSWERED = AwaitStep(ms=10_000)
-"""Longer than a group waits for its first members by default."""
+"""A wait that is longer than a group waits for its first members by default."""
 SHORT_MS, MARGIN_MS = 600, 300
 EVERYTHING = {"x": (0, 1, 2, 3)}
 HALVES: dict[str, dict[str, tuple[int, ...]]] = {"A": {"x": (0, 1)}, "B": {"x": (2, 3)}}
@@ -36,32 +36,32 @@ _Given = Mapping[str, Mapping[str, tuple[int, ...]]]
 
 
 def rejoin(*members: str, **fields: Any) -> list[Step]:
-    """Each of the members joins with the id that it has."""
+    """Let each of the members join with the id that it has."""
     return [ClassicJoinStep(member=member, **fields) for member in members]
 
 
 def enter(member: str, **fields: Any) -> list[Step]:
-    """A dynamic member asks for its id, and joins with it."""
+    """Let a dynamic member ask for its id, and join with it."""
     return rejoin(member, member, **fields)
 
 
 def sync(*members: str, gives: _Given | None = None, **fields: Any) -> list[Step]:
-    """Each of the members asks for its assignment; what the leader gives counts."""
+    """Let each of the members ask for its assignment; what the leader gives counts."""
     return [ClassicSyncStep(member=member, gives=gives or {}, **fields) for member in members]
 
 
 def alive(*members: str, **fields: Any) -> list[Step]:
-    """Each of the members is alive."""
+    """Let each of the members send a heartbeat."""
     return [ClassicBeat(member=member, **fields) for member in members]
 
 
 def leave(*members: str) -> Remove:
-    """The members leave, in one request."""
+    """Let the members leave, in one request."""
     return Remove(members=tuple(Removed(member=member) for member in members))
 
 
 def pair(**fields: Any) -> list[Step]:
-    """Two dynamic members in generation 2, of which the first one leads, before their assignment."""
+    """Make two dynamic members in generation 2, of which the first one leads, before their assignment."""
     return [
         *enter("A", **fields),
         ANSWERED,
@@ -74,12 +74,12 @@ def pair(**fields: Any) -> list[Step]:
 
 
 def stable(**fields: Any) -> list[Step]:
-    """The same with an assignment: the first two partitions of x, and the others."""
+    """Make the same members with an assignment: the first two partitions of x, and the others."""
     return [*pair(**fields), *sync("A", "B", gives=HALVES)]
 
 
 def modern(member: str = "M", **fields: Any) -> Beat:
-    """A consumer joins with the newer protocol."""
+    """Let a consumer join with the newer protocol."""
     fields = {"names": ("x",), "rebalance_timeout_ms": 30_000, "assignor": "range", **fields}
     return Beat(member=member, epoch=0, owned=Owned.EMPTY, **fields)
 
@@ -97,7 +97,7 @@ def _ties(first: tuple[str, ...], second: tuple[str, ...]) -> list[Step]:
 
 
 def static(*members: str, instances: Mapping[str, str], **fields: Any) -> list[Step]:
-    """Static members join, each with its instance id and without an id of its own at first."""
+    """Let static members join, each with its instance id and without an id of its own at first."""
     return [ClassicJoinStep(member=member, instance=instances[member], **fields) for member in members]
 
 
@@ -106,7 +106,7 @@ INSTANCES = {"A": "i1", "B": "i2", "C": "i1", "D": "i2", "E": "i1"}
 
 
 def static_pair() -> list[Step]:
-    """Two static members with an assignment, of which the first one leads."""
+    """Make two static members with an assignment, of which the first one leads."""
     return [
         *static("A", instances=INSTANCES),
         ANSWERED,
@@ -329,7 +329,7 @@ SCRIPTS: dict[str, list[Step]] = {
         DescribeClassic(),
     ],
 }
-"""Those that take no time, unless the broker has a group wait for its first members."""
+"""Scripts that take no time, unless the broker makes a group wait for its first members."""
 
 TIMED: dict[str, list[Step]] = {
     "classic: time to join is over": [
@@ -380,11 +380,11 @@ SESSIONS: dict[str, list[Step]] = {
         DescribeClassic(),
     ],
 }
-"""Those that need short sessions."""
+"""Scripts that need short sessions."""
 
 
 def full(size: int) -> list[Step]:
-    """A classic group takes no more members than the broker allows."""
+    """Fill a classic group: it takes no more members than the broker allows."""
     members = [f"M{number:02}" for number in range(size)]
     others = members[1:]
     return [

@@ -1,4 +1,4 @@
-"""Schedules by hand about groups that go from the classic protocol to the newer one and back."""
+"""Scripted schedules of groups that change from the classic protocol to the newer one and back."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ from fencepost.simulation.lab.conform.scripts_classic import (
 
 
 def follow(*members: str, **fields: Any) -> list[Step]:
-    """Classic members of a consumer group do what they are told: they ask, join, and take their share."""
+    """Let classic members of a consumer group do as it says: they ask, join, and take their share."""
     return [
         step
         for member in members
@@ -50,7 +50,7 @@ def follow(*members: str, **fields: Any) -> list[Step]:
 
 
 def _cooperative_revocation() -> list[Step]:
-    """A has everything and is to let go of a half, which nobody gets before A has joined without it."""
+    """Let A, which has everything, release a half, which no member gets before A has joined without it."""
     return [
         *enter("A"),
         ANSWERED,
@@ -292,7 +292,7 @@ SCRIPTS: dict[str, list[Step]] = {
         CommitStep(member="A", topics={"x": (0,)}, version=8),
     ],
 }
-"""Those that take no time, unless the broker has a group wait for its first members."""
+"""Scripts that take no time, unless the broker makes a group wait for its first members."""
 
 TIMED: dict[str, list[Step]] = {
     "migration: classic members keep nobody waiting": [
@@ -326,4 +326,4 @@ SESSIONS: dict[str, list[Step]] = {
         *sync("A"),
     ],
 }
-"""Those that need short sessions."""
+"""Scripts that need short sessions."""

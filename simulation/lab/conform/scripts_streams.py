@@ -1,4 +1,4 @@
-"""Schedules by hand about streams groups: what random ones meet seldom."""
+"""Scripted schedules of streams groups: cases that random ones rarely meet."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ from fencepost.simulation.lab.conform.schedule import (
 
 
 def join(member: str, topology: str = "simple", **fields: Any) -> StreamsBeat:
-    """A member joins, as a process of its own unless another is named."""
+    """Let a member join, as a process of its own unless another is named."""
     fields = {"process": f"process of {member}", "rebalance_timeout_ms": TIMEOUT_MS, **fields}
     return StreamsBeat(member=member, epoch=0, owned=Owned.EMPTY, topology=topology, **fields)
 
 
 def confirm(*members: str) -> list[Step]:
-    """Each of the members says that it owns what it was assigned."""
+    """Let each of the members report that it owns its assignment."""
     return [StreamsBeat(member=member, owned=Owned.ASSIGNED) for member in members]
 
 
 def full(size: int) -> list[Step]:
-    """A group takes no more members than the broker allows; who is in it may join again."""
+    """Fill a group: it takes no more members than the broker allows; those in it may join again."""
     members = [f"M{number:02}" for number in range(size)]
     return [
         *(join(member) for member in members),
@@ -188,4 +188,4 @@ SCRIPTS: dict[str, list[Step]] = {
         DescribeStreams(),
     ],
 }
-"""All but that of a full group, by name."""
+"""All scripts except that of a full group, by name."""

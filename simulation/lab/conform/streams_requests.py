@@ -21,7 +21,7 @@ from fencepost.simulation.lab.conform.knowledge import Knowledge
 from fencepost.simulation.lab.conform.schedule import Owned, StreamsBeat
 
 Named = Callable[[str], str]
-"""From a topic's name in the schedule to that in the cluster."""
+"""Returns a topic's name in the cluster for its name in the schedule."""
 
 
 _REPARTITION = TopicInfo("repartition")
@@ -59,7 +59,7 @@ TOPOLOGIES: Mapping[str, tuple[Subtopology, ...]] = {
     ),
     # Two topics that must be alike, and are not.
     "uneven": (Subtopology("0", ("x", "y"), copartition_groups=(CopartitionGroup((0, 1)),)),),
-    # A repartition topic with a number of its own, which is not that of the topic beside it.
+    # A repartition topic with its own number of partitions, different from that of the topic next to it.
     "fixed": (
         _TO_REPARTITION,
         Subtopology(
@@ -80,11 +80,11 @@ TOPOLOGIES: Mapping[str, tuple[Subtopology, ...]] = {
     "regex": (Subtopology("0", (), (".*",)),),
     "index": (Subtopology("0", ("x",), copartition_groups=(CopartitionGroup((0, 7)),)),),
 }
-"""By name; over the topics x, y, w that exist and m, n that do not, as the schedule calls them."""
+"""Topologies by name, over the topics x, y, w that exist and m, n that do not, as the schedule calls them."""
 
 
 def _in_cluster(part: Subtopology, topic: Named) -> Subtopology:
-    """The part with the names that its topics have in the cluster; Kafka's own keep theirs."""
+    """Return the part with the names that its topics have in the cluster; Kafka's own keep theirs."""
 
     def infos(topics: Iterable[TopicInfo]) -> tuple[TopicInfo, ...]:
         return tuple(msgspec.structs.replace(each, name=topic(each.name)) for each in topics)
@@ -102,7 +102,7 @@ def _in_cluster(part: Subtopology, topic: Named) -> Subtopology:
 def heartbeat(
     step: StreamsBeat, group_id: str, members: Mapping[str, Knowledge[Tasks]], topic: Named
 ) -> StreamsGroupHeartbeatRequest:
-    """The request of a step. `members` holds its member."""
+    """Return the request of a step. `members` holds its member."""
     member = members[step.member]
     owned = _owned(step.owned, member, members)
     topology = None
@@ -152,7 +152,7 @@ def _owned(owned: Owned, member: Knowledge[Tasks], members: Mapping[str, Knowled
 
 
 def _less_one(tasks: TaskIds) -> TaskIds:
-    """Without the first task."""
+    """Return the tasks without the first one."""
     if not tasks:
         return tasks
     first = min(tasks)

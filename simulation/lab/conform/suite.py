@@ -1,7 +1,7 @@
 """A whole comparison: scripted schedules, then random ones until enough requests were compared.
 
-Several schedules run at a time, each with a group of its own. A difference counts if it shows again whenever
-the schedule is repeated: a timer may run out between an answer of the broker's and ours.
+Several schedules run at a time, each with its own group. A difference counts if it appears again whenever the
+schedule is repeated: a timer may run out between the broker's response and ours.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from fencepost.simulation.lab.conform.rules import NAMES
 from fencepost.simulation.lab.conform.schedule import Schedule, Step
 
 SHRUNK = 5
-"""So many differences of one run are made small; the others are told as they are."""
+"""Maximum number of differences of one run that are made small; the others are reported as they are."""
 REPEATS = 2
-"""How often a schedule that differs is run again: on a busy machine a timer may run out in between twice."""
+"""Number of reruns of a schedule that differs: on a busy machine a timer may run out in between twice."""
 KINDS_EVERY = 4
-"""Of so many random schedules one is about the classic protocol, and one about a streams group if the broker
-has those; the others are about consumer groups."""
+"""One in this many random schedules is about the classic protocol, and one about a streams group if the
+broker has those. The others are about consumer groups."""
 
 
 class RuleVerdict(msgspec.Struct, frozen=True):
@@ -51,7 +51,7 @@ class SeenDeviation(msgspec.Struct, frozen=True):
 
 
 class Report(msgspec.Struct, frozen=True, kw_only=True):
-    """What a comparison found."""
+    """The result of a comparison."""
 
     requests: int
     schedules: int
@@ -59,7 +59,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     rules: list[RuleVerdict]
     deviations: list[SeenDeviation]
     unclear: int
-    """Differences that did not show again: timers that ran out between two answers."""
+    """Differences that did not appear again: timers that ran out between two responses."""
 
 
 class _Topics:
@@ -71,7 +71,7 @@ class _Topics:
         self._shared: dict[tuple[tuple[str, int], ...], asyncio.Task[dict[str, TopicId]]] = {}
 
     async def of(self, schedule: Schedule, number: int) -> tuple[str, dict[str, TopicId]]:
-        """The prefix of the schedule's topics, and their ids."""
+        """Return the prefix of the schedule's topics, and their ids."""
         if schedule.changes_topics:
             prefix = f"{self._run_id}-{number}-"
             return prefix, await self._create(prefix, schedule)
@@ -92,7 +92,7 @@ class _Topics:
         return ids
 
     async def release(self, schedule: Schedule, prefix: str) -> None:
-        """Private topics go as soon as their schedule is done."""
+        """Delete private topics as soon as their schedule is done."""
         if schedule.changes_topics:
             await self._judge.delete_topics_of(prefix)
 
@@ -100,7 +100,8 @@ class _Topics:
 class Suite:
     """Runs schedules against one broker, `workers` at a time.
 
-    `run_id` keeps runs on one cluster apart; `on_progress` hears how many more requests were compared.
+    `run_id` keeps runs on one cluster apart; `on_progress` is called with the number of further requests
+    compared.
     """
 
     def __init__(
@@ -125,7 +126,7 @@ class Suite:
         self._differences: list[LockstepDifference] = []
 
     async def run(self, scripted: Iterable[Schedule], *, seed: int, requests: int) -> Report:
-        """All scripted schedules, and random ones of this seed until so many requests were compared.
+        """Run all scripted schedules, and random ones of this seed until that many requests were compared.
 
         :raises EnvironmentLacks: if the broker goes away.
         """
@@ -238,9 +239,10 @@ T = TypeVar("T")
 async def shrink(
     items: Sequence[T], still_fails: Callable[[tuple[T, ...]], Awaitable[bool]], *, tries: int = 200
 ) -> tuple[T, ...]:
-    """A part of the items that fails as they do and has none to spare, as far as so many tries tell.
+    """Return a part of the items that fails as they do, with no item to spare, as far as that many tries
+    show.
 
-    Order is kept. `items` are taken to fail.
+    Order is kept. `items` are assumed to fail.
     """
     kept = tuple(items)
     parts = 2

@@ -1,4 +1,4 @@
-"""Comparing targets of assignors that may choose among equals, or are others: sizes, moves and validity."""
+"""Compares targets of assignors that may choose among equals, or that differ: sizes, moves and validity."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ TARGET_RULES: Mapping[str, tuple[str, ...]] = {
     "range": ("assignor.range.equal",),
     "uniform": ("assignor.uniform.valid", "assignor.uniform.sizes", "assignor.uniform.moves"),
 }
-"""What must hold of two answers, by assignor."""
+"""The rules for two targets of an assignor, by assignor."""
 
 
 def placement(target: Target) -> Placement:
-    """Who has each partition."""
+    """Return the member that has each partition."""
     return {
         (topic, number): member
         for member, held in target.items()
@@ -34,17 +34,18 @@ def placement(target: Target) -> Placement:
 
 
 def sizes(target: Target) -> list[int]:
-    """How many partitions the members have that have any, sorted."""
+    """Return the sizes of the members that have partitions, sorted."""
     return sorted(size for size in map(partition_count, target.values()) if size)
 
 
 def moves(before: Placement, after: Placement) -> int:
-    """How many partitions left their owner."""
+    """Return the number of partitions that left their owner."""
     return sum(after.get(partition) != member for partition, member in before.items())
 
 
 def valid(target: Target, spec: GroupSpec) -> bool:
-    """Whether each partition with subscribers has exactly one of them, and nobody has anything else."""
+    """Return true if each partition with subscribers is at exactly one of them, and no member has anything
+    else."""
     placed = placement(target)
     subscribed = {topic for topics in spec.subscriptions.values() for topic in topics}
     every = {(topic, number) for topic in subscribed for number in range(spec.partitions[topic])}
@@ -54,7 +55,7 @@ def valid(target: Target, spec: GroupSpec) -> bool:
 
 
 def broken_rules(assignor: str, spec: GroupSpec, ours: Target, theirs: Target) -> list[str]:
-    """Which rules two answers of an assignor to the same question break."""
+    """Return the rules that two targets of an assignor for the same input break."""
     if assignor not in TARGET_RULES:
         return []
     before = placement(spec.targets)
@@ -68,11 +69,11 @@ def broken_rules(assignor: str, spec: GroupSpec, ours: Target, theirs: Target) -
 
 
 TASKS_ARE_VALID = "streams.target.valid"
-"""What must hold of the targets of Kafka 4.4, whose task assignor is not the one of 4.3."""
+"""The rule for targets of Kafka 4.4, whose task assignor is not the one of 4.3."""
 
 
 def valid_tasks(target: TaskTarget, spec: TaskGroupSpec) -> bool:
-    """Whether each task is the active task of exactly one member, and there are no others."""
+    """Return true if each task is the active task of exactly one member, and there are no other tasks."""
     given = Counter(
         (subtopology, number)
         for tasks in target.values()

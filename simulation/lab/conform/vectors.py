@@ -1,13 +1,14 @@
-"""Replays recorded answers of real systems, and says by rule where ours differ.
+"""Replays recorded responses of real systems, and reports by rule where ours differ.
 
-A file holds one JSON object a line, compressed with gzip or not. One kind is in `sac_vectors`; the other is a
-sequence of group changes with the targets that Kafka's server-side assignors computed: `{"seed", "assignor",
-"steps": [{"topics": {name: partitions}, "members": {id: {"topics", "instance"}}, "current", "target"}]}`,
-where `current` and `target` are `{member: {topic: [partition]}}` without members that have nothing.
+A file holds one JSON object per line, compressed with gzip or not. One kind is in `sac_vectors`; the other is
+a sequence of group changes with the targets that Kafka's server-side assignors computed: `{"seed",
+"assignor", "steps": [{"topics": {name: partitions}, "members": {id: {"topics", "instance"}}, "current",
+"target"}]}`, where `current` and `target` are `{member: {topic: [partition]}}` without members that have
+nothing.
 
-Kafka's `range` is a function of its input, so its targets must be equal. Which of equal choices `uniform`
-takes depends on the order of a hash map, so what must hold is: the same sizes, no more partitions moved,
-and each subscribed partition with exactly one of its subscribers.
+Kafka's `range` is a function of its input, so its targets must be equal. Which of several equal choices
+`uniform` takes depends on the order of a hash map. So its targets must have the same sizes, move no more
+partitions, and give each subscribed partition to exactly one of its subscribers.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _Target: TypeAlias = dict[MemberId, dict[str, tuple[_Count, ...]]]
 
 
 class VectorDifference(msgspec.Struct, frozen=True):
-    """One answer of ours that breaks a rule; the schedule says where in the file."""
+    """One response of ours that breaks a rule; the schedule says where in the file."""
 
     rule: str
     schedule: str
@@ -48,10 +49,10 @@ class VectorVerdict(msgspec.Struct, frozen=True):
 
 
 class VectorReport(msgspec.Struct, frozen=True, kw_only=True):
-    """What replaying a file found."""
+    """The result of replaying a file."""
 
     requests: int
-    """How many answers were compared."""
+    """Number of responses that were compared."""
     differences: list[VectorDifference]
     rules: list[VectorVerdict]
 
@@ -75,18 +76,18 @@ class _AssignorSequence(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Head(msgspec.Struct):
-    """What tells one kind of line from the other."""
+    """The fields that tell the kinds of lines apart."""
 
     assignor: object = None
 
 
 MAX_VECTOR_BYTES: Final = 64 << 20
-"""The size that a file of vectors may have, before and after decompression (64 MiB)."""
+"""Maximum size of a file of vectors, before and after decompression (64 MiB)."""
 _FORMAT = "an assignor sequence {seed, assignor, steps}"
 
 
 def replay_vectors(path: Path) -> VectorReport:
-    """Compares our answers with a file of recorded ones.
+    """Compare our responses with a file of recorded ones.
 
     :raises FencepostError: if the file cannot be read, or is of a kind that is not known; the text names
         the line.
@@ -145,7 +146,7 @@ def _sequence(line: bytes, where: str) -> _AssignorSequence | SacSequence:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise FencepostError(f"{where} is not {_FORMAT} or {sac_vectors.FORMAT}: {error}") from error
     if sequence.assignor not in BUILT_IN:
-        raise FencepostError(f"{where}: assignor {sequence.assignor!r} is none of {', '.join(BUILT_IN)}")
+        raise FencepostError(f"{where}: assignor {sequence.assignor!r} is not one of {', '.join(BUILT_IN)}")
     for index, step in enumerate(sequence.steps):
         if mistake := _mistake(step):
             raise FencepostError(f"{where}, step {index}: {mistake}")
@@ -167,7 +168,7 @@ def _mistake(step: _Step) -> str | None:
 
 
 def _check(assignor: str, step: _Step) -> Iterator[tuple[str, bool]]:
-    """Each rule of that assignor, and whether our answer to the step keeps it."""
+    """Yield each rule of that assignor, and true if our response to the step keeps it."""
     spec = _spec(step)
     ours = BUILT_IN[assignor](spec)
     theirs = _canonical(step.target)

@@ -34,24 +34,24 @@ from fencepost.simulation.checkers.liveness import uncovered, unsettled
 from fencepost.simulation.lab.explorer.process import GROUP
 
 CONFIG: Final = GroupCoordinatorConfig(group_consumer_assignment_interval_ms=0)
-"""As a broker is shipped, but for the pause between two targets: no time passes here."""
+"""A broker's defaults, except the pause between two targets: no time passes here."""
 _HOST: Final = "broker"
 
 
 class CoordinatorState(msgspec.Struct, frozen=True):
-    """All of a coordinator that matters: the newest record of each key, in one order, and the topics."""
+    """The relevant state of a coordinator: the newest record of each key, in one order, and the topics."""
 
     records: tuple[Record, ...] = ()
     image: TopicsImage = TopicsImage()
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What is equal for equal states."""
+        """A key that is equal for equal states."""
         return self.image.version, *(encode(record) for record in self.records)
 
 
 class CoordinatorStep(msgspec.Struct, frozen=True):
-    """What an event led to."""
+    """The result of an event."""
 
     state: CoordinatorState
     reply: Any
@@ -62,7 +62,7 @@ class CoordinatorStep(msgspec.Struct, frozen=True):
 
 
 class _Host:
-    """What checkers look at: one broker, which is in charge."""
+    """The host that checkers look at: one broker, which is in charge."""
 
     name = _HOST
     status = "active"
@@ -77,7 +77,7 @@ class _Host:
 
 
 def load(state: CoordinatorState, journal: MemoryJournal) -> CoordinatorHost[GroupCoordinator]:
-    """The coordinator in this state, with an empty journal to keep its records in."""
+    """Return the coordinator in this state, with an empty journal for its records."""
     journal.append(state.records)
     coordinator = GroupCoordinator(CONFIG)
     coordinator.replay(journal, 0)
@@ -87,7 +87,7 @@ def load(state: CoordinatorState, journal: MemoryJournal) -> CoordinatorHost[Gro
 
 
 def step(state: CoordinatorState, event: Event) -> CoordinatorStep:
-    """One event, judged. What the coordinator raises is a finding, and changes nothing."""
+    """Run one event, and judge it. An exception of the coordinator is a finding, and changes nothing."""
     journal = MemoryJournal()
     coordinator_host = load(state, journal)
     coordinator = coordinator_host.coordinator
@@ -110,10 +110,11 @@ def step(state: CoordinatorState, event: Event) -> CoordinatorStep:
 def differences(
     before: CoordinatorState, events: Iterable[Event], step: CoordinatorStep
 ) -> Iterator[Finding]:
-    """Whether a coordinator that was in another state, and went on, takes the last of the events otherwise.
+    """Yield what a coordinator that was in another state, and went on, does differently with the last of the
+    events.
 
-    It has in memory what it keeps beside its records: timers, answers that it may give again, what it knows
-    of topics. One that has just loaded has nothing of that, and must do the same in `step`.
+    It has in memory what it keeps in addition to its records: timers, responses that it may give again, what
+    it knows of topics. One that has just loaded has none of that, and must do the same in `step`.
     """
     host, outcome = load(before, MemoryJournal()), NOTHING
     try:
@@ -124,14 +125,14 @@ def differences(
         return
     if outcome.reply != step.reply:
         other = ", ".join(_different(outcome.reply, step.reply))
-        yield "journal-replay", f"what a coordinator has in memory makes it answer with {other}"
+        yield "journal-replay", f"a coordinator's memory makes it respond with {other}"
     if outcome.records != step.records:
         written = f"{len(outcome.records)} records, not {len(step.records)} as if it had just loaded"
-        yield "journal-replay", f"what a coordinator has in memory makes it write {written}"
+        yield "journal-replay", f"a coordinator's memory makes it write {written}"
 
 
 def _different(one: Any, other: Any) -> Iterator[str]:
-    """The fields of an answer that are not as in the other one."""
+    """Yield the fields of a response that differ from the other one."""
     there = msgspec.structs.asdict(other)
     for name, value in msgspec.structs.asdict(one).items():
         if value != there[name]:
@@ -139,7 +140,7 @@ def _different(one: Any, other: Any) -> Iterator[str]:
 
 
 def _removed(records: Iterable[Record]) -> Iterator[MemberId]:
-    """Who is a member no more, or a static one that has left for a while."""
+    """Yield members that have been removed, and static ones that have left for a while."""
     for record in records:
         key, value = record.key, record.value
         if isinstance(key, ConsumerGroupCurrentMemberAssignmentKey):
@@ -149,13 +150,13 @@ def _removed(records: Iterable[Record]) -> Iterator[MemberId]:
 
 
 def members(state: CoordinatorState) -> tuple[MemberId, ...]:
-    """Who is in the group, sorted."""
+    """Return the members of the group, sorted."""
     keys = (record.key for record in state.records)
     return tuple(key.member_id for key in keys if isinstance(key, ConsumerGroupMemberMetadataKey))
 
 
 def epochs_if_settled(state: CoordinatorState) -> Mapping[MemberId, int] | None:
-    """The members' epochs if the group is stable, all have what they shall, and nothing is left over."""
+    """Return the members' epochs if the group is stable, all have their targets, and nothing is left over."""
     coordinator = load(state, MemoryJournal()).coordinator
     group = coordinator.groups.get(GROUP)
     if group is None:
@@ -177,7 +178,7 @@ _LOADED: Final = (
 
 
 def _newest(old: Iterable[Record], new: Iterable[Record]) -> tuple[Record, ...]:
-    """What is left of a journal when it is compacted, in one order whatever came first."""
+    """Return the records that are left when a journal is compacted, in one order whatever came first."""
     newest = {record.key: record for record in (*old, *new)}
     left = [record for record in newest.values() if record.value is not None]
     return tuple(sorted(left, key=_place))

@@ -1,4 +1,4 @@
-"""A world walked through: what was asked for, and what came of it."""
+"""A walk through a world: what was asked for, and the result."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from fencepost.simulation.lab.explorer.space import Search, Walk
 
 
 class Exploration(Walk, frozen=True, kw_only=True):
-    """What a walk has found, and through which world it led."""
+    """The result of a walk, and the world through which it led."""
 
     world: str
     members: int
     partitions: int
     faults: int
     kinds: tuple[str, ...]
-    """Which faults might happen."""
+    """Kinds of faults that might happen."""
     static: bool
     """True if a place in the group is kept for the next process that comes for it."""
     full: bool
@@ -44,7 +44,7 @@ def explore(
     """Walk through everything that may happen to a consumer group, up to a number of states.
 
     Steps that commute are taken in one order only, unless it is `full`: the walk then takes them in each.
-    `progress` is told how many states are new.
+    `progress` is called with the number of new states.
 
     :raises FencepostError: if there is no fault of that kind.
     """

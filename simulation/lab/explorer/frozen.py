@@ -1,6 +1,6 @@
 """A machine as a value: equal for equal states, to be hashed, kept, and made a machine again.
 
-Times are told as distances from now, and tokens are numbered in the order of their appearance. So a member
+Times are stored as distances from now, and tokens are numbered in the order of their appearance. So a member
 that did the same a minute later is in the same state.
 """
 
@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Final, NamedTuple, TypeAlias
 import msgspec
 
 Frozen: TypeAlias = Any
-"""A tree of tuples, and of what cannot change."""
+"""A tree of tuples and of immutable values."""
 
 _MOMENTS: Final = frozenset(
     {
@@ -28,22 +28,22 @@ _MOMENTS: Final = frozenset(
         "retry_at_ms",
     }
 )
-"""Attributes that say when. What is past is due, however long ago it was."""
+"""Attributes that hold a time. A past time is due, however long ago it was."""
 _LENGTHS: Final = frozenset(
     {"_initial_ms", "_max_ms", "heartbeat_interval_ms", "interval_ms", "rebalance_timeout_ms"}
 )
-"""Attributes that say how long."""
+"""Attributes that hold a length of time."""
 _NEAR_MS: Final = 5_000
-"""Up to an interval of heartbeats a distance is told as it is."""
+"""Up to this distance, an interval of heartbeats, times are stored exactly, in ms."""
 _FAR_MS: Final = 30_000
 _FARTHEST_MS: Final = 300_000
-"""What is farther off comes no nearer while heartbeats are sent: it may come after any of them."""
+"""Beyond this distance a moment comes no nearer while heartbeats are sent: it may come after any of them."""
 _TOKENS: Final = frozenset({"commit_id", "fetch_in_flight", "in_flight", "reset_in_flight", "token"})
 """Attributes that name a request, or a callback, until it is over."""
 
 
 class FrozenTokens:
-    """Counts the tokens of one machine; stands for the counter that it was made with."""
+    """Counts the tokens of one machine, in place of the counter with which it was made."""
 
     __slots__ = ("last",)
 
@@ -59,7 +59,7 @@ class FrozenTokens:
 
 
 class Interned:
-    """An immutable object that is met again and again; one for all that are equal."""
+    """An immutable object that is met again and again; one stands for all that are equal."""
 
     __slots__ = ("value",)
 
@@ -68,7 +68,7 @@ class Interned:
 
 
 class _Link(enum.Enum):
-    """What a tuple of a frozen tree stands for; any other stands for a tuple."""
+    """The meaning of a marked tuple in a frozen tree; any other tuple stands for a tuple."""
 
     AGAIN = enum.auto()
     DICT = enum.auto()
@@ -92,21 +92,21 @@ class Freezer:
     def __init__(self, constants: Sequence[object] = ()) -> None:
         self._by_key: dict[Frozen, Interned] = {}
         self.known: dict[int, Interned] = {id(constant): Interned(constant) for constant in constants}
-        """What was met before, by its `id`."""
+        """Objects that were met before, by `id`."""
 
     def freeze(self, root: object, now_ms: int = 0) -> Frozen:
-        """The state of an object and of all that it is made of, at that time.
+        """Return the state of an object and of everything in it, at that time.
 
-        :raises TypeError: if there is something in it that cannot be told.
+        :raises TypeError: if there is something in it that can't be stored.
         """
         return _Telling(self, now_ms).of(root)
 
     def thaw(self, root: Frozen) -> Any:
-        """The object that was frozen, as it is at the time 0."""
+        """Return the object that was frozen, as it is at the time 0."""
         return _Building().of(root)
 
     def keep(self, key: Frozen, value: object) -> Interned:
-        """The one that stands for all that are equal to `value`, of which `key` tells everything."""
+        """Return the object that stands for all that are equal to `value`; `key` identifies it fully."""
         known = self._by_key.get(key)
         if known is None:
             known = self._by_key[key] = self.known[id(value)] = Interned(value)
@@ -114,7 +114,7 @@ class Freezer:
 
 
 class _Telling:
-    """One tree in the making."""
+    """One tree under construction."""
 
     __slots__ = ("_freezer", "_known", "_now_ms", "_seen", "_tokens")
 
@@ -170,7 +170,7 @@ class _Telling:
 
 
 class _Building:
-    """One object in the making."""
+    """One object under construction."""
 
     __slots__ = ("_objects", "_tokens")
 
@@ -230,7 +230,7 @@ class _Building:
 
 
 def _distance(length_ms: int) -> int:
-    """How far off a moment is: 0 if it is past, and one of few lengths if it is not near."""
+    """Return the distance of a moment: 0 if it is past, and one of few lengths if it is not near."""
     if length_ms <= 0:
         return 0
     return length_ms if length_ms <= _NEAR_MS else _FAR_MS if length_ms <= _FAR_MS else _FARTHEST_MS
@@ -245,7 +245,7 @@ def _names_requests(kind: type) -> bool:
 
 
 class _Plan(NamedTuple):
-    """The attributes of a class, its bases' first, and which of them are not told as they are."""
+    """The attributes of a class, its bases' first, and those of them that are not stored as they are."""
 
     names: tuple[str, ...]
     values: Callable[[Any], tuple[Any, ...]]
@@ -275,14 +275,14 @@ def _planned(names: tuple[str, ...]) -> _Plan:
 
 
 def slots_of(kind: type) -> tuple[str, ...]:
-    """The attributes of a class that lists them, its bases' first.
+    """Return the attributes of a class that lists them, its bases' first.
 
-    :raises TypeError: if there are none.
+    :raises TypeError: if it lists none.
     """
     if issubclass(kind, msgspec.Struct):
         return kind.__struct_fields__
     listed = (vars(each).get("__slots__", ()) for each in reversed(kind.__mro__))
     names = tuple(itertools.chain.from_iterable(listed))
     if not names:
-        raise TypeError(f"{kind.__qualname__} has no slots to be told by")
+        raise TypeError(f"{kind.__qualname__} has no slots that show its state")
     return names

@@ -14,7 +14,7 @@ from fencepost.simulation.lab.explorer.steps import Label, Local, Steps
 
 State: TypeAlias = tuple[int, tuple[int, ...], tuple[int, ...], int]
 """The coordinator; each member, or -n before its life n begins; stray requests, which the coordinator takes
-although nobody waits for an answer; and how many faults may still happen."""
+although no process waits for a response; and the number of faults that may still happen."""
 
 
 class GroupWorld:
@@ -33,16 +33,16 @@ class GroupWorld:
         self._faults = faults
         self._kinds = kinds
         self.steps = self._steps = Steps(partitions, kinds, static=static)
-        """All steps of processes and of the coordinator that were worked out."""
+        """All steps of processes and of the coordinator that were computed."""
 
     def first(self) -> State:
-        """Nobody runs, and the coordinator knows the topic."""
+        """Return the first state: no process runs, and the coordinator knows the topic."""
         return self._steps.first_coordinator(), (-1,) * self._members, (), self._faults
 
-    # -- what may happen -----------------------------------------------------------------------------------
+    # -- moves ---------------------------------------------------------------------------------------------
 
     def moves(self, state: State) -> list[Move[State]]:
-        """All that may happen next; faults only as long as there are some left."""
+        """Return all that may happen next; faults only as long as some are left."""
         found: list[Move[State]] = []
         coordinator, places, strays, left = state
         steps = self._steps
@@ -86,11 +86,11 @@ class GroupWorld:
         if local.strays:
             strays = tuple(sorted((*strays, *local.strays)))
         if local.label.kind == "refused" and not self._is_known(state, local.label.who):
-            after += 1  # nobody has heard of that life: it is as if it had not been
+            after += 1  # the coordinator does not know of that life: it is as if it had not been
         return coordinator, (*places[:place], after, *places[place + 1 :]), strays, left
 
     def _is_known(self, state: State, member_id: MemberId) -> bool:
-        """Return true if the coordinator has heard of a member, or is going to."""
+        """Return true if the coordinator knows of a member, or is going to."""
         coordinator, _, strays, _ = state
         said = self._steps.said
         late = any(said[stray].member_id == member_id for stray in strays)
@@ -104,7 +104,8 @@ class GroupWorld:
             found.append(self._at_coordinator(label, (coordinator, places, rest, left), stray))
 
     def _of_sessions(self, state: State, found: list[Move[State]]) -> None:
-        """Sessions of those who are gone end some time; that one of a member that lives ends is a fault."""
+        """Add ends of sessions: those of ended processes end some time; the end of a live member's is a
+        fault."""
         coordinator, places, strays, left = state
         sessions = self._steps.sessions(coordinator)
         if not sessions:
@@ -141,7 +142,7 @@ class GroupWorld:
         return label, after, is_fault, taken.findings
 
     def _without(self, places: tuple[int, ...], removed: Iterable[MemberId]) -> tuple[int, ...]:
-        """The processes, once some were removed from the group."""
+        """Return the processes, once some were removed from the group."""
         steps = self._steps
         for member_id in removed:
             places = tuple(
@@ -154,10 +155,10 @@ class GroupWorld:
             )
         return places
 
-    # -- what is right -------------------------------------------------------------------------------------
+    # -- findings ------------------------------------------------------------------------------------------
 
     def findings(self, state: State) -> Iterable[Finding]:
-        """Two members that believe that they own one partition, neither of which is fenced."""
+        """Return findings: two members, neither of them fenced, that believe that they own a partition."""
         processes = self._steps.processes
         claimed = 0
         for number in state[1]:
@@ -180,7 +181,7 @@ class GroupWorld:
             claimed |= known.claims
 
     def has_settled(self, state: State) -> bool:
-        """Whether all members run, are stable at the group's epoch, and own what they shall."""
+        """Return true if all members run, are stable at the group's epoch, and own their targets."""
         epochs = {}
         for number in state[1]:
             if number < 0:
@@ -194,7 +195,7 @@ class GroupWorld:
     # -- in words ------------------------------------------------------------------------------------------
 
     def told(self, label: Label) -> tuple[str, ...]:
-        """What happens."""
+        """Return what happens, in words."""
         return (self._told(label),)
 
     def _told(self, label: Label) -> str:

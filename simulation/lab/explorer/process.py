@@ -43,22 +43,22 @@ TOPIC: Final = "orders"
 
 
 class _Even(random.Random):
-    """No luck: a wait is as long as it is on average."""
+    """A generator without chance: a wait is as long as it is on average."""
 
     def uniform(self, a: float, b: float) -> float:
-        """The middle."""
+        """Return the middle."""
         return (a + b) / 2
 
 
 ITSELF: Final = "<itself>"
-"""What each process calls its member: those that differ in nothing else are the same."""
+"""The name that each process gives to its member: those that differ in nothing else are the same."""
 _DYNAMIC: Final = ConsumerConfig(enable_auto_commit=False, auto_offset_reset="earliest")
 _STATIC: Final = msgspec.structs.replace(_DYNAMIC, group_instance_id=ITSELF)
 _RNG: Final = _Even(0)
 
 
 def freezer() -> Freezer:
-    """What makes values of processes."""
+    """Return a freezer of processes."""
     return Freezer((_DYNAMIC, _STATIC, _RNG))
 
 
@@ -70,17 +70,17 @@ class HeartbeatInFlight(msgspec.Struct, frozen=True):
 
 
 class ReplyInFlight(msgspec.Struct, frozen=True):
-    """An answer on its way back."""
+    """A response on its way back."""
 
     token: int
     response: ConsumerGroupHeartbeatResponse
 
 
 class ExploredProcess:
-    """One member with an application that waits in poll. It is stepped at the time 0, but for its timers.
+    """One member with an application that waits in poll. It is stepped at the time 0, except for its timers.
 
-    Asking who coordinates, what topics are called and what is committed is answered at once: these answers
-    are no part of the group's protocol. Heartbeats travel on one connection, in their order.
+    Requests for the coordinator, for topics' names and for committed offsets are answered at once: these
+    responses are no part of the group's protocol. Heartbeats travel on one connection, in their order.
     """
 
     __slots__ = ("answers", "callbacks", "left", "machine", "requests", "void")
@@ -93,21 +93,21 @@ class ExploredProcess:
         self.requests: tuple[HeartbeatInFlight, ...] = ()
         self.answers: tuple[ReplyInFlight, ...] = ()
         self.void: frozenset[TopicPartition] = frozenset()
-        """What it believes that it owns although the coordinator has removed it."""
+        """Partitions that it believes it owns although the coordinator has removed it."""
         self.left = False
-        """It was closed, and all is over."""
+        """True if it was closed, and all is over."""
 
-    # -- what happens to it, each answers what is wrong with it --------------------------------------------
+    # -- events; each method returns what is wrong with it -------------------------------------------------
 
     def start(self, image: TopicsImage) -> list[Finding]:
-        """Its application subscribes, and waits in poll."""
+        """Start it: its application subscribes, and waits in poll."""
         return [
             *self._run(self.machine.subscribe((TOPIC,), None, 0), image),
             *self._run(self.machine.poll_begin(0), image),
         ]
 
     def length_ms(self, kind: str) -> int:
-        """How much time passes for it in such an event."""
+        """Return the time that passes for it in such an event, in ms."""
         if kind == "stalls":
             return self.machine.config.max_poll_interval_ms
         if kind == "idles":
@@ -115,11 +115,11 @@ class ExploredProcess:
         return self.machine.deadline_ms or 0 if kind == "timer" else 0
 
     def timer(self, image: TopicsImage) -> list[Finding]:
-        """Time passes until its next deadline."""
+        """Let time pass until its next deadline."""
         return self._time_passes(self.machine.deadline_ms, image)
 
     def idles(self, image: TopicsImage) -> list[Finding]:
-        """Much time passes, until its next deadline that is no heartbeat's."""
+        """Let much time pass, until its next deadline that is no heartbeat's."""
         return self._time_passes(self._idle_until_ms, image)
 
     def _time_passes(self, now_ms: int | None, image: TopicsImage) -> list[Finding]:
@@ -129,7 +129,7 @@ class ExploredProcess:
         return self._run(self.machine.deadline_reached(now_ms), image, now_ms, gives_up=gives_up)
 
     def callback_ends(self, image: TopicsImage) -> list[Finding]:
-        """The application's callback returns."""
+        """Let the application's callback return."""
         assert self.callbacks.running is not None
         callback = self.machine.callbacks.running
         assert callback is not None
@@ -139,13 +139,13 @@ class ExploredProcess:
         return found + self._run(self.machine.callback_finished(callback.token, None, 0), image)
 
     def answer_arrives(self, image: TopicsImage) -> list[Finding]:
-        """The next answer on the connection reaches it."""
+        """Let the next response on the connection reach it."""
         answer, *rest = self.answers
         self.answers = tuple(rest)
         return self._run(self.machine.heartbeat_answered(answer.token, answer.response, 0), image)
 
     def connection_breaks(self, image: TopicsImage) -> list[Finding]:
-        """Nothing that was under way will be answered."""
+        """Break the connection: no request that was under way gets a response."""
         lost = [each.token for each in self.answers] + [each.token for each in self.requests]
         self.requests = self.answers = ()
         found: list[Finding] = []
@@ -154,7 +154,7 @@ class ExploredProcess:
         return found
 
     def stalls(self, image: TopicsImage) -> list[Finding]:
-        """The application's poll returns, and the next one does not come within its interval."""
+        """Let the application's poll return, and the next one not come within its interval."""
         late_ms = self.length_ms("stalls")
         return [
             *self._run(self.machine.poll_end({}, 0), image),
@@ -162,33 +162,33 @@ class ExploredProcess:
         ]
 
     def polls(self, image: TopicsImage) -> list[Finding]:
-        """The application polls again."""
+        """Let the application poll again."""
         return self._run(self.machine.poll_begin(0), image)
 
     def unsubscribes(self, image: TopicsImage) -> list[Finding]:
-        """The application's poll returns, and it wants nothing any more for now."""
+        """Let the application's poll return; it wants nothing any more for now."""
         return [
             *self._run(self.machine.poll_end({}, 0), image),
             *self._run(self.machine.unsubscribe(0), image),
         ]
 
     def close(self, image: TopicsImage) -> list[Finding]:
-        """It leaves for good."""
+        """Let it leave for good."""
         return self._run(self.machine.close(0), image)
 
     def request_taken(self, response: ConsumerGroupHeartbeatResponse) -> None:
-        """The coordinator has the first request, and answers this."""
+        """Let the coordinator take the first request, and send this response."""
         sent, *rest = self.requests
         self.requests = tuple(rest)
         self.answers = (*self.answers, ReplyInFlight(sent.token, response))
 
     def is_removed(self) -> None:
-        """The coordinator does not have it any more: what it believes does not count."""
+        """Note that the coordinator has removed it: what it believes does not count."""
         self.void = self.callbacks.owned
 
     @property
     def possible(self) -> tuple[str, ...]:
-        """What may happen to it next, faults included."""
+        """Events that may happen to it next, faults included."""
         runs = not self.machine.closing.closed and not self.is_refused
         polls = runs and self.machine.polls.in_poll and self.callbacks.running is None
         found = {
@@ -225,12 +225,12 @@ class ExploredProcess:
 
     @property
     def is_refused(self) -> bool:
-        """Whether its application can only end: it is static, and another member has its place."""
+        """True if its application can only end: it is static, and another member has its place."""
         return self.machine.state is ConsumerMemberState.FATAL
 
     @property
     def claims(self) -> frozenset[TopicPartition]:
-        """What it owns in its own eyes, unless the coordinator has fenced it since.
+        """Partitions that it considers its own, unless the coordinator has fenced it since.
 
         From the end of `on_assigned` to the end of `on_revoked` or the beginning of `on_lost`.
         """
@@ -240,7 +240,7 @@ class ExploredProcess:
 
     @property
     def has_settled(self) -> bool:
-        """True if it has nothing to do but to say that it lives."""
+        """True if it has nothing to do except to show that it lives."""
         return (
             self.machine.state is ConsumerMemberState.STABLE
             and self.callbacks.running is None
@@ -252,7 +252,7 @@ class ExploredProcess:
     def _run(
         self, actions: Iterable[Any], image: TopicsImage, now_ms: int = 0, *, gives_up: bool = False
     ) -> list[Finding]:
-        """Carry actions out. A member that gives up to close in time drops what it could not let go."""
+        """Carry actions out. A member that gives up closing in time drops what it could not release."""
         found: list[Finding] = []
         machine, todo = self.machine, list(actions)
         while todo:
@@ -281,11 +281,12 @@ class ExploredProcess:
                     found.append(
                         ("progress", f"{machine.member_id} raises to its application: {action.error}")
                     )
-        machine.commits.next_auto_ms = 0  # nothing commits: when the next one would is no matter
+        machine.commits.next_auto_ms = 0  # nothing commits: the time of the next commit does not matter
         return found
 
     def _judged(self, moved: ConsumerMoved) -> list[Finding]:
-        """What is wrong with a transition: it is not in the table, or begins a membership with partitions."""
+        """Return what is wrong with a transition: it is not in the table, or begins a membership with
+        partitions."""
         found = []
         try:
             CONSUMER_MEMBER.check(moved.source, moved.event, moved.target)
@@ -297,12 +298,12 @@ class ExploredProcess:
 
 
 def _place_is_taken(error: Exception) -> bool:
-    """Return true if a static member was told that another one has its place."""
+    """Return true if the error says that another member has the place of a static one."""
     return isinstance(error, FatalMemberError) and error.code is ErrorCode.UNRELEASED_INSTANCE_ID
 
 
 def _count_with(part: Any, old: object, new: FrozenTokens) -> None:
-    """Put a counter in another one's place, wherever a machine's parts have it."""
+    """Replace a counter by another one, wherever a machine's parts have it."""
     for name in slots_of(type(part)):
         value = getattr(part, name)
         if value is old:

@@ -14,18 +14,18 @@ from fencepost.simulation.lab.explorer.steps import Label, Local
 
 
 class Run(NamedTuple):
-    """Steps of one process that nothing else can touch, up to where something can."""
+    """Steps of one process that nothing else can touch, up to the point where something can."""
 
     labels: tuple[Label, ...]
     after: int
     """The process then; -n if its life n is next."""
     strays: tuple[int, ...]
-    """What the coordinator may take from it since, although nobody waits for an answer."""
+    """Requests that the coordinator may take from it since, although no process waits for a response."""
     findings: tuple[Finding, ...]
 
 
 class ReducedWorld:
-    """The same group, with fewer states on its ways: docs/explorer.md says why nothing wrong is missed."""
+    """The same group, with fewer states on its ways: docs/explorer.md says why no violation is missed."""
 
     def __init__(self, world: GroupWorld) -> None:
         self._world = world
@@ -34,11 +34,11 @@ class ReducedWorld:
         self._idle: dict[tuple[int, int], int] = {}
 
     def first(self) -> State:
-        """Nobody runs, and the coordinator knows the topic."""
+        """Return the first state: no process runs, and the coordinator knows the topic."""
         return self._world.first()
 
     def moves(self, state: State) -> Iterator[Move[State]]:
-        """All that may happen next, each with what follows from it by itself."""
+        """Yield all that may happen next, each with what follows from it by itself."""
         for label, after, is_fault, findings in self._world.moves(state):
             for following in self._run_on(after):
                 yield self._joined((label,), is_fault, findings, following)
@@ -48,7 +48,7 @@ class ReducedWorld:
                         yield self._joined((label,), is_fault, findings, following)
 
     def findings(self, state: State) -> Iterable[Finding]:
-        """Two members that believe that they own one partition, neither of which is fenced."""
+        """Return findings: two members, neither of them fenced, that believe that they own a partition."""
         return self._world.findings(state)
 
     def has_settled(self, state: State) -> bool:
@@ -62,7 +62,7 @@ class ReducedWorld:
         return all(number >= 0 and self._is_idle(coordinator, number, epochs) for number in places)
 
     def told(self, label: tuple[Label, ...]) -> tuple[str, ...]:
-        """What happens, each step in words."""
+        """Return what happens, each step in words."""
         return tuple([line for each in label for line in self._world.told(each)])
 
     def _is_idle(self, coordinator: int, number: int, epochs: Mapping[MemberId, int]) -> bool:
@@ -72,7 +72,8 @@ class ReducedWorld:
         return epochs.get(self._steps.processes[number].member_id) == epoch
 
     def _epoch_after_answer(self, coordinator: int, number: int) -> int:
-        """The epoch in which a process has nothing to do, maybe after a heartbeat that changes nothing."""
+        """Return the epoch in which a process has nothing to do, maybe after a heartbeat that changes
+        nothing."""
         known = self._steps.processes[number]
         if known.settled >= 0 or known.request < 0:
             return known.settled
@@ -99,7 +100,8 @@ class ReducedWorld:
         yield from self._run_on_alone(state, way)
 
     def _says_nothing_any_more(self, state: State, stray: int) -> bool:
-        """Whether a request comes from a member that is gone for good, and does not make it one again."""
+        """Return true if a request comes from a member that is gone for good, and does not make it a member
+        again."""
         coordinator, places, strays, _ = state
         said, processes = self._steps.said, self._steps.processes
         member_id = said[stray].member_id
@@ -113,10 +115,11 @@ class ReducedWorld:
         return self._steps.taken(coordinator, stray).after == coordinator
 
     def _run_on_alone(self, state: State, way: tuple[int, ...]) -> Iterator[Move[State]]:
-        """Let each process do what nothing else can touch. They do not touch each other, so in any order.
+        """Let each process do what nothing else can touch; processes do not touch each other, so in any
+        order.
 
-        As long as faults may happen, those of the process itself may come before. A process that was in
-        `way` already goes round in circles, and stays where it is.
+        As long as faults may happen, those of the process itself may come before. A process that was in `way`
+        already goes round in circles, and stays where it is.
         """
         coordinator, places, strays, left = state
         if not left:
@@ -146,7 +149,8 @@ class ReducedWorld:
         return self._held(local, before, local.label.who in self._steps.sessions(coordinator))
 
     def _held(self, local: Local, before: int, is_member: bool) -> int:
-        """The process after a step that might as well come later: till then it holds what it lets go."""
+        """Return the process after a step that might as well come later: until then it holds what it
+        releases."""
         after = local.after
         if after < 0 or before < 0:
             return after
@@ -155,10 +159,10 @@ class ReducedWorld:
         return self._steps.holding(after, self._steps.processes[before].claims)
 
     def _alone_in_danger(self, state: State, place: int, number: int) -> tuple[tuple[Local, bool], ...]:
-        """All that a process may do next, its faults included, if nothing else can touch it before.
+        """Return all that a process may do next, its faults included, if nothing else can touch it before.
 
         A crash may as well come afterwards: there is nothing on the connection that it could keep from
-        arriving, and all that the process knows is lost. That its session ends changes nothing of its steps.
+        arriving, and all that the process knows is lost. The end of its session changes nothing in its steps.
         """
         coordinator, _, strays, _ = state
         if number < 0:
@@ -189,7 +193,7 @@ class ReducedWorld:
         return True
 
     def _partly_broken(self, before: State, after: State) -> Iterator[State]:
-        """A failover before some of the requests that are under way were sent: these arrive."""
+        """Yield states after a failover before some of the requests under way were sent: these arrive."""
         choices = [
             (broken,) if number == broken or not self._may_be_sent_later(number) else (broken, number)
             for number, broken in zip(before[1], after[1], strict=True)
@@ -245,7 +249,7 @@ class ReducedWorld:
         return runs
 
     def _worked_out(self, place: int, number: int, is_member: bool, way: tuple[int, ...]) -> Iterator[Run]:
-        """The runs of a process; none of them if it could go round in circles."""
+        """Yield the runs of a process; no run if it could go round in circles."""
         steps = self._alone(place, number) if number not in way else ()
         if not steps:
             yield Run((), number, (), ())
@@ -259,7 +263,7 @@ class ReducedWorld:
                 yield Run((local.label, *run.labels), run.after, run.strays, local.findings + run.findings)
 
     def _alone(self, place: int, number: int) -> tuple[Local, ...]:
-        """All that a process may do next, if nothing else can touch it before, nor see that it is late."""
+        """Return all that a process may do next, if nothing can touch it before, or see that it is late."""
         if number < 0:
             return (self._steps.start(place, -number),)
         known = self._steps.processes[number]

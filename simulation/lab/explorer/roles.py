@@ -1,6 +1,6 @@
-"""The steps of one member's process, whoever's it is, each worked out once.
+"""The steps of one member's process, for any member, each computed once.
 
-Processes that differ only in what they are called step alike: they have one role.
+Processes that differ only in their names step alike: they have one role.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ FAULTS: Final[Mapping[str, str]] = {
     "failover": "the coordinator moves, and all connections break",
     "grows": "the topic gets one more partition",
 }
-"""What counts as a fault: each may happen at any time, as often as there are faults left."""
+"""Kinds of faults: each may happen at any time, as often as there are faults left."""
 USUAL_FAULTS: Final = tuple(kind for kind in FAULTS if kind != "late")
-"""Those that a group stands. One of KIP-848 does not stand a join that is late: see docs/explorer.md."""
+"""Faults that a group survives. A group of KIP-848 does not survive a late join: see docs/explorer.md."""
 
 
 class Role(NamedTuple):
@@ -39,25 +39,25 @@ class Role(NamedTuple):
 
     value: Frozen
     request: ConsumerGroupHeartbeatRequest | None
-    """What the coordinator may take next."""
+    """The request that the coordinator may take next."""
     claims: int
-    """What it owns in its own eyes, a bit for each partition."""
+    """The partitions that it considers its own, a bit for each."""
     settled: int
     """Its epoch if it has nothing to do; -1 otherwise."""
     is_answered: bool
     """True if anything is under way on its connection."""
     events: tuple[str, ...]
-    """What may happen to it by itself."""
+    """Events that may happen to it by itself."""
     faults: tuple[str, ...]
 
 
 class RoleStep(NamedTuple):
-    """What may happen to a process by itself."""
+    """A step that a process may take by itself."""
 
     after: int
     """Its role then; -1 if it has ended."""
     sent: tuple[ConsumerGroupHeartbeatRequest, ...]
-    """What the coordinator may take from it, although nobody waits for an answer."""
+    """Requests that the coordinator may take from it, although no process waits for a response."""
     findings: tuple[Finding, ...]
 
 
@@ -73,11 +73,11 @@ class Roles:
         self._numbers: dict[Frozen, int] = {}
         self._answered: dict[tuple[int, Frozen], int] = {}
         self.start: Callable[[], RoleStep] = cache(self._start)
-        """A process begins."""
+        """Returns the beginning of a process."""
         self.step: Callable[[int, str], RoleStep] = cache(self._step)
-        """Something happens to it by itself. What it raises is a finding."""
+        """Returns the step for an event that happens to it by itself. An exception is a finding."""
         self.removed: Callable[[int], int] = cache(self._removed)
-        """It is no member any more: what it believes does not count."""
+        """Returns the role of a removed member: what it believes does not count."""
 
     def _start(self) -> RoleStep:
         process = ExploredProcess(static=self._static)
@@ -85,7 +85,7 @@ class Roles:
         return RoleStep(self._role(process), (), findings)
 
     def answered(self, number: int, response: ConsumerGroupHeartbeatResponse) -> int:
-        """The coordinator has taken its request, and answers this."""
+        """Return its role after the coordinator has taken its request, and sends this response."""
         key = number, self._freezer.freeze(response)
         after = self._answered.get(key)
         if after is None:
@@ -151,4 +151,4 @@ _STEPS: Final[Mapping[str, Callable[[ExploredProcess, TopicsImage], Iterable[Fin
     "stalls": ExploredProcess.stalls,
     "closes": ExploredProcess.close,
 }
-"""What happens to a process by itself; one that crashes, or is refused, does nothing any more."""
+"""Events that happen to a process by itself; one that crashes, or is refused, does nothing any more."""

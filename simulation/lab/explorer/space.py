@@ -15,31 +15,31 @@ S = TypeVar("S", bound=Hashable)
 
 
 Move: TypeAlias = tuple[Any, S, bool, tuple[Finding, ...]]
-"""One thing that may happen next: what, which `ExploredWorld.told` puts in words; the state then; whether
-it is a fault, which need not happen; and what is wrong with it."""
+"""One thing that may happen next: its label, which `ExploredWorld.told` puts in words; the state then; true
+for a fault, which need not happen; and the findings."""
 
 
 class ExploredWorld(Protocol[S]):
     """A world to walk through. A state is a value, and what can happen next follows from it alone."""
 
     def first(self) -> S:
-        """Where all begins."""
+        """Return the first state."""
 
     def moves(self, state: S) -> Iterable[Move[S]]:
-        """All that may happen next."""
+        """Return all that may happen next."""
 
     def findings(self, state: S) -> Iterable[Finding]:
-        """What is wrong with a state."""
+        """Return what is wrong with a state."""
 
     def has_settled(self, state: S) -> bool:
-        """Return true if all is as it shall be in the end."""
+        """Return true if everything is as it should be in the end."""
 
     def told(self, label: Any) -> Sequence[str]:
-        """What happens, each step in words."""
+        """Return what happens, each step in words."""
 
 
 class Counterexample(msgspec.Struct, frozen=True, kw_only=True):
-    """An invariant that does not hold, and the shortest way to where it does not."""
+    """An invariant that does not hold, and the shortest way to the point where it does not."""
 
     invariant: str
     message: str
@@ -47,14 +47,14 @@ class Counterexample(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Walk(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of a search. Times are seconds."""
+    """The result of a search. Times are in seconds."""
 
     states: int
     transitions: int
     complete: bool
-    """Every state that can be reached was seen."""
+    """True if every state that can be reached was seen."""
     interrupted: bool
-    """It was stopped from outside, by Ctrl-C or SIGTERM."""
+    """True if it was stopped from outside, by Ctrl-C or SIGTERM."""
     settled: int
     """States in which the group has settled."""
     wall_seconds: float
@@ -64,7 +64,7 @@ class Walk(msgspec.Struct, frozen=True, kw_only=True):
 class Search(Generic[S]):
     """One walk through a world, breadth first, up to `max_states`.
 
-    It ends with the first things that are wrong: all that are as near to the first state.
+    It ends with the first findings: all that are as near to the first state.
     """
 
     def __init__(
@@ -77,7 +77,8 @@ class Search(Generic[S]):
         self._parents: array[int] = array("q")
         """The state from which each was reached first."""
         self._edges: array[int] = array("q")
-        """Whither each state leads without a fault, one after the other; `_ends` says up to where."""
+        """The states to which each state leads without a fault, one after the other; `_ends` says up to
+        where."""
         self._ends: array[int] = array("q")
         self._settled: array[int] = array("q")
         self._violations: dict[str, Counterexample] = {}
@@ -86,7 +87,7 @@ class Search(Generic[S]):
     def run(self) -> Walk:
         """Walk. If no state was left out, each must also lead to one in which the group has settled.
 
-        Ctrl-C ends it with what was found until then.
+        Ctrl-C ends it with what was found so far.
         """
         began = time.perf_counter()
         complete = interrupted = False
@@ -145,7 +146,7 @@ class Search(Generic[S]):
             self._settled.append(number)
 
     def _found(self, invariant: str, message: str, number: int, last: Any = None) -> None:
-        """Something is wrong with a state, or with what happened last, from that state on."""
+        """Note a finding about a state, or about what happened last, from that state on."""
         if invariant in self._violations:
             return
         steps = self._way(number)
@@ -155,7 +156,7 @@ class Search(Generic[S]):
         self._violations[invariant] = found
 
     def _way(self, number: int) -> list[str]:
-        """What happens on the shortest way to a state."""
+        """Return the events on the shortest way to a state."""
         path = [number]
         while (number := self._parents[number]) >= 0:
             path.append(number)
@@ -169,7 +170,7 @@ class Search(Generic[S]):
         return steps
 
     def _progress_is_possible(self) -> None:
-        """Go back from the states in which the group has settled; what is not met is stuck."""
+        """Go back from the states in which the group has settled; a state that is not met is stuck."""
         count = len(self._numbers)
         sources, begins = self._sources()
         met = bytearray(count)
@@ -189,7 +190,7 @@ class Search(Generic[S]):
             self._found("progress", message, stuck)
 
     def _sources(self) -> tuple[array[int], array[int]]:
-        """All edges the other way round: whence each state is reached, and where in this its part begins."""
+        """Return all edges in reverse: the sources of each state, and where its part of them begins."""
         begins = array("q", bytes(8 * (len(self._numbers) + 2)))
         for target in self._edges:
             begins[target + 2] += 1

@@ -1,7 +1,7 @@
-"""The steps of named processes, and of the coordinator, each worked out once.
+"""The steps of named processes, and of the coordinator, each computed once.
 
-Processes, coordinators and what is said have numbers, equal ones the same. So a world is a tuple of small
-numbers, and to step one of its parts is mostly to look a number up.
+Processes, coordinators and messages have numbers; equal ones have the same number. So a world is a tuple of
+small numbers, and a step of one of its parts is mostly a look-up.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ from fencepost.simulation.lab.explorer.process import GROUP, ITSELF, TOPIC, free
 from fencepost.simulation.lab.explorer.roles import Roles, RoleStep
 
 _TOPIC_ID: Final = TOPIC
-"""Findings tell topics by their ids."""
+"""Findings name topics by their ids."""
 
 
 class Label(NamedTuple):
-    """What happens, to whom, and what is said."""
+    """An event: its kind, its subject, and its message."""
 
     kind: str
     who: MemberId = ""
@@ -47,32 +47,32 @@ class KnownProcess(NamedTuple):
     role: int
     member_id: MemberId
     request: int
-    """What the coordinator may take next; -1 for nothing."""
+    """Number of the request that the coordinator may take next; -1 for no request."""
     takes: Label
-    """That it does."""
+    """The event that the coordinator takes it."""
     claims: int
-    """What it owns in its own eyes, a bit for each partition."""
+    """The partitions that it considers its own, a bit for each."""
     settled: int
     """Its epoch if it has nothing to do; -1 otherwise."""
 
 
 class Local(NamedTuple):
-    """What may happen to a process by itself."""
+    """A step that a process may take by itself."""
 
     label: Label
     after: int
     """The process then; -n if its life n is next."""
     strays: tuple[int, ...]
-    """What the coordinator may take from it, although nobody waits for an answer."""
+    """Requests that the coordinator may take from it, although no process waits for a response."""
     gains: bool
-    """It owns more than before in its own eyes. That counts only while it is a member."""
+    """True if it considers more partitions its own than before. That counts only while it is a member."""
     is_plain: bool
-    """Nothing but the process is another one then, whatever else the world is like."""
+    """True if only the process changes, whatever else the world is like."""
     findings: tuple[Finding, ...]
 
 
 class Taken(NamedTuple):
-    """What the coordinator makes of an event."""
+    """The coordinator's reaction to an event."""
 
     after: int
     answer: int
@@ -81,7 +81,7 @@ class Taken(NamedTuple):
 
 
 class Steps:
-    """All steps that were worked out. Of the faults it knows those that are among `kinds`.
+    """All steps that were computed. Of the faults it knows those that are among `kinds`.
 
     Static members have their place's letter as their instance id.
     """
@@ -95,32 +95,33 @@ class Steps:
         self._coordinators: list[CoordinatorState] = []
         self._coordinator_numbers: dict[object, int] = {}
         self._origins: dict[int, tuple[int, int]] = {}
-        """Where each coordinator came from: another one, and what that took."""
+        """The origin of each coordinator: another one, and the event that it took."""
         self._idle: dict[int, list[int]] = {}
-        """What each took that changed nothing."""
+        """The events that each coordinator took without a change."""
         self.said: list[Any] = []
-        """Requests, other events of the coordinator, and its answers."""
+        """Requests, other events of the coordinator, and its responses."""
         self._said_numbers: dict[object, int] = {}
         self.start: Callable[[int, int], Local] = cache(self._start)
-        """A process begins: the member at a place, `a` for the first, in one of its lives."""
+        """Returns the beginning of a process: the member at a place, `a` for the first, in one of its lives.
+        """
         self.free: Callable[[int], tuple[Local, ...]] = cache(self._free)
-        """What may happen to a process, without a fault."""
+        """Returns what may happen to a process, without a fault."""
         self.faulty: Callable[[int], tuple[Local, ...]] = cache(self._faulty)
-        """The faults that may happen to a process alone."""
+        """Returns the faults that may happen to a process alone."""
         self.broken: Callable[[int], Local | None] = cache(self._broken)
-        """A process after its connection broke; None if nothing is under way on it."""
+        """Returns a process after its connection broke; None if nothing is under way on it."""
         self.answered: Callable[[int, int], int] = cache(self._answered)
-        """A process once the coordinator has taken its request, and answers this."""
+        """Returns a process after the coordinator has taken its request, and sends this response."""
         self.void: Callable[[int], int] = cache(self._void)
-        """A process that is no member any more: what it believes does not count."""
+        """Returns a process that is no member any more: what it believes does not count."""
         self.taken: Callable[[int, int], Taken] = cache(self._taken)
-        """What a coordinator makes of a request, or of another event."""
+        """Returns the coordinator's reaction to a request, or to another event."""
         self.sessions: Callable[[int], Mapping[MemberId, tuple[Label, int]]] = cache(self._sessions)
-        """Who is a member, and the event that its session ends."""
+        """Returns the members, and for each the event that its session ends."""
         self.epochs_if_settled: Callable[[int], Mapping[MemberId, int] | None] = cache(
             lambda coordinator: epochs_if_settled(self._coordinators[coordinator])
         )
-        """The members' epochs, if nothing is left to do for this coordinator."""
+        """Returns the members' epochs, if nothing is left to do for this coordinator."""
 
     # -- processes -----------------------------------------------------------------------------------------
 
@@ -155,7 +156,7 @@ class Steps:
         return self._local(self.roles.step(known.role, kind), kind, known.member_id, claims)
 
     def _local(self, step: RoleStep, kind: str, member_id: MemberId, claims: int = 0) -> Local:
-        """A step, with the name of who steps."""
+        """Return a step, with the name of the process that steps."""
         findings = tuple([(name, text.replace(ITSELF, member_id)) for name, text in step.findings])
         sent = tuple([self._request(request, member_id) for request in step.sent])
         label = Label(kind, member_id)
@@ -167,7 +168,7 @@ class Steps:
         return Local(label, after, sent, gains, not sent and not gains, findings)
 
     def holding(self, number: int, claims: int) -> int:
-        """A process that may as well not have let these partitions go yet."""
+        """Return a process that may as well not have released these partitions yet."""
         known = self.processes[number]
         if not claims & ~known.claims:
             return number
@@ -184,7 +185,7 @@ class Steps:
         return number
 
     def _request(self, request: ConsumerGroupHeartbeatRequest, member_id: MemberId) -> int:
-        """A request, with the name of who sends it."""
+        """Return a request, with the name of its sender."""
         instance_id = None if request.instance_id is None else member_id[0]
         named = msgspec.structs.replace(request, member_id=member_id, instance_id=instance_id)
         return self._number_of(named)
@@ -192,7 +193,7 @@ class Steps:
     # -- the coordinator -----------------------------------------------------------------------------------
 
     def first_coordinator(self) -> int:
-        """One that knows the topic, and no group."""
+        """Return a coordinator that knows the topic, and no group."""
         return self._coordinator(CoordinatorState(image=self._image))
 
     def _taken(self, coordinator: int, said: int) -> Taken:
@@ -208,7 +209,7 @@ class Steps:
         return Taken(after, answer, result.removed, findings)
 
     def _differences(self, coordinator: int, said: int, result: CoordinatorStep) -> Iterable[Finding]:
-        """What is different if the coordinator took that as it came along, and not after a load."""
+        """Yield what differs if the coordinator took the event without a load, and not after one."""
         origin = self._origins.get(coordinator)
         if origin is None:
             return ()
@@ -223,7 +224,7 @@ class Steps:
         }
 
     def growth(self, coordinator: int) -> int:
-        """The event that the topic has one more partition than this coordinator knows of."""
+        """Return the event that the topic has one more partition than this coordinator knows of."""
         image = self._coordinators[coordinator].image
         count = image.by_name[TOPIC].partitions + 1
         grown = image.with_topic(Topic(name=TOPIC, topic_id=_TOPIC_ID, partitions=count))

@@ -47,13 +47,13 @@ from fencepost.simulation.trace.parquet import ParquetTrace
 PlayedScenario: TypeAlias = Scenario | StreamsScenario
 
 SIMULATIONS: Final = 10
-"""Simulated runs for each real one, of the same plan: what differs is chance on the way."""
+"""Number of simulated runs for each real one, with the same plan: they differ only by chance."""
 _SEEDS_APART: Final = 1_000_003
 _SHARES: Final = {"median": 0.5, "p90": 0.9, "p99": 0.99, "max": 1.0}
 
 
 class Distribution(msgspec.Struct, frozen=True, kw_only=True):
-    """Of durations in seconds; null where there is nothing to measure."""
+    """A distribution of durations in seconds; null if there is nothing to measure."""
 
     count: int = 0
     median: float | None = None
@@ -80,11 +80,11 @@ class ComparedWorld(msgspec.Struct, frozen=True, kw_only=True):
     """Round trips of heartbeats that changed nothing."""
     violations: int
     violated: list[Violated] = []
-    """Each of them."""
+    """All violations."""
 
 
 class Ratio(msgspec.Struct, frozen=True, kw_only=True):
-    """Simulated over real; null where one of them has nothing. `judged` tells how sure that is."""
+    """Simulated over real; null if one of them has no values. `judged` says how sure that is."""
 
     rebalance_median: float | None
     rebalance_p90: float | None
@@ -94,7 +94,7 @@ class Ratio(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FidelityComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it."""
+    """The result of a comparison."""
 
     scenario: str
     members: int
@@ -115,18 +115,18 @@ class FidelityComparison(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def differs(self) -> bool:
-        """True if a figure is surely further from the real one than is tolerated."""
+        """True if a figure surely differs from the real one by more than is tolerated."""
         return any(each.verdict is FidelityVerdict.DIFFERS for each in self.judged)
 
 
 class Played(msgspec.Struct, frozen=True, kw_only=True):
-    """What was done on real brokers, to be simulated."""
+    """The runs on real brokers, which are to be simulated."""
 
     scenario: PlayedScenario
     config: GroupCoordinatorConfig
-    """The broker's."""
+    """The broker's configuration."""
     plays: dict[int, TimeScale[Any]]
-    """By seed, what was played."""
+    """The played scenario and plan, by seed."""
     results: list[ChaosResult]
     latencies: Latencies
     out: Path
@@ -240,7 +240,7 @@ def compare(
 
 
 def _simulated_once(played: Played, model: Fit) -> Latencies:
-    """How long heartbeats take under a model, in one run of each plan."""
+    """Return the durations of heartbeats under a model, in one run of each plan."""
     latencies = Latencies()
     for seed, tempo_ in played.plays.items():
         scenario = _simulable(tempo_.scenario, played.config, model)
@@ -265,7 +265,7 @@ def _trace(folder: Path, run_id: str) -> Iterator[ParquetTrace]:
 
 
 def _simulable(scenario: PlayedScenario, config: GroupCoordinatorConfig, model: Fit | None) -> PlayedScenario:
-    """What was played, with the broker's configuration and the network that was measured."""
+    """Return the played scenario, with the broker's configuration and the network that was measured."""
     scenario = msgspec.structs.replace(scenario, config=config.properties())
     if isinstance(scenario, StreamsScenario) and scenario.group.protocol == "classic":
         scenario = as_played(scenario, config)
@@ -277,12 +277,12 @@ def _violated(violations: Sequence[Violation], run_id: str) -> list[Violated]:
 
 
 def _checkers(scenario: PlayedScenario) -> Sequence[Any]:
-    """Those of consumers and classic members. An application has checkers of its own."""
+    """Return the checkers of consumers and classic members. An application has its own checkers."""
     return all_checkers(scenario.protocols) if isinstance(scenario, Scenario) else ()
 
 
 def _of_world(measured: Measured, latencies: Latencies, *, real: bool) -> dict[str, list[TimedValue]]:
-    """What was measured in the runs of one world, whose ids begin with its name."""
+    """Return the measurements of the runs of one world, whose ids begin with its name."""
     chosen = {
         figure: [each for each in values if each.run.startswith(f"{WORLD}-") is real]
         for figure, values in measured.items()

@@ -1,8 +1,8 @@
-"""How long heartbeats take, and the latency model that this suggests, in the simulator's own terms.
+"""The durations of heartbeats, and the latency model that they suggest, in the simulator's own terms.
 
-A heartbeat's round trip is two messages, what it waits for behind others, and the log if it changed
-something. Real and simulated ones have all that in common, so the model is found by simulating: change it
-until simulated heartbeats take as long as the real ones did.
+A heartbeat's round trip is two messages, its wait behind others, and the log if it changed something. Real
+and simulated heartbeats have all that in common. So the model is found by simulating: it is changed until
+simulated heartbeats take as long as the real ones did.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fencepost.simulation.scenarios.values import Span
 S = TypeVar("S", bound=Scenario | StreamsScenario)
 
 LEAST_ROUND_TRIPS: Final = 100
-"""Below that the slow ones among them are one heartbeat's luck."""
+"""Minimum number of round trips: with fewer, the slow ones among them are one heartbeat's luck."""
 LEAST_WRITTEN: Final = 10
 _SHORTEST_US: Final = 20
 _ROUNDS: Final = 8
@@ -34,12 +34,12 @@ _LATEST_US: Final = 50_000
 
 
 class Latencies(Observer):
-    """Takes down round trips of heartbeats, in microseconds, from the request to its answer.
+    """Records round trips of heartbeats, in microseconds, from the request to its response.
 
     `steady` are those that the coordinator answered from memory, `written` those that made it write: its
-    answer to a join, or one with another epoch than the request had, waits until its log is replicated. Of
-    the classic protocol these are Heartbeat, and the SyncGroup with which a leader assigns. A JoinGroup,
-    and a follower's SyncGroup, wait for other members, and say nothing of messages.
+    response to a join, or one with another epoch than the request had, waits until its log is replicated. In
+    the classic protocol these are Heartbeat, and the SyncGroup with which a leader assigns. A JoinGroup, and
+    a follower's SyncGroup, wait for other members, and say nothing about messages.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class Latencies(Observer):
         self.beats: list[TimedValue] = []
         """The steady ones again, with their run and time."""
         self.intervals: list[int] = []
-        """From one steady heartbeat of a member to its next one."""
+        """Times from one steady heartbeat of a member to its next one."""
         self._begun: dict[str, int] = {}
         self._runs = 0
         self._trips = RoundTrips()
@@ -60,18 +60,18 @@ class Latencies(Observer):
         self._begun.clear()
 
     def on_member_request(self, host: str, request: Request, now_us: int) -> None:
-        """A member has one request of a kind under way at a time."""
+        """Note a request. A member has one request of a kind under way at a time."""
         self._trips.sent(host, request, now_us)
 
     def on_member_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
-        """Take the round trip down, unless the answer was an error or none."""
+        """Record the round trip, unless the response was an error or is missing."""
         if (found := self._trips.answered(host, request, response, now_us)) is not None:
             self.on_round_trip(host, *found, now_us)
 
     def on_round_trip(self, host: str, took_us: int, written: bool, now_us: int) -> None:
-        """A member measured it itself."""
+        """Record a round trip that a member measured itself."""
         if written:
             self.written.append(took_us)
             self._begun.pop(host, None)
@@ -84,17 +84,17 @@ class Latencies(Observer):
 
 
 class Fit(msgspec.Struct, frozen=True, kw_only=True):
-    """What the simulator should use in place of what a scenario says of latencies."""
+    """The latencies that the simulator should use in place of the scenario's."""
 
     latency: Span
-    """One way, for each message."""
+    """One-way latency of each message."""
     replication: Span
-    """From an append until its reply."""
+    """Time from an append until its reply."""
     timer_delay: Span = Span("constant", 0)
-    """By how much timers of members are late."""
+    """Delay of members' timers."""
 
     def applied(self, scenario: S) -> S:
-        """The scenario with these latencies."""
+        """Return the scenario with these latencies."""
         return msgspec.structs.replace(
             scenario,
             network=msgspec.structs.replace(scenario.network, latency=self.latency),
@@ -104,7 +104,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def settings(self) -> dict[str, str]:
-        """The same as keys and values of `--set`, and of a scenario file."""
+        """Return the same as keys and values of `--set`, and of a scenario file."""
         return {
             "network.latency": _toml(self.latency),
             "cluster.replication": _toml(self.replication),
@@ -113,7 +113,7 @@ class Fit(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Times(NamedTuple):
-    """How long round trips took, in microseconds."""
+    """Durations of round trips, in microseconds."""
 
     median: float
     p90: float
@@ -122,13 +122,13 @@ class _Times(NamedTuple):
 
 
 def fit(measured: Latencies, simulate: Callable[[Fit], Latencies]) -> Fit:
-    """The model under which simulated heartbeats take as long as these: the median, and one in ten.
+    """Return the model under which simulated heartbeats take as long as these: the median, and one in ten.
 
-    Timers of members are as late as makes the time between two heartbeats that of the real ones.
+    Timers of members are so late that the time between two heartbeats is that of the real ones.
 
     No simulated message or write takes longer than the longest real heartbeat of its kind did.
 
-    :raises FencepostError: if there are too few to tell.
+    :raises FencepostError: if there are too few round trips.
     """
     if len(measured.steady) < LEAST_ROUND_TRIPS or len(measured.written) < LEAST_WRITTEN:
         raise FencepostError(
@@ -155,7 +155,7 @@ def fit(measured: Latencies, simulate: Callable[[Fit], Latencies]) -> Fit:
 
 
 def _off(wanted: _Times, found: _Times) -> float:
-    """How far the median and the slow tenth are from what they should be: 0 if they are equal."""
+    """Return the distance of the median and the slow tenth from what they should be: 0 if they are equal."""
     return sum(
         abs(math.log(max(one, 1) / max(other, 1)))
         for one, other in ((wanted.median, found.median), (wanted.p90, found.p90))
@@ -163,7 +163,7 @@ def _off(wanted: _Times, found: _Times) -> float:
 
 
 def _closer(span: Span, wanted: _Times, found: _Times) -> Span:
-    """Each end moved by as much as what it decides was off; the far one no further than what was ever common.
+    """Return the span with each end moved by its error; the far one no further than what was ever common.
 
     A lognormal through a slow tenth, as a busy machine has it, would be seconds at its far end.
     """
@@ -177,7 +177,7 @@ def _times(values: Sequence[int]) -> _Times:
 
 
 def _lognormal(median: float, p99: float, longest: float) -> Span:
-    """With these values, or a nearer far end if draws could be longer than the longest."""
+    """Return a lognormal with these values, or a nearer far end if draws could be longer than the longest."""
     low = max(_SHORTEST_US, round(median))
     span = Span("lognormal", low, max(low, round(p99)))
     longest = max(longest, low)

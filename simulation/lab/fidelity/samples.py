@@ -1,4 +1,4 @@
-"""What the traces of both worlds show: each rebalance and each time without an owner, and when it began."""
+"""The values in the traces of both worlds: each rebalance and time without an owner, and when it began."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _QUERIES: Final = {
     "rebalances": ("rebalance", "settled = 'Stable'", "begin_us", "seconds"),
     "downtime": ("handover", "apart", "from_us - gap_us", "gap_us / 1e6"),
 }
-"""By figure: a view, what of it counts, when that began, and how long it lasted."""
+"""By figure: a view, the part of it that counts, when each value began, and how long it lasted."""
 
 _AWAY: Final = frozenset({StreamThreadState.PARTITIONS_REVOKED, StreamThreadState.PARTITIONS_ASSIGNED})
 
@@ -48,9 +48,9 @@ def read_samples(out: Path, master: str) -> dict[str, list[TimedValue]]:
 
 
 def _away(trace: DataFrame) -> Iterator[TimedValue]:
-    """Yield how long threads of Streams clients were out of RUNNING for a rebalance, until they ran again.
+    """Yield the times for which threads of Streams clients were out of RUNNING for a rebalance.
 
-    What their coordinators do is in no trace.
+    No trace shows what their coordinators do.
     """
     rows = trace.where("kind IN ('thread.state', 'host')").select(
         "run_id", "actor", "state_to", "t_us", "kind"

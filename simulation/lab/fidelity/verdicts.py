@@ -1,9 +1,9 @@
-"""Whether a simulated figure is near enough to the real one, where the samples can tell.
+"""Judges whether a simulated figure is near enough to the real one, if the samples can tell.
 
 What happens within one disturbance is not independent: a coordinator that is slow is slow for all members,
 and a rebalance moves many partitions. So groups of values are resampled, not single values (`occasions`):
 each rebalance, the partitions that were down at the same time, the heartbeats of one second. The interval of
-the ratio is a bootstrap's, as of `analyses.comparison`.
+the ratio is a bootstrap's, as in `analyses.comparison`.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ class TimedValue(NamedTuple):
 
 
 Measured: TypeAlias = Mapping[str, Iterable[TimedValue]]
-"""By figure, what was measured in one world."""
+"""The measured values of one world, by figure."""
 
 
 class Tolerances(msgspec.Struct, frozen=True):
-    """How far simulated may be from real: 0.1 is a tenth more, or as much less as evens that out."""
+    """Tolerated distance of simulated from real: 0.1 is a tenth more, or as much less as evens that out."""
 
     median: float = 0.10
     p90: float = 0.20
@@ -43,7 +43,7 @@ class Tolerances(msgspec.Struct, frozen=True):
 
 
 class FidelityVerdict(enum.StrEnum):
-    """What came of a figure."""
+    """The verdict on a figure."""
 
     WITHIN = "within"
     """The whole interval of the ratio is within the tolerance."""
@@ -54,7 +54,7 @@ class FidelityVerdict(enum.StrEnum):
 
 
 class Judged(msgspec.Struct, frozen=True, kw_only=True):
-    """A figure of both worlds. Times are seconds; null where there is nothing to measure."""
+    """A figure of both worlds. Times are in seconds; null if there is nothing to measure."""
 
     figure: str
     quantile: str
@@ -99,7 +99,7 @@ def _judged(figure: str, quantile: str, compared: MeasureComparison | None, tole
 
 
 def verdict_of(low: float | None, high: float | None, tolerance: float) -> FidelityVerdict:
-    """Return the verdict on a ratio that is between these, as far as the samples tell."""
+    """Return the verdict on a ratio that is between these, as far as the samples show."""
     if low is None or high is None:
         return FidelityVerdict.TOO_FEW
     least, most = 1 / (1 + tolerance), 1 + tolerance

@@ -1,6 +1,6 @@
 """Changes that the protocol allows: a checker that objected to one would object to correct software.
 
-A change is told by its function and its text, which outlive the numbers of mutants.
+A change is identified by its function and its text, which outlive the numbers of mutants.
 """
 
 from __future__ import annotations
@@ -92,7 +92,7 @@ ALLOWED: Final[Mapping[tuple[str, str, str], str]] = {
         "error.message if error.code is ErrorCode.UNKNOWN_SERVER_ERROR else None",
     ): "Changes the text of an error only.",
 }
-"""The reason by function, what stood there, and what stands there instead."""
+"""The reason by function, the original text, and the text that replaces it."""
 
 
 def allowed_because(mutant: AutomaticMutant) -> str:

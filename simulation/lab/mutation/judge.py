@@ -41,13 +41,13 @@ Verdict: TypeAlias = Literal["unreached", "no-effect", "killed", "crashed", "sur
 """
 
 _EVENTS: Final = 20
-"""A run may take so many times the events of the healthy one."""
+"""Factor by which a run may exceed the events of the healthy one."""
 _MOST_EVENTS: Final = 200_000
 _SILENCE_S: Final = 20.0
 """A run that takes longer than this does not end; healthy ones take less than a second."""
 _MEMORY: Final = 3 << 30
 _AFTER_CRASH: Final = 3
-"""After a crash so many more runs show whether a checker objects too."""
+"""Number of further runs after a crash, which show whether a checker objects too."""
 
 
 class HealthyRun(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,7 +70,7 @@ class Judgement(msgspec.Struct, frozen=True, kw_only=True):
     runs: int = 0
     """Number of runs, including the last one."""
     changed: int = 0
-    """Runs with another digest."""
+    """Runs with a different digest."""
     invariants: tuple[str, ...] = ()
     """Invariants that the checkers reported in the run that killed it."""
     scenario: str = ""
@@ -110,7 +110,7 @@ def _noted(keys: Iterable[RunKey]) -> Iterator[HealthyRun]:
 
 
 def runs_for(mutant: AutomaticMutant, healthy: Sequence[HealthyRun], most: int) -> list[HealthyRun]:
-    """Return the first runs that reach the mutant's statement, at most so many."""
+    """Return the first runs that reach the mutant's statement, at most `most`."""
     place = mutant.module, mutant.statement
     found = []
     for each in healthy:
@@ -178,7 +178,7 @@ def _verdict(mutant: AutomaticMutant, runs: Sequence[HealthyRun], connection: Co
         except TooManyEvents:
             crash = crash or (index, "does not end")
             continue
-        except Exception as error:  # a mutant may break whatever there is
+        except Exception as error:  # a mutant may break anything
             crash = crash or (index, f"{type(error).__name__}: {error}")
             continue
         if result.digest != healthy.digest:

@@ -65,7 +65,7 @@ class CoreScore(msgspec.Struct, frozen=True, kw_only=True):
     survived: int
     """Those that no checker reports although it should."""
     score: float | None
-    """The share killed by a checker among those killed and survived; None if there are none."""
+    """The share killed by a checker among those killed and survived; None if there are no such mutants."""
     score_low: float
     """The score of all mutants of the core lies between these, with 95 % confidence."""
     score_high: float
@@ -85,7 +85,7 @@ class MutationReport(msgspec.Struct, frozen=True, kw_only=True):
     seeds: int
     """Runs that each mutant got at most."""
     salt: str
-    """What the sample was drawn with; empty for the first one."""
+    """The text with which the sample was drawn; empty for the first one."""
     reached: bool
     """True if every core reaches `LEAST_SCORE`, with at most `MOST_UNREACHED` of its mutants unreached."""
     cores: list[CoreScore]

@@ -37,11 +37,11 @@ log = structlog.get_logger(__name__)
 
 _SASL_HANDSHAKE = 17
 _READ_AHEAD_BYTES = 8 << 20
-"""How much may be under way in one direction before the sender is left to wait."""
+"""Maximum number of bytes under way in one direction; the sender has to wait beyond it."""
 
 
 class ProxyContext:
-    """What all connections of a proxy share."""
+    """The state that all connections of a proxy share."""
 
     def __init__(
         self,
@@ -74,11 +74,11 @@ class _Way:
         self.blocked = False
         """True if the receiver's socket is full."""
         self.paused = False
-        """True if the sender is left to wait."""
+        """True if the sender has to wait."""
 
 
 class ProxyConnection:
-    """Carries one client's requests to the broker at `upstream`, and the answers back."""
+    """Carries one client's requests to the broker at `upstream`, and the responses back."""
 
     def __init__(
         self,
@@ -89,13 +89,13 @@ class ProxyConnection:
     ) -> None:
         self.broker = broker
         self.members: dict[str, None] = {}
-        """Who sent requests on it; by the clients' rules there is one."""
+        """The members that sent requests on it; by the clients' rules there is one."""
         self._around = surroundings
         self._upstream = upstream
         self._on_end = on_end
         self._loop = asyncio.get_running_loop()
         self._deaf = False
-        """A message was lost: nothing gets through any more, and nobody is told."""
+        """True once a message was lost: nothing gets through any more, and no side is notified."""
         self._ended = False
         self._client_open = self._broker_open = True
         self._host = ""
@@ -215,11 +215,11 @@ class ProxyConnection:
 
     def _response(self, frame: bytes) -> None:
         if not self._in_flight:
-            raise MalformedFrame("an answer that nobody asked for")
+            raise MalformedFrame("a response without a request")
         exchange = self._in_flight[0]
         header = exchange.header
         if int.from_bytes(frame[:4], "big", signed=True) != header.correlation_id:
-            raise MalformedFrame(f"an answer that is not the one to request {header.correlation_id}")
+            raise MalformedFrame(f"a response that does not match request {header.correlation_id}")
         if carries_endpoints(header.api_key, header.api_version):
             if header.api_key == ApiKey.METADATA:
                 self._around.topic_names.hear(header.api_version, frame)
@@ -230,7 +230,7 @@ class ProxyConnection:
         self._take(self._back, frame, exchange)
 
     def _take(self, way: _Way, frame: bytes, exchange: ProxyExchange) -> None:
-        """A message came: let the rules decide, behind what waits for a stall to end."""
+        """Take a message: let the rules decide, behind what waits for a stall to end."""
         if self._deaf or not way.pipe.open:
             self._lose(way.direction, exchange)
             return
@@ -269,7 +269,7 @@ class ProxyConnection:
     def _judge(
         self, direction: Direction, frame: bytes, exchange: ProxyExchange
     ) -> tuple[Verdict, NetworkRule | None]:
-        """The first verdict that does not let the message pass, and whose it is."""
+        """Return the first verdict that does not let the message pass, and its rule."""
         message: Message | None = None
         api_key, member = exchange.header.api_key, exchange.member
         for rule in tuple(self._around.rules):
@@ -290,7 +290,7 @@ class ProxyConnection:
         return Fate.PASS, None
 
     def _sent(self, direction: Direction, parcel: Parcel) -> None:
-        """A message's last byte was handed to the receiver's socket."""
+        """Note that a message's last byte was handed to the receiver's socket."""
         way = self._forth if direction is Direction.REQUEST else self._back
         if way.paused:
             self._regulate(way)
@@ -334,7 +334,7 @@ class ProxyConnection:
         )
 
     def _lifted(self, way: _Way) -> None:
-        """A stall has ended: what came since is judged now."""
+        """Judge what came during a stall that has ended."""
         while way.backlog and not way.pipe.stalled:
             frame, exchange = way.backlog.popleft()
             way.backlog_size -= len(frame)
@@ -351,7 +351,7 @@ class ProxyConnection:
         self._regulate(way)
 
     def _regulate(self, way: _Way) -> None:
-        """Read from a sender only as fast as its messages get away."""
+        """Read from a sender only as fast as its messages are passed on."""
         full = way.blocked or way.pipe.size + way.backlog_size > _READ_AHEAD_BYTES
         paused = full and not self._deaf
         if paused != way.paused:

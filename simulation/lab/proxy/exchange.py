@@ -1,4 +1,4 @@
-"""One request that crosses the proxy, and its answer; what they say is read when somebody asks."""
+"""One request that crosses the proxy, and its response; their contents are read when an observer asks."""
 
 from __future__ import annotations
 
@@ -33,19 +33,19 @@ class UnreadFrame(msgspec.Struct, frozen=True, gc=False):
 
 
 class ObservedTopicNames:
-    """Names of topics by id, from the metadata that clients were told; read when an id is asked for."""
+    """Names of topics by id, from the metadata that clients received; read when an id is asked for."""
 
     def __init__(self) -> None:
         self._names: dict[TopicId, str] = {}
         self._unread: deque[tuple[int, bytes]] = deque(maxlen=_UNREAD_METADATA)
 
     def hear(self, version: int, frame: bytes) -> None:
-        """A Metadata response came by."""
+        """Take a Metadata response."""
         if version >= _FIRST_METADATA_WITH_IDS:
             self._unread.append((version, frame))
 
     def name_of(self, topic_id: TopicId) -> str:
-        """The topic's name; the id itself where nobody was told a name."""
+        """Return the topic's name; the id itself if no client received a name."""
         while topic_id not in self._names and self._unread:
             version, frame = self._unread.popleft()
             _, metadata = read_response(ApiKey.METADATA, version, frame)
@@ -57,9 +57,9 @@ class ObservedTopicNames:
 
 
 class ProxyExchange:
-    """A request, and what belongs to it until it is answered.
+    """A request, and what belongs to it until it gets a response.
 
-    `lost` is true once its loss was told, so that it is told once.
+    `lost` is true once its loss was reported, so that it is reported once.
     """
 
     __slots__ = (
@@ -91,14 +91,14 @@ class ProxyExchange:
 
     @property
     def request(self) -> object:
-        """The request's message; a `UnreadFrame` for other APIs than members', and for what can't be read."""
+        """The request's message; an `UnreadFrame` for other APIs than members', and if it can't be read."""
         if self._request is None:
             self._request = self._read_request() or self._unread(self._size)
             self._frame = b""
         return self._request
 
     def response(self, frame: bytes) -> object:
-        """The message of its answer, which is this frame; a `UnreadFrame` as for requests."""
+        """Return the message of its response, which is this frame; an `UnreadFrame` as for requests."""
         if self._response is None:
             self._response = self._read_response(frame) or self._unread(len(frame))
         return self._response

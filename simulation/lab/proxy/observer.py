@@ -1,4 +1,4 @@
-"""Who watches the proxy: what crossed it, and what was lost on the way."""
+"""Observers of the proxy: what crossed it, and what was lost on the way."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from fencepost.simulation.kernel.rules import Direction
 
 
 class ProxyObserver:
-    """Is told of messages; an observer overrides what it needs.
+    """Receives messages; an observer overrides the hooks that it needs.
 
-    Each request ends in exactly one of: an answer (`on_response`), a loss in one of the two directions, or,
+    Each request ends in exactly one of: a response (`on_response`), a loss in one of the two directions, or,
     for a Produce with acks 0, in `on_request` alone. Requests and responses are the messages of
-    `coordinator.protocol` for the APIs of groups, else a `Frame`. `t_us` is the time of the loop's clock in
-    microseconds.
+    `coordinator.protocol` for the APIs of groups, else an `UnreadFrame`. `t_us` is the time of the loop's
+    clock in microseconds.
     """
 
     def on_request(self, member: str, broker: str, request: object, t_us: int) -> None:
@@ -21,8 +21,8 @@ class ProxyObserver:
         """A response was handed to the member's socket."""
 
     def on_loss(self, member: str, broker: str, direction: Direction, request: object, t_us: int) -> None:
-        """A request did not reach the broker, or no answer to it the member.
+        """A request did not reach the broker, or a response the member.
 
-        A message that was spoiled is lost, even if the receiver makes something of it. So is the answer to a
-        request whose connection ends first.
+        A message that was spoiled is lost, even if the receiver makes something of it. So is the response to
+        a request whose connection ends first.
         """

@@ -13,24 +13,25 @@ from fencepost.simulation.lab.proxy.exchange import ProxyExchange
 
 _SIZE = struct.Struct(">i")
 _COPIED_BYTES = 65_536
-"""Up to here a message and its length are one write; above it a copy costs more."""
+"""Maximum size at which a message and its length are one write; above it a copy costs more."""
 _SLICE_SECONDS = 0.05
 _CLOCK_SECONDS = 1e-6
-"""Less than this is no time at all."""
+"""A shorter time counts as no time."""
 _LOOK_SECONDS = 0.02
-"""How often a stalled pipe looks whether its rule is still there."""
+"""Interval at which a stalled pipe looks whether its rule is still there, in seconds."""
 
 
 def with_length(frame: bytes) -> bytes:
-    """A frame as it goes over the wire."""
+    """Return a frame as it goes over the wire."""
     return _SIZE.pack(len(frame)) + frame
 
 
 class Parcel:
     """A message under way.
 
-    `ready_s` is the earliest time on the loop's clock, `bytes_per_second` 0 means at once, `held_by` is the
-    rule that must be gone first, and `instead` the bytes, with their length, that go in place of the frame.
+    `ready_s` is the earliest time on the loop's clock. `bytes_per_second` 0 means at once. `held_by` is the
+    rule that must be gone first. `instead` are the bytes, with their length, that are sent in place of the
+    frame.
     """
 
     __slots__ = ("bytes_per_second", "exchange", "frame", "held_by", "instead", "ready_s", "sent")
@@ -101,7 +102,7 @@ class Pipe:
         self.pump()
 
     def pump(self) -> None:
-        """Send what may go now, and come back for the rest."""
+        """Send what may be sent now, and come back for the rest."""
         self._disarm()
         while self._parcels and self.transport is not None:
             delay_s = self._advance(self._parcels[0])
@@ -114,12 +115,12 @@ class Pipe:
             self._on_drained()
 
     def finish(self) -> None:
-        """Nothing follows what is under way."""
+        """Let nothing follow what is under way."""
         self._finishing = True
         self.pump()
 
     def clear(self) -> list[ProxyExchange]:
-        """Carry nothing any more; the messages that are lost by that."""
+        """Carry nothing any more; return the messages that are lost by that."""
         self.open = False
         self.stalled = False
         self.size = 0
@@ -134,7 +135,7 @@ class Pipe:
             self._timer = None
 
     def _advance(self, parcel: Parcel) -> float:
-        """Seconds until this message, the first, has more to do; 0 once it was sent."""
+        """Return the seconds until this message, the first, has more to do; 0 once it was sent."""
         if parcel.held_by is not None and self._is_in_force(parcel.held_by):
             return _LOOK_SECONDS
         wait = parcel.ready_s - self._loop.time()
@@ -154,7 +155,7 @@ class Pipe:
         return 0.0
 
     def _trickle(self, parcel: Parcel) -> float:
-        """Send as much as one slice of time allows; 0 when nothing is left."""
+        """Send as much as one slice of time allows; return 0 when nothing is left."""
         assert self.transport is not None
         assert parcel.instead is not None
         count = max(1, int(parcel.bytes_per_second * _SLICE_SECONDS))
@@ -184,7 +185,7 @@ _MOST_FLIPS = 4
 
 
 def spoiled(frame: bytes, damage: Damage, rng: random.Random) -> bytes:
-    """The bytes that go over the wire in place of the frame and its length."""
+    """Return the bytes that go over the wire in place of the frame and its length."""
     match damage:
         case Damage.FLIP:
             data = bytearray(frame)

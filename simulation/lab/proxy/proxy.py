@@ -47,7 +47,7 @@ class Proxy:
         if not upstreams:
             raise FencepostError("a proxy before no broker: expected at least one upstream")
         self.rules: list[NetworkRule] = []
-        """The first that does not let a message pass decides."""
+        """Rules; the first that does not let a message pass decides."""
         self._upstreams = dict(upstreams)
         self._host = host
         self._surroundings = ProxyContext(
@@ -70,7 +70,7 @@ class Proxy:
         :raises EnvironmentLacks: if the host is no address of this machine.
         """
         loop = asyncio.get_running_loop()
-        is_readable(ApiKey.METADATA, 0)  # loads the schemas now, and not while somebody's heartbeat waits
+        is_readable(ApiKey.METADATA, 0)  # load the schemas now, and not while a heartbeat waits
         try:
             found = await loop.getaddrinfo(self._host, 0, type=socket.SOCK_STREAM)
             family, address = found[0][0], str(found[0][4][0])
@@ -111,19 +111,19 @@ class Proxy:
 
     @property
     def bootstrap_servers(self) -> str:
-        """What a client's setting `bootstrap.servers` takes: all listeners."""
+        """All listeners, as a client's setting `bootstrap.servers` takes them."""
         host = f"[{self._host}]" if ":" in self._host else self._host
         return ",".join(f"{host}:{port}" for port in self._ports.values())
 
     def address(self, node: int) -> Address:
-        """Where clients find a node; where nobody listens, for one that the proxy does not know."""
+        """Return the address at which clients find a node; nothing listens at that of an unknown node."""
         if node in self._ports:
             return self._host, self._ports[node]
         assert self._nowhere is not None
         return self._host, int(self._nowhere.getsockname()[1])
 
     def set_upstream(self, node: int, address: Address) -> None:
-        """The broker has another address from now on; connections that are open stay.
+        """Set the broker's address from now on; connections that are open stay.
 
         :raises FencepostError: if the proxy does not stand before that node.
         """
@@ -132,21 +132,21 @@ class Proxy:
         self._upstreams[node] = address
 
     def cut_all(self, name: str) -> int:
-        """Reset all connections of a member or a broker; how many."""
+        """Reset all connections of a member or a broker, and return their number."""
         found = [one for one in self._connections if name == one.broker or name in one.members]
         for connection in found:
             connection.cut()
         return len(found)
 
     def stall(self, name: str) -> None:
-        """From the next message on nothing reaches or leaves a member or a broker; connections stay open."""
+        """Let nothing reach or leave a member or a broker from the next message on; connections stay open."""
         if name not in self._stalls:
             rules = (Matching(stalling, members={name}), Matching(stalling, brokers={name}))
             self._stalls[name] = rules
             self.rules[:0] = rules
 
     def resume(self, name: str) -> None:
-        """End a stall: what waited goes on its way."""
+        """End a stall: what waited is sent."""
         rules = self._stalls.pop(name, ())
         self.rules[:] = [rule for rule in self.rules if not any(rule is one for one in rules)]
 

@@ -14,10 +14,10 @@ _NO_LINGERING = struct.pack("ii", 1, 0)
 
 
 class ProxySide(asyncio.Protocol):
-    """Cuts what comes into frames.
+    """Cuts incoming bytes into frames.
 
-    `on_garbage` hears why the bytes are none, `on_gone` whether the socket was reset, `on_flow` that the
-    other end reads no more (True) or again (False).
+    `on_garbage` gets the reason why bytes are no frame, `on_gone` whether the socket was reset, `on_flow`
+    whether the other end stopped reading (True) or reads again (False).
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class ProxySide(asyncio.Protocol):
             self.transport.abort()
 
     def read(self, wanted: bool) -> None:
-        """Take bytes from the socket, or leave them there."""
+        """Read bytes from the socket, or leave them there."""
         if self.transport is None or self.transport.is_closing():
             return
         if wanted:

@@ -183,12 +183,15 @@ def old_and_new_mixed_up(scene: Scene) -> None:
 @pytest.mark.parametrize(
     ("slip", "told"),
     [
-        (overtaken, "heard REBALANCING to RUNNING, expected RUNNING to REBALANCING"),
-        (unheard, "heard REBALANCING to RUNNING, expected RUNNING to REBALANCING"),
-        (heard_twice, "heard REBALANCING to RUNNING, expected nothing"),
-        (heard_before_it_is_taken, "heard RUNNING to REBALANCING, expected nothing"),
-        (heard_of_what_was_refused, "heard PENDING_SHUTDOWN to PENDING_ERROR, expected nothing"),
-        (old_and_new_mixed_up, "heard PENDING_SHUTDOWN to RUNNING, expected RUNNING to PENDING_SHUTDOWN"),
+        (overtaken, "was called with REBALANCING to RUNNING, expected RUNNING to REBALANCING"),
+        (unheard, "was called with REBALANCING to RUNNING, expected RUNNING to REBALANCING"),
+        (heard_twice, "was called with REBALANCING to RUNNING, expected nothing"),
+        (heard_before_it_is_taken, "was called with RUNNING to REBALANCING, expected nothing"),
+        (heard_of_what_was_refused, "was called with PENDING_SHUTDOWN to PENDING_ERROR, expected nothing"),
+        (
+            old_and_new_mixed_up,
+            "was called with PENDING_SHUTDOWN to RUNNING, expected RUNNING to PENDING_SHUTDOWN",
+        ),
     ],
 )
 def test_a_listener_that_does_not_hear_every_step_in_its_order(
@@ -207,7 +210,7 @@ def test_a_listener_that_does_not_hear_the_last_step(scene: Scene) -> None:
     for _ in range(2):
         scene.checker.look()
         assert scene.found == [
-            ("streams-listener", "client-1: has not heard PENDING_SHUTDOWN to NOT_RUNNING")
+            ("streams-listener", "client-1: was not called with PENDING_SHUTDOWN to NOT_RUNNING")
         ]
 
 
@@ -216,7 +219,7 @@ def test_a_listener_is_judged_although_whoever_observes_the_steps_is_told_wrongl
     scene.client_does(RUNS, REBALANCES)
     assert scene.invariants == {"streams-transitions", "streams-listener"}
     told = [message for invariant, message in scene.found if invariant == "streams-listener"]
-    assert told == ["client-1: heard REBALANCING to RUNNING, and had last heard of RUNNING"]
+    assert told == ["client-1: was called with REBALANCING to RUNNING, and was last called with RUNNING"]
 
 
 # -- the other invariants -----------------------------------------------------------------------------------

@@ -252,7 +252,7 @@ def test_what_a_coordinator_keeps_in_memory_is_looked_at(monkeypatch: pytest.Mon
         patched.setattr(ConsumerGroupSoftState, "request_metadata_refresh", lambda self: None)
         (found,) = walk(members=1, faults=1, kinds=("grows",)).violations
         assert found.invariant == "journal-replay"
-        assert "makes it answer with member_epoch 2, not 3" in found.message
+        assert "makes it respond with member_epoch 2, not 3" in found.message
         assert found.steps[-1] == "the coordinator takes the heartbeat of a1: epoch 2"
 
     follow = ConsumerSoftState.follow

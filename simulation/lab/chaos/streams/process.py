@@ -1,6 +1,6 @@
-"""A client's program: a StreamsApp whose threads fail when they are told to, and the checks of a client.
+"""A client's program: a StreamsApp whose threads fail on order, and the checks of a client.
 
-The checks run where the client runs, after each step; what they find is told, as everything that happens is.
+The checks run in the client's process, after each step; their findings are reported like all other events.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from fencepost.simulation.streams.failures import GLOBAL_FAILURES, Injected, ans
 
 
 class DisturbedApp(StreamsApp):
-    """An application whose members pass through the hands of its process."""
+    """An application whose members its process wraps."""
 
     def __init__(self, process: StreamsProcess, *, stores: bool, **settings: Any) -> None:
         self._process_of_mine = process
@@ -45,7 +45,7 @@ class DisturbedApp(StreamsApp):
 
     @property
     def engine(self) -> StreamsDriver:
-        """What runs the threads."""
+        """The engine that runs the threads."""
         return self._engine
 
     def _make_member(self, thread: str, events: ThreadEvents) -> StreamThreadMember:
@@ -106,17 +106,17 @@ class StreamsProcess:
 
     @property
     def engine(self) -> StreamsDriver:
-        """What runs the threads."""
+        """The engine that runs the threads."""
         return self._app.engine
 
     async def live(self) -> None:
-        """From start to end, whoever ends it."""
+        """Run from start to end, whichever side ends it."""
         self.say(m.Up, "")
-        # What keeps the global thread from starting comes out here, and the client is in ERROR.
+        # An error that keeps the global thread from starting comes out here, and the client is in ERROR.
         with contextlib.suppress(KafkaError, LookupError, *GLOBAL_FAILURES):
             await self._app.start()
         state = await self._app.wait_ended()
-        # What the last step leads to is looked at after it.
+        # The consequences of the last step are checked after it.
         await asyncio.sleep(0)
         self.say(m.Stopped, str(state))
 
@@ -148,13 +148,14 @@ class StreamsProcess:
             self._look_later()
 
     async def _remove_thread(self) -> None:
-        """Expected from the moment it happens: looks of before may still come while this waits to begin."""
+        """Remove a thread, and expect that from now on: earlier checks may still run while this waits to
+        begin."""
         if self.engine.client.is_running and self.engine.client.live:
             self.checker.live -= 1
             self._look_later()
             await self._app.remove_thread()
 
-    # -- what is checked ----------------------------------------------------------------------------------
+    # -- checks -------------------------------------------------------------------------------------------
 
     def _found(self, invariant: str, message: str) -> None:
         self.say(m.CheckFound, invariant, message)
@@ -195,25 +196,25 @@ class StreamsProcess:
         return answer(error)
 
     def told_to_shut_down(self) -> None:
-        """The group told a member that the application is to be shut down."""
+        """Report that the group told a member to shut the application down."""
         self.checker.may_fail = True
         self.say(m.ShutdownTold)
 
-    # -- what threads do ----------------------------------------------------------------------------------
+    # -- calls of threads ---------------------------------------------------------------------------------
 
     def raise_injected(self, where: str) -> None:
-        """Raise what waits for a thread that gets here."""
+        """Raise the failure that waits for a thread that gets here."""
         for injected in self._injected:
             if injected.where == where:
                 self._injected.remove(injected)
                 raise injected.error
 
     async def pause(self) -> None:
-        """What a rebalance callback takes."""
+        """Sleep for the time of a rebalance callback."""
         await asyncio.sleep(self._behaviour.callback_us() / 1_000_000)
 
     async def work(self, partition: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
-        """The processing function."""
+        """Process records."""
         self.raise_injected("processing")
         for place, run in self._behaviour.flawed([(partition, records)]):
             await asyncio.sleep(self._behaviour.processing_us(len(run)) / 1_000_000)
@@ -221,17 +222,17 @@ class StreamsProcess:
             self.say(m.Processed, place, run[0].offset, run[-1].offset + 1, numbers)
 
     async def count(self, partition: TopicPartition, records: Sequence[ConsumerRecord], store: Any) -> None:
-        """The same, with a store that counts the records."""
+        """Process records, with a store that counts them."""
         await self.work(partition, records)
         store.put("records", (store.get("records") or 0) + len(records))
 
     async def read_globally(self, partition: TopicPartition, records: Sequence[ConsumerRecord]) -> None:
-        """What the global thread does with records."""
+        """Handle records of the global thread."""
         self.raise_injected("global")
 
 
 class RoundTripObserver:
-    """Measures how long requests of one thread's member take."""
+    """Measures the duration of the requests of one thread's member."""
 
     def __init__(self, thread: str, telling: EventChannel) -> None:
         self._thread = thread
@@ -239,44 +240,44 @@ class RoundTripObserver:
         self._trips = RoundTrips()
 
     def on_request(self, request: Request) -> None:
-        """A request goes out."""
+        """Note a request."""
         self._trips.sent(self._thread, request, self._telling.now_us())
 
     def on_response(self, request: Request, response: Response | Exception) -> None:
-        """A request was answered, or failed."""
+        """Note the response to a request, or its failure."""
         now_us = self._telling.now_us()
         if (measured := self._trips.answered(self._thread, request, response, now_us)) is not None:
             self._telling.say(m.RoundTrip, self._thread, *measured)
 
     def on_state(self, event: AnyEvent, source: AnyState, target: AnyState) -> None:
-        """Moves are told by the thread."""
+        """Ignore transitions: the thread reports them."""
 
     def on_callback(self, kind: CallbackKind, phase: Phase, partitions: tuple[TopicPartition, ...]) -> None:
-        """Callbacks are told by the thread."""
+        """Ignore callbacks: the thread reports them."""
 
     def on_commit(self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception) -> None:
-        """Commits are told by the thread."""
+        """Ignore commits: the thread reports them."""
 
 
 class DisturbedEvents:
-    """What a member tells its thread: callbacks take their time, and fail."""
+    """The calls of a member to its thread: callbacks take their time, and fail."""
 
     def __init__(self, events: ThreadEvents, process: StreamsProcess) -> None:
         self._events = events
         self._process = process
 
     async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """These are given up when this ends."""
+        """Give these up; they are given up when this ends."""
         await self._events.on_revoked(partitions)
         await self._pause()
 
     async def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """These are added."""
+        """Add these."""
         await self._pause()
         await self._events.on_assigned(partitions)
 
     async def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """These are gone."""
+        """Drop these, which are lost."""
         await self._events.on_lost(partitions)
         await self._pause()
 
@@ -285,17 +286,17 @@ class DisturbedEvents:
         self._process.raise_injected("callback")
 
     def on_connection(self) -> None:
-        """What the member knows of its connection may have changed."""
+        """Tell the thread that the state of the connection may have changed."""
         self._events.on_connection()
 
     def on_shutdown_requested(self) -> None:
-        """The group is to be shut down."""
+        """Tell the thread that the group is to be shut down."""
         self._process.told_to_shut_down()
         self._events.on_shutdown_requested()
 
 
 class FaultyThreadMember:
-    """A thread's member that fails when it is told to, and tells what it commits."""
+    """A thread's member that fails on order, and reports its commits."""
 
     def __init__(self, thread: str, inner: StreamThreadMember, process: StreamsProcess) -> None:
         self.member_id = thread
@@ -309,18 +310,18 @@ class FaultyThreadMember:
         self.wake = inner.wake
 
     async def poll(self) -> Sequence[PartitionRecords]:
-        """Records of several partitions."""
+        """Return records of several partitions."""
         self._process.raise_injected("poll")
         return await self._inner.poll()
 
     @property
     def joined(self) -> bool:
-        """Whether the member owns what the group meant for it."""
+        """True if the member owns what the group assigned to it."""
         return self._inner.joined
 
     @property
     def round_s(self) -> float:
-        """How many seconds the round of joining that is under way may take."""
+        """Time that the current round of joining may take, in seconds."""
         return self._inner.round_s
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
@@ -342,7 +343,7 @@ def prepare() -> None:
 
 
 def main(terms: m.ClientTerms, channel: socket.socket) -> None:
-    """Be that client until it ends. Orders come over the channel, and events go back."""
+    """Run that client until it ends. Orders come over the channel, and events go back."""
 
     async def live() -> None:
         await StreamsProcess(terms, EventChannel(channel, terms.began_us), channel).live()

@@ -1,4 +1,4 @@
-"""A run of an application told once more, in the order of time: it is written down, and judged as a whole."""
+"""A run of an application, replayed in the order of time: events are recorded, and judged as a whole."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _NOT_LIVE = frozenset({StreamThreadState.CREATED, StreamThreadState.PENDING_SHUT
 
 
 class ReplayedTime:
-    """The time of what is told, and what is due meanwhile."""
+    """The time of the replayed event, and actions that are due meanwhile."""
 
     def __init__(self) -> None:
         self._now_us = 0
@@ -36,15 +36,15 @@ class ReplayedTime:
 
     @property
     def now_us(self) -> int:
-        """What it is now."""
+        """The present time, in microseconds."""
         return self._now_us
 
     def schedule(self, when_us: int, action: Callable[[Any], Any], argument: object) -> None:
-        """Call `action(argument)` at that time, if the run lasts so long."""
+        """Call `action(argument)` at that time, if the run lasts that long."""
         heapq.heappush(self._due, (when_us, next(self._numbers), action, argument))
 
     def advance(self, to_us: int) -> None:
-        """It is so late now."""
+        """Advance to that time."""
         while self._due and self._due[0][0] < to_us:
             self._now_us, _, action, argument = heapq.heappop(self._due)
             action(argument)
@@ -52,7 +52,7 @@ class ReplayedTime:
 
 
 class ReplayedClient:
-    """A client as it stands at the time of what is told."""
+    """A client at the time of the replayed event."""
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -61,13 +61,13 @@ class ReplayedClient:
         self.threads: dict[str, StreamThreadState] = {}
 
     def begin(self) -> None:
-        """A process starts."""
+        """Begin a process."""
         self.generation += 1
         self.state = StreamClientState.CREATED
         self.threads.clear()
 
     def end(self) -> None:
-        """It is gone."""
+        """End the process."""
         self.state = None
 
     @property
@@ -82,7 +82,7 @@ class ReplayedClient:
 
 
 class ReplayedApplication:
-    """Everything of one run, at the time of the event that is told."""
+    """Everything of one run, at the time of the replayed event."""
 
     def __init__(
         self,
@@ -102,28 +102,28 @@ class ReplayedApplication:
             self.clients, self._time, recorder, bound_us, request_timeout_us=request_timeout_us
         )
         self.heartbeats = 0
-        """Those that a member got an answer to."""
+        """Heartbeats that a member got a response to."""
         self.settled = False
         """True if clients and group stood as they should at the end of the quiet phase."""
         self._epochs: set[int] = set()
-        self._unsettled_by = "nobody has looked"
+        self._unsettled_by = "no look was made"
 
     @property
     def rebalances(self) -> int:
-        """How many epochs, or generations, members heard of."""
+        """Number of epochs, or generations, that members received."""
         return len(self._epochs - {0})
 
     @property
     def violations(self) -> list[Violation]:
-        """What was found."""
+        """The violations that were found."""
         return self.application.violations
 
     def report(self, invariant: str, message: str) -> None:
-        """Take a finding down."""
+        """Report a finding."""
         self.application.report(invariant, message)
 
     def tell_all(self, happenings: RunEvents, ended_us: int) -> None:
-        """Tell everything, until the end of the run."""
+        """Replay all events, until the end of the run."""
         for t_us, host, happening in happenings.in_order():
             self._time.advance(t_us)
             self._tell(host, happening)
@@ -188,16 +188,18 @@ class ReplayedApplication:
         self.application.on_step(step)
 
     def _look(self, members: Collection[str]) -> None:
-        """Look at everything. `members` are the client ids of the group's, which are threads' names."""
+        """Check everything. `members` are the client ids of the group's members, which are threads' names."""
         mistake = self._unsettled(members)
         self.settled = self.settled or mistake is None
         self._unsettled_by = mistake or ""
 
     def _judge(self) -> None:
-        """The quiet phase is over: it should have been in order when one looked, once at least."""
+        """Judge the end of the quiet phase: at least one look must have found everything in order."""
         if not self.settled:
             self.application.report("streams-settles", self._unsettled_by)
-        self.application.asked_us = None  # whoever starts now is of another incarnation of the group
+        self.application.asked_us = (
+            None  # a client that starts now belongs to another incarnation of the group
+        )
 
     def _unsettled(self, members: Collection[str]) -> str | None:
         expected: list[str] = []
@@ -208,7 +210,7 @@ class ReplayedApplication:
                 continue
             states = [client.threads[name] for name in client.live]
             if not states and client.state in RUNNING:
-                continue  # its last thread was removed: it stays what it was
+                continue  # its last thread was removed: its state stays
             if client.state is not StreamClientState.RUNNING or set(states) - {StreamThreadState.RUNNING}:
                 return f"{client.name} is {client.state}, its live threads are {', '.join(states) or 'none'}"
             expected += client.live

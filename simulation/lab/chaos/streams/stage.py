@@ -1,4 +1,4 @@
-"""A run of an application on real brokers, and the same run told again."""
+"""A run of an application on real brokers, and its replay."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ from fencepost.simulation.trace.rows import TraceRows
 
 _LOOKS: Final = 3
 _BETWEEN_LOOKS_US: Final = 1_000_000
-"""A busy machine may leave a process without the processor just when one looks."""
+"""Time between two looks: a busy machine may leave a process without the processor just at a look."""
 _MOST_THREADS: Final = 200
-"""Of one client, by their numbers: each is a client of the brokers under its own name."""
+"""Highest number of a thread of one client; each thread is a client of the brokers under its own name."""
 
 
 class RealApplicationStage(Staging[RealApplication, ReplayedApplication]):
@@ -42,7 +42,7 @@ class RealApplicationStage(Staging[RealApplication, ReplayedApplication]):
 
     _program = "streams"
     _at_least_once = "streams-at-least-once"
-    _always_proxied = True  # what members hear is seen on its way
+    _always_proxied = True  # responses to members are seen on their way
 
     def __init__(self, *given: Any, **more: Any) -> None:
         super().__init__(*given, **more)
@@ -53,7 +53,7 @@ class RealApplicationStage(Staging[RealApplication, ReplayedApplication]):
             self._session_ms, interval_ms = _classic_timeouts_ms(self._config)
         rebalance_us = self._scenario.group.rebalance_timeout.us
         self.bound_us = 1_000 * (self._session_ms + 3 * interval_ms) + rebalance_us + SLACK_US
-        """How long a request to shut the application down may take to reach every client."""
+        """Maximum time until a request to shut the application down reaches every client, in microseconds."""
 
     @classmethod
     def topics_of(cls, scenario: StreamsScenario) -> Iterable[str]:
@@ -91,11 +91,11 @@ class RealApplicationStage(Staging[RealApplication, ReplayedApplication]):
         StreamsNemesis(self._world, self._plan).begin()
 
     async def _watch(self) -> None:
-        """Members are watched on the wire, and clients by themselves. Their changelogs go with the topics."""
+        """Note changelogs for deletion. Members are watched on the wire, and clients check themselves."""
         self._topics.made.update(dict.fromkeys(_changelogs(self._scenario)))
 
     async def _conclude(self) -> None:
-        """Judge what has settled; an application that was shut down is started again, to process the rest."""
+        """Judge what has settled; start an application again that was shut down, to process the rest."""
         group = self._scenario.group
         for _ in range(_LOOKS):
             found = await self._admin.group(group.id, group.protocol)
@@ -112,13 +112,13 @@ class RealApplicationStage(Staging[RealApplication, ReplayedApplication]):
         return ForeignMembers(self._named(), [topic.name for topic in self._scenario.topics])
 
     def _is_source(self, topic: str) -> bool:
-        """Whether the threads read it; what the global thread reads it reads anew with each start."""
+        """Return true if threads read the topic; the global thread reads its own again with each start."""
         return any(each.name == topic for each in self._scenario.topics)
 
     # -- afterwards ---------------------------------------------------------------------------------------
 
     def _replay(self, observers: Iterable[Observer], recorder: TraceRows) -> ReplayedApplication:
-        """Return the application as it will be told; `observers` are told of round trips only."""
+        """Return the application that is to be replayed; `observers` only get round trips."""
         request_timeout_us = self._scenario.network.request_timeout.us if self._is_classic else None
         return ReplayedApplication(
             self._names(),
@@ -129,7 +129,7 @@ class RealApplicationStage(Staging[RealApplication, ReplayedApplication]):
         )
 
     def counts(self, replayed: ReplayedApplication) -> RunCounts:
-        """What was measured."""
+        """Return the counts of the run."""
         return RunCounts(replayed.heartbeats, replayed.rebalances, replayed.application.figures)
 
 
@@ -151,14 +151,14 @@ def as_played(scenario: StreamsScenario, config: GroupCoordinatorConfig) -> Stre
 
 
 def _changelogs(scenario: StreamsScenario) -> list[str]:
-    """The topics that the brokers create for the application's stores."""
+    """Return the topics that the brokers create for the application's stores."""
     if not scenario.application.changelogs:
         return []
     return [changelog_topic(scenario.group.id, topic.name) for topic in scenario.topics]
 
 
 class _MemberWatch(LossWatch):
-    """Takes down what members hear of their group."""
+    """Records what members receive about their group."""
 
     def on_response(self, member: str, broker: str, request: object, response: object, t_us: int) -> None:
         """A response was handed to the member's socket."""

@@ -1,4 +1,4 @@
-"""The real world of an application as a nemesis sees it. What happens is taken down for later."""
+"""The real world of an application as a nemesis sees it. Its events are recorded for later."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _LEAST_HEARTBEAT_MS: Final = 50
 
 
 def classic_interval_ms(session_ms: int) -> int:
-    """Return how often members of the classic protocol send heartbeats, by their session timeout."""
+    """Return the heartbeat interval of members of the classic protocol, by their session timeout."""
     return max(session_ms // 6, _LEAST_HEARTBEAT_MS)
 
 
@@ -28,20 +28,20 @@ class RealClient(ProcessHost):
 
     @property
     def ended(self) -> bool:
-        """True if no process runs that can be told anything."""
+        """True if no process runs that can receive an order."""
         return self.status not in ALIVE
 
     @property
     def frozen(self) -> bool:
-        """True if the process stands still."""
+        """True if the process is frozen."""
         return self.status is MemberStatus.FROZEN
 
     def inject(self, injected: Injected) -> None:
-        """Let a thread fail that gets there."""
+        """Let the next thread that gets to the place fail."""
         self._order(m.FailThread(injected.answer, injected.where, injected.kind))
 
     def wake(self) -> None:
-        """Threads look ten times a second anyway."""
+        """Do nothing: threads look ten times a second anyway."""
 
     def add_thread(self) -> None:
         """Start one more thread, if the client runs."""
@@ -52,7 +52,7 @@ class RealClient(ProcessHost):
         self._order(m.ChangeThreads(adds=False))
 
     def close(self) -> None:
-        """Close the client in good order; it is started again."""
+        """Close the client gracefully; it is started again."""
         self.stop(come_back=True)
 
     def forgive(self) -> None:
@@ -75,7 +75,7 @@ class RealApplication(ProcessWorld[RealClient, StreamsScenario]):
     ) -> None:
         super().__init__(scenario, seed, around, flaw)
         self.asked = False
-        """Whether a handler asked for the application to be shut down: then nobody is started any more."""
+        """True if a handler asked to shut the application down: then no client is started any more."""
         self._session_ms = session_ms
         self._state_dir = state_dir
         self.clients: dict[str, RealClient] = {
@@ -88,7 +88,7 @@ class RealApplication(ProcessWorld[RealClient, StreamsScenario]):
         self.supervisor.start_soon(self.clients.values())
 
     def begin_again(self) -> None:
-        """The application was shut down, and is started anew."""
+        """Start the application again after it was shut down."""
         self.asked = False
         for host in self.clients.values():
             host.start()
@@ -99,20 +99,20 @@ class RealApplication(ProcessWorld[RealClient, StreamsScenario]):
         return not self.asked
 
     def calm(self) -> None:
-        """Nothing disturbs the application from here on."""
+        """End all disturbance of the application."""
         self.tell("heal")
         for host in self.clients.values():
             host.forgive()
         super().calm()
 
     def bring_back(self) -> None:
-        """Who is to run runs."""
+        """Start or resume all clients that should run."""
         for host in self.clients.values():
             host.wanted = host.wanted and not (self.asked and host.ended)
         super().bring_back()
 
     def hear(self, host: str, event: m.Event) -> None:
-        """A client's process told something."""
+        """Handle an event of a client's process."""
         self._around.happenings.add(event.t_us, host, event)
         match event:
             case m.HandlerAsked(_, _, answer, _) if answer == SHUTS_APPLICATION_DOWN:
@@ -121,7 +121,7 @@ class RealApplication(ProcessWorld[RealClient, StreamsScenario]):
                 self._around.ledger.process(numbers)
 
     def terms(self, host: RealClient, process: int) -> m.ClientTerms:
-        """What the host's next process has to know."""
+        """Return the settings of the host's next process."""
         group, application = self.scenario.group, self.scenario.application
         return self._terms(
             m.ClientTerms,
