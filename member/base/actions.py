@@ -1,4 +1,4 @@
-"""What a member's machine tells its shell to do, whatever its protocol.
+"""Actions that a member's machine asks its shell to carry out, whatever the protocol of the member.
 
 A step's actions are carried out in their order. `token` names a request: its answer, or its failure,
 is fed back with the same token, once.
@@ -16,11 +16,11 @@ from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetFetchRequest
 
 Actions: TypeAlias = tuple[Any, ...]
-"""What the shell has to carry out, in order: the actions of this module, and those of the protocol."""
+"""The actions that the shell has to carry out, in order: those of this module, and those of the protocol."""
 
 
 class CallbackKind(enum.StrEnum):
-    """Which of the application's rebalance callbacks."""
+    """The kinds of rebalance callback of the application."""
 
     ASSIGNED = "assigned"
     REVOKED = "revoked"
@@ -103,11 +103,11 @@ class CommitFinished(msgspec.Struct, frozen=True, gc=False):
 
 
 class LeaveFinished(msgspec.Struct, frozen=True, gc=False):
-    """What `unsubscribe` or `close` began is over: callbacks, commit, and the leave, answered or given up."""
+    """Reports that `unsubscribe` or `close` is over, with its callbacks, commit and leave (or gave up)."""
 
 
 class WakeApplication(msgspec.Struct, frozen=True, gc=False):
-    """What may be fetched has changed, or there is something to raise: an application in poll looks again."""
+    """Wakes an application in poll: the fetchable partitions have changed, or there is an error to raise."""
 
 
 class Outbox:

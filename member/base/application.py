@@ -1,4 +1,4 @@
-"""What the application of a member is doing: it polls, and its rebalance callbacks run."""
+"""The state of a member's application: its polls, and its rebalance callbacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fencepost.member.base.config import ConsumerConfig
 
 
 class Polls:
-    """Whether the application is in poll, and the timer that runs while it is not."""
+    """The poll state of the application: in poll or not, with the timer that runs while it is not."""
 
     __slots__ = ("_config", "deadline_ms", "in_poll", "waits_for_next")
 
@@ -17,7 +17,8 @@ class Polls:
         self._config = config
         self.in_poll = False
         self.deadline_ms: int | None = None
-        """When the application has been out of poll for too long; None in poll and before the first one."""
+        """Time at which the application has been out of poll for too long; None in poll and before the first
+        poll."""
         self.waits_for_next = False
         """A callback raised: its work is tried again when the application polls again."""
 

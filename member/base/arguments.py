@@ -1,4 +1,4 @@
-"""What members and applications are told, checked before anything starts: what they have in common."""
+"""Checks of the arguments of members and applications before anything starts: those that they share."""
 
 from __future__ import annotations
 

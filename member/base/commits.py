@@ -20,7 +20,7 @@ from fencepost.member.base.config import ConsumerConfig
 
 
 class CommitKind(enum.Enum):
-    """Who asked for a commit."""
+    """The reasons for a commit."""
 
     AUTO = "auto"
     """The interval passed. Tried once; the next poll tries again."""
@@ -62,7 +62,7 @@ class Commit:
 
     @property
     def lateness(self) -> ErrorCode:
-        """What the application is told of offsets that were too late; the member itself needs not know."""
+        """Error that the application receives for offsets that were too late; the member ignores it."""
         late = self.is_late and self.kind is CommitKind.MANUAL
         return ErrorCode.STALE_MEMBER_EPOCH if late else ErrorCode.NONE
 
@@ -124,7 +124,7 @@ class Commits:
     ) -> None:
         self._group_id = group_id
         self.member_id = member_id
-        """Whose the commits are."""
+        """The member id that commits carry."""
         self._config = config
         self._backoff = backoff
         self._tokens = tokens
@@ -136,7 +136,7 @@ class Commits:
         """Its request."""
         self.retry_at_ms = 0
         self.next_auto_ms = 0
-        """When the next commit by interval is due."""
+        """Time at which the next commit by interval is due."""
 
     def delay_auto(self, now_ms: int) -> None:
         """Start the interval of automatic commits."""
@@ -247,7 +247,8 @@ class Commits:
     def answered(
         self, token: int, response: OffsetCommitResponse, now_ms: int
     ) -> tuple[Commit, dict[TopicPartition, OffsetAndMetadata], ErrorCode, bool] | None:
-        """What became of the first commit: it, what is committed now, its first error, and whether it ended.
+        """Return the first commit, the offsets that are committed now, its first error, and true if it has
+        ended.
 
         None if the answer belongs to no commit that is wanted.
         """
@@ -299,9 +300,9 @@ class Commits:
         return taken
 
     def retry_ms(self) -> int | None:
-        """When to send the first one (again)."""
+        """Return the time at which to send the first commit (again)."""
         return self.retry_at_ms if self.queue and self.in_flight is None else None
 
     def expires_ms(self) -> int | None:
-        """When to give one up."""
+        """Return the time at which to give a commit up."""
         return min([commit.deadline_ms for commit in self.queue]) if self.queue else None

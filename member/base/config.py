@@ -10,7 +10,7 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.ids import MemberId
 
 BY_DURATION = "by_duration:"
-"""How an `auto_offset_reset` begins that ends with a duration (KIP-1106)."""
+"""The prefix of an `auto_offset_reset` that ends with a duration (KIP-1106)."""
 
 
 class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
@@ -25,11 +25,11 @@ class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
     retry_backoff_max_ms: int = 1_000
     request_timeout_ms: int = 30_000
     default_api_timeout_ms: int = 60_000
-    """How long `commit` retries."""
+    """Time for which `commit` retries, in ms."""
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
     auto_offset_reset: str = "latest"
-    """What to do where nothing is committed, or the log does not have the position: go to its beginning or
+    """The reset if nothing is committed, or if the log does not have the position: go to its beginning or
     end, or to its first record that is not older than a duration (`by_duration:PT1H`, KIP-1106); "none" and
     "error" both raise to the application."""
     group_instance_id: str | None = None
@@ -37,7 +37,8 @@ class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
     client_rack: str | None = None
     client_id: str = ""
     unreleased_instance_id_retries: int = 0
-    """How often a join that meets UNRELEASED_INSTANCE_ID is tried again; Kafka's own client never does."""
+    """Number of retries of a join that is refused with UNRELEASED_INSTANCE_ID; Kafka's own client never
+    retries."""
 
     instance_holders: tuple[MemberId, ...] = ()
     """The member ids of stopped members of this process that may still hold the instance id."""
@@ -80,12 +81,13 @@ class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def resets_offsets(self) -> bool:
-        """Whether a position is looked for in the log, and not left to the application."""
+        """True if the member looks a missing position up in the log; false if it leaves it to the
+        application."""
         return self.auto_offset_reset not in ("none", "error")
 
     @property
     def offset_reset_duration_ms(self) -> int | None:
-        """How old a record may be that reading starts at; None where its age does not matter."""
+        """The greatest age of the record at which reading starts, in ms; None if its age does not matter."""
         if not self.auto_offset_reset.startswith(BY_DURATION):
             return None
         return duration_ms(self.auto_offset_reset.removeprefix(BY_DURATION))

@@ -74,7 +74,8 @@ class MemberDriver(MachineShell, abc.ABC):
 
     @property
     def assignment(self) -> tuple[TopicPartition, ...]:
-        """What the member owns, sorted: from the begin of on_assigned to the end of on_revoked or on_lost."""
+        """The partitions that the member owns, sorted: from the begin of on_assigned to the end of on_revoked
+        or on_lost."""
         return self._member.owned_partitions()
 
     @property
@@ -102,7 +103,7 @@ class MemberDriver(MachineShell, abc.ABC):
 
     @property
     def unheard(self) -> tuple[Exception, ...]:
-        """What happened since the last poll, and is for the next one to raise."""
+        """The errors since the last poll that the next poll is to raise."""
         return tuple(self._errors)
 
     def delivered(self) -> Mapping[TopicPartition, OffsetAndMetadata]:

@@ -1,4 +1,4 @@
-"""What a member does about each error, and what it raises to the application."""
+"""The action of a member on each error, and the exception that it raises to the application."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class RequestFailure(enum.Enum):
 
 
 class ErrorRule(enum.Enum):
-    """What an error in a heartbeat's response does to the member."""
+    """The rules for an error in a heartbeat's response."""
 
     FENCED = "give everything up and join again"
     RETRY = "try again after the back-off"

@@ -20,7 +20,7 @@ A = TypeVar("A")
 
 
 class CloseOption(enum.Enum):
-    """What `close` tells the coordinator (KIP-1092)."""
+    """The options of `close` (KIP-1092)."""
 
     DEFAULT = "default"
     """A dynamic member leaves; a static one keeps its place until its session ends."""
@@ -31,7 +31,7 @@ class CloseOption(enum.Enum):
 
 
 class Closing:
-    """What `unsubscribe` or `close` began, until the application is notified that it is over."""
+    """An `unsubscribe` or `close` that is under way, until the application is notified that it is over."""
 
     __slots__ = ("_config", "closed", "commit", "deadline_ms", "option", "wanted")
 
@@ -116,9 +116,9 @@ class Leave(Generic[R, A]):
         return True
 
     def retry_ms(self) -> int | None:
-        """When to send it (again)."""
+        """Return the time at which to send it (again)."""
         return None if self.pending is None or self.in_flight is not None else self.retry_at_ms
 
     def expires_ms(self) -> int | None:
-        """When to give up."""
+        """Return the time at which to give up."""
         return None if self.pending is None else self.deadline_ms

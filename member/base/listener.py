@@ -1,4 +1,4 @@
-"""What an application hears of its partitions, and what an observer hears of the member."""
+"""The callbacks of an application about its partitions, and those of an observer about the member."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Phase = Literal["begin", "end", "raised"]
 everything up, and all of a classic member, have ended even so."""
 
 PROGRAM_ENDS: Final = (GeneratorExit, KeyboardInterrupt, SystemExit)
-"""What ends the program that a callback is part of; all else that a callback raises is its own failure."""
+"""The exceptions that end the whole program; all else that a callback raises is its own failure."""
 
 AnyEvent: TypeAlias = "ConsumerMemberEvent | ClassicMemberEvent"
 AnyState: TypeAlias = "ConsumerMemberState | ClassicMemberState"

@@ -18,7 +18,7 @@ REDISCOVER = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 class CoordinatorLookup:
-    """Whether the coordinator is known.
+    """The lookup of the coordinator.
 
     The first lookup after a coordinator that answered goes out at once, the next ones back off: a
     cluster that keeps naming a broker which refuses does not make the member spin (KAFKA-20253).
@@ -78,7 +78,7 @@ class CoordinatorLookup:
         return True
 
     def retry_ms(self) -> int | None:
-        """When to look it up (again)."""
+        """Return the time at which to look the coordinator up (again)."""
         return self.retry_at_ms if not self.known and self.in_flight is None else None
 
 

@@ -1,4 +1,4 @@
-"""What the machines of all members have in common: their parts, and how these work together.
+"""The base of the machines of all members: their shared parts, and how these work together.
 
 Inputs are method calls with the time; each returns the actions that the shell has to carry out, in order.
 Nothing here waits: the outcome of an action comes back as another input, with the action's token.
@@ -73,7 +73,7 @@ class MemberMachine(abc.ABC):
         self.member_epoch = 0
         """The newest epoch or generation received; 0 while joining and out of the group."""
         self.deadline_ms: int | None = None
-        """When `deadline_reached` is due; None: not before another input."""
+        """Time at which `deadline_reached` is due; None: not before another input."""
         self.out = Outbox()
         self.polls = Polls(config)
         self.callbacks = RebalanceCallbacks()

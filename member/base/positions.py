@@ -1,4 +1,4 @@
-"""How far each owned partition has been read, and how far it is committed.
+"""The read position and the committed offset of each owned partition.
 
 A partition's position is the offset of the next record to hand to the application. It is known once the
 committed offset was fetched, or the log's end was asked for where nothing is committed. What was handed
@@ -26,7 +26,7 @@ from fencepost.member.base.errors import NoOffsetForPartition, PositionOutOfRang
 
 
 class PositionState(enum.Enum):
-    """What is known of a partition's position."""
+    """The states of a partition's position."""
 
     UNKNOWN = "unknown"
     RESETTING = "resetting"
@@ -98,7 +98,8 @@ class Positions:
         self._reset_asked: dict[TopicPartition, Position] = {}
         self._frozen = False
         self._fetchable: dict[TopicPartition, int] | None = {}
-        """What `fetchable` answers, until something changes. Never mutated, it may be in use outside."""
+        """The value that `fetchable` returns, until something changes. Never mutated: callers may still use
+        it."""
         self._announced: dict[TopicPartition, int | None] = {}
         """Partitions whose on_assigned callback runs, and where it said to start reading."""
         self._fresh: dict[TopicPartition, Position] = {}
@@ -252,7 +253,8 @@ class Positions:
         return resets
 
     def uncommitted(self, *, delivered: bool) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a commit of the member's own has to say: processed positions, or all that were handed over."""
+        """Return the offsets that the member's own commit needs: processed positions, or all delivered
+        positions."""
         # Of thousands of positions a few have moved since the last commit.
         if delivered:
             return {
@@ -386,10 +388,10 @@ class Positions:
         return True
 
     def fetch_retry_ms(self) -> int | None:
-        """When to ask the coordinator again."""
+        """Return the time at which to ask the coordinator again."""
         return self.retry_at_ms if self.wants_fetch() else None
 
     def reset_retry_ms(self) -> int | None:
-        """When to ask the logs again."""
+        """Return the time at which to ask the logs again."""
         waits = self.reset_in_flight is None and bool(self._sought_in(RESETTING))
         return self.retry_at_ms if waits else None

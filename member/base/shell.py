@@ -93,7 +93,7 @@ class MachineShell:
 
     @property
     def is_in_callback(self) -> bool:
-        """Whether who asks is the callback that is under way."""
+        """True if the caller is the callback that is under way."""
         return self._callback_task is not None and self._callback_task is asyncio.current_task()
 
     # -- running the machine -----------------------------------------------------------------------------
@@ -256,11 +256,11 @@ class MachineShell:
         FindOffsetsByDuration: _find_offsets_by_duration,
         RunCallback: _run_callback,
     }
-    """What carries an action out."""
+    """The method that carries out each kind of action."""
 
 
 def outcome_of(reply: Reply[Any]) -> Any:
-    """What came, or the exception that stands for it; a cancelled request counts as disconnected."""
+    """Return the response, or an exception in its place; a cancelled request counts as disconnected."""
     try:
         error = reply.exception()
     except asyncio.CancelledError:

@@ -1,4 +1,4 @@
-"""What a member's driver needs from the outside: a way to the coordinator, and a clock."""
+"""The outside world of a member's driver: a way to the coordinator, and a clock."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class RequestTimedOut(TransportError):
 
 
 class Reply(Protocol[T_co]):
-    """What comes back for a request, now or later: what is used of an asyncio.Future, which is one."""
+    """A response to a request, now or later: the methods of an asyncio.Future that are used, which is one."""
 
     def add_done_callback(self, callback: Callable[[Any], object], /) -> None:
         """Call back with this reply once it is there, on the running event loop and not at once."""
@@ -33,10 +33,10 @@ class Reply(Protocol[T_co]):
         """Return true if it was given up."""
 
     def exception(self) -> BaseException | None:
-        """What it failed with, if it did; raises asyncio.CancelledError if it was given up."""
+        """Return the exception if the request failed; raise asyncio.CancelledError if it was given up."""
 
     def result(self) -> T_co:
-        """What came; raises the exception if there is one."""
+        """Return the response; raise the exception if there is one."""
 
 
 class Transport(Protocol):
@@ -65,7 +65,7 @@ class Transport(Protocol):
     def offsets_by_duration(
         self, partitions: Iterable[TopicPartition], duration_ms: int
     ) -> Reply[Mapping[TopicPartition, int]]:
-        """Where each log has its first record that is not older, by the wall clock, or where it ends."""
+        """Find the first record of each log that is not older, by the wall clock, or the end of the log."""
 
     def close(self) -> None:
         """Give the connections up; outstanding requests fail with Disconnected."""

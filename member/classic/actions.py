@@ -1,4 +1,4 @@
-"""What the machine of a classic member tells its shell beyond what every member's does."""
+"""Further actions of the machine of a classic member, in addition to those of every member."""
 
 from __future__ import annotations
 

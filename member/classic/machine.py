@@ -101,14 +101,14 @@ class ClassicMember(MemberMachine):
 
     @property
     def is_settled(self) -> bool:
-        """Whether the member owns what its generation has given it, and nothing is left to be done."""
+        """True if the member owns the assignment of its generation, and has nothing left to do."""
         ownership = self.ownership
         busy = ownership.target is not None or self.callbacks.running is not None or ownership.rejoin_wanted
         return self.state is S.STABLE and not busy
 
     @property
     def is_rebalancing(self) -> bool:
-        """Whether a round of joining is under way or due, or what it brought is not taken up yet."""
+        """True if a round of joining is under way or due, or its assignment is not taken up yet."""
         return self.state in (*ACTIVE, S.FENCED) and not self.is_settled
 
     def owned_partitions(self) -> tuple[TopicPartition, ...]:
@@ -254,7 +254,7 @@ class ClassicMember(MemberMachine):
         self._take(self._assignors[self.rounds.protocol], assignment, now_ms)
 
     def _refused(self, code: ErrorCode, message: str, now_ms: int) -> None:
-        """What an error does to the round."""
+        """Take in the error that ended a request of the round."""
         if code in _FORGOTTEN:
             self.coordinator.answered()
             self._fenced(forget_id=code is ErrorCode.UNKNOWN_MEMBER_ID)
@@ -523,7 +523,8 @@ class ClassicMember(MemberMachine):
 
     @property
     def _may_commit(self) -> bool:
-        """Whether a commit waits that the coordinator would take: between two generations it takes none."""
+        """True if a commit waits, and the coordinator would accept it: between two generations it accepts
+        none."""
         return bool(self.commits.queue) and self.state is not S.COMPLETING_REBALANCE
 
     @property
@@ -538,7 +539,7 @@ class ClassicMember(MemberMachine):
 
     @property
     def _looks_at_topics_at_ms(self) -> int | None:
-        """When a leader looks for new partitions."""
+        """Time at which a leader checks its topics for new partitions."""
         if self.state is not S.STABLE or self.rounds.counting is not None:
             return None
         return max(self.rounds.sizes_at_ms, self.rounds.not_before_ms) if self.rounds.topics() else None
@@ -551,7 +552,7 @@ class ClassicMember(MemberMachine):
         return () if deadline is None or now_ms < deadline else self._step(now_ms)
 
     def _next_deadline(self, now_ms: int) -> int | None:
-        """When time alone makes something due."""
+        """Return the time of the next deadline."""
         coordinator, positions, rounds = self.coordinator, self.positions, self.rounds
         found = earliest(
             self.closing.deadline_ms,

@@ -1,4 +1,4 @@
-"""What a classic member owns, and how it takes an assignment up.
+"""The partitions that a classic member owns, and the steps by which it takes an assignment up.
 
 Before it joins again, an eager member gives everything up, and a cooperative one what it does not subscribe
 to any more. What an assignment takes away is given up, too. Each time: commit first, then on_revoked.
@@ -22,11 +22,11 @@ Owned = tuple[TopicPartition, ...]
 
 
 class ReleaseStage(enum.Enum):
-    """What has been done about partitions that are given up in a rebalance."""
+    """The steps of the release of partitions in a rebalance."""
 
     NOTHING = "nothing"
     COMMIT = "commit"
-    """What was processed is being committed."""
+    """The processed offsets are being committed."""
     REVOKE = "revoke"
     """It is committed; on_revoked is next."""
     READY = "ready"
@@ -90,7 +90,7 @@ class ClassicOwnership:
         self.stage = ReleaseStage.NOTHING
         self.rejoin_wanted = False
         self.rejoin_at_ms: int | None = None
-        """When the assignor wants one more round."""
+        """Time at which the assignor wants one more round."""
 
     def freeze(self) -> None:
         """Stop what works on the assignment: no round is gone on with."""

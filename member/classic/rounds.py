@@ -28,7 +28,7 @@ from fencepost.member.classic.assignor import Assignor, Subscriber
 from fencepost.member.classic.config import ClassicConfig
 
 _JOIN_GRACE_MS = 5_000
-"""How much longer than the rebalance may take an answer to JoinGroup is waited for."""
+"""Time that JoinGroup may take on top of the rebalance timeout."""
 
 
 class Rounds:
@@ -71,9 +71,9 @@ class Rounds:
         self.sizes: dict[str, int] | None = None
         """Sizes of topics when this member, as the leader, assigned them; None of any other member."""
         self.sizes_at_ms = 0
-        """When a leader looks for new partitions."""
+        """Time at which a leader checks its topics for new partitions."""
         self.skips_assignment = False
-        """Whether a leader leaves the assignment as it is: a static one that has come back (KIP-814)."""
+        """True if the leader keeps the assignment: it is a static member that has come back (KIP-814)."""
         self.protocol = ""
         """Name of the assignor that the group has chosen."""
         self.not_before_ms = 0
@@ -197,7 +197,8 @@ class Rounds:
         return CountPartitions(self.counting, topics)
 
     def assigned(self, assignor: Assignor, counts: dict[str, int]) -> dict[MemberId, bytes]:
-        """What the leader's assignor makes of it: bytes for every member, whatever it is given."""
+        """Return the assignment that the leader's assignor computes: bytes for every member, also for one
+        that gets nothing."""
         given = assignor.assign(counts, self.roster)
         nothing = GroupAssignment(partitions={})
         return {each.member_id: write_assignment(given.get(each.member_id, nothing)) for each in self.roster}

@@ -12,7 +12,7 @@ from fencepost.coordinator.protocol.machine import StateTable
 
 
 class ClassicMemberState(enum.StrEnum):
-    """Where a member of a classic group is."""
+    """The states of a member of a classic group."""
 
     UNSUBSCRIBED = "UNSUBSCRIBED"
     """The member is in no group: it has not subscribed, has not polled since, or left."""
@@ -35,7 +35,7 @@ class ClassicMemberState(enum.StrEnum):
 
 
 class ClassicMemberEvent(enum.StrEnum):
-    """What makes a member move."""
+    """The events that move a member to another state."""
 
     SUBSCRIBED = "subscribed"
     """The application has a subscription and polls."""

@@ -1,4 +1,4 @@
-"""What the machine of a KIP-848 member tells its shell to do."""
+"""The actions that the machine of a KIP-848 member asks its shell to carry out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a member subscribes to, and set algebra on the `Partitions` that it is assigned.
+"""The subscription of a member, and set algebra on the `Partitions` that it is assigned.
 
 Inputs and results are canonical: ascending tuples, no empty ones.
 A set is never mutated: a result that equals an input may be that input.
@@ -38,7 +38,7 @@ def canonical(partitions: Partitions) -> Partitions:
 
 
 def difference(left: Partitions, right: Partitions) -> Partitions:
-    """What is in the left set only."""
+    """Return the partitions that are in the left set only."""
     if not left or not right:
         return left
     result: dict[TopicId, tuple[int, ...]] = {}
@@ -52,7 +52,7 @@ def difference(left: Partitions, right: Partitions) -> Partitions:
 
 
 def intersection(left: Partitions, right: Partitions) -> Partitions:
-    """What is in both sets."""
+    """Return the partitions that are in both sets."""
     result: dict[TopicId, tuple[int, ...]] = {}
     for topic_id, numbers in left.items():
         other = right.get(topic_id)
@@ -64,7 +64,7 @@ def intersection(left: Partitions, right: Partitions) -> Partitions:
 
 
 def union(left: Partitions, right: Partitions) -> Partitions:
-    """What is in either set."""
+    """Return the partitions that are in either set."""
     if not right or left == right:
         return left
     if not left:

@@ -1,4 +1,4 @@
-"""When a heartbeat goes out and what is in it.
+"""The time and the content of each heartbeat.
 
 A field is sent when the member joins, when it differs from what was sent last, and in full again after
 any failure: the request may not have arrived, or its answer, which may have carried an assignment, may
@@ -33,7 +33,7 @@ DEFAULT_HEARTBEAT_INTERVAL_MS = 5_000
 
 
 class SentFields:
-    """What the coordinator was told last; None where it has to be told again."""
+    """The last values that the coordinator has received; None if they have to be sent again."""
 
     __slots__ = ("assignor", "empty_regex", "full", "names", "owned", "regex", "regex_may_be_known")
 
@@ -53,7 +53,7 @@ class SentFields:
 
 
 class HeldInstance:
-    """What a static member knows of its instance id, which its process may hold when a join is refused.
+    """The state of a static member's instance id, which its own process may hold when a join is refused.
 
     Kafka 4.3 refuses the join of a static member that it still has, even under the same member id. This
     happens after a join whose response was lost, and after a fence. The member then leaves, and joins again.
@@ -94,7 +94,7 @@ class HeldInstance:
 
 
 class HeartbeatView(NamedTuple):
-    """What of a member goes into its heartbeat."""
+    """The values of a member that go into its heartbeat."""
 
     epoch: int
     joining: bool
@@ -145,7 +145,7 @@ class Heartbeats:
         self.in_flight: int | None = None
         self.interval_ms = DEFAULT_HEARTBEAT_INTERVAL_MS
         self.at_ms = 0
-        """When the next regular heartbeat is due."""
+        """Time at which the next regular heartbeat is due."""
         self.not_before_ms = 0
         """End of the back-off."""
         self.urgent = False
@@ -169,7 +169,8 @@ class Heartbeats:
         self._sent.owned = (local_epoch, NO_PARTITIONS)
 
     def due_ms(self, now_ms: int, *, acknowledges: bool) -> int:
-        """When the next heartbeat may go out, if none is in flight; an acknowledgement goes at once."""
+        """Return the time at which the next heartbeat may be sent, if none is in flight; an acknowledgement
+        is sent at once."""
         due_ms = self.at_ms
         if now_ms < due_ms and (self.urgent or acknowledges):
             due_ms = now_ms
@@ -280,7 +281,7 @@ class Heartbeats:
         )
 
     def answered(self, token: int) -> bool:
-        """Whether this ends the heartbeat in flight, and its answer is still wanted."""
+        """Return true if this response ends the heartbeat in flight, and is still wanted."""
         if token != self.in_flight:
             return False
         self.in_flight = None

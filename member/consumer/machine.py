@@ -86,7 +86,7 @@ class ConsumerMember(MemberMachine):
 
     @property
     def assignment(self) -> Assignment:
-        """What the member owns, what it should own, and what it has acknowledged."""
+        """The partitions that the member owns, its target, and what it has acknowledged."""
         return self.reconciler.assignment
 
     @property

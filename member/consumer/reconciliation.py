@@ -32,7 +32,7 @@ NO_LOCAL_EPOCH = -1
 
 
 class PassStage(enum.Enum):
-    """How far a pass has come."""
+    """The stages of a pass."""
 
     COMMIT = "commit"
     REVOKE = "revoke"
@@ -40,7 +40,7 @@ class PassStage(enum.Enum):
 
 
 class PassResult(enum.Enum):
-    """What a step of a reconciliation came to."""
+    """The results of a step of a reconciliation."""
 
     NOTHING = "nothing"
     GOES_ON = "goes on"
@@ -86,7 +86,7 @@ class Callback:
 
 
 class Assignment:
-    """What the member owns, what it should own, and what it has acknowledged.
+    """The partitions that the member owns, its target, and what it has acknowledged.
 
     `owned` holds each partition from the begin of its on_assigned until its on_revoked or on_lost has
     ended: as long as that the application may be busy with it, so as long as that the coordinator is
@@ -107,10 +107,10 @@ class Assignment:
 
     @property
     def claimed(self) -> Partitions:
-        """What a heartbeat lists: all that is owned, and all that the target may still bring.
+        """The partitions that a heartbeat lists: all owned ones, and all that the target may still bring.
 
-        The coordinator takes a partition that is not listed for released, and may give it away. A member
-        that is told so by an answer which gets lost would take it all the same.
+        The coordinator treats a partition that is not listed as released, and may give it away. If the
+        response that says so is lost, the member still takes the partition.
         """
         return self.owned if self.target is None else union(self.owned, self.target)
 
@@ -145,7 +145,8 @@ class Assignment:
         return self.owned == self.target and not self.unconfirmed
 
     def changes(self, known: Container[TopicId]) -> tuple[Partitions, Partitions]:
-        """What to revoke and what to assign, for the part of the target whose topics are known by name."""
+        """Return the partitions to revoke and to assign, for the part of the target whose topic names are
+        known."""
         target = only_topics(self.target or NO_PARTITIONS, known)
         revoked = difference(self.owned, target)
         added = union(difference(target, self.owned), intersection(self.unconfirmed, target))
@@ -207,7 +208,7 @@ class Reconciler:
         self._positions = positions
         self._commits = commits
         self._owned_names: tuple[Partitions, tuple[TopicPartition, ...]] = NO_PARTITIONS, ()
-        """What `owned_names` returned last, and for which set."""
+        """The last result of `owned_names`, and the set that it is for."""
         self.assignment = Assignment()
         self.names = ResolvedTopicNames(backoff, tokens)
         self.current: Pass | None = None

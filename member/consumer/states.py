@@ -19,7 +19,7 @@ from fencepost.coordinator.protocol.machine import StateTable, Transition
 
 
 class ConsumerMemberState(enum.StrEnum):
-    """Where a member stands."""
+    """The states of a member."""
 
     UNSUBSCRIBED = "UNSUBSCRIBED"
     """The member is in no group: it never subscribed, or it left."""
@@ -44,7 +44,7 @@ class ConsumerMemberState(enum.StrEnum):
 
 
 class ConsumerMemberEvent(enum.StrEnum):
-    """What makes a member move."""
+    """The events that move a member to another state."""
 
     SUBSCRIBED = "subscribed"
     """The application has a subscription and polls."""

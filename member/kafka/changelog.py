@@ -43,14 +43,14 @@ from fencepost.member.streams.heartbeats import CHANGELOG_CONFIG
 
 _POLL_MS = 200
 _WAIT_MS = 10
-"""How long a broker may wait for records."""
+"""Time that a broker may wait for records, in ms."""
 _LOOK_S = 0.1
 _VISIBLE_S = 10.0
-"""How long brokers may take to tell of a topic that was created."""
+"""Time until all brokers know of a topic that was created, at most."""
 _STALLED_S = 30.0
-"""How long brokers may give no record, or take none, before that is a failure."""
+"""Time in which brokers may return no record, or accept none, before that is a failure."""
 _CLOSE_S = 5.0
-"""How long what was handed to the producer may take when it is closed."""
+"""Time that records in the producer may take to be sent when it is closed."""
 _OF_THE_PRODUCER = (
     KafkaTimeoutError,
     OutOfOrderSequenceNumber,
@@ -58,9 +58,10 @@ _OF_THE_PRODUCER = (
     ProducerFenced,
     UnknownProducerId,
 )
-"""What another producer may not meet."""
+"""Errors of one producer, which a new producer may not have."""
 _MAY_PASS = (KafkaTimeoutError, ListenerNotFound, ReplicaNotAvailableError, UnknownError)
-"""What aiokafka does not call retriable; the last one stands for every code that it does not know."""
+"""Errors that may pass, though aiokafka does not call them retriable; the last one stands for every code that
+it does not know."""
 
 
 class KafkaChangelog:
@@ -179,7 +180,7 @@ class KafkaChangelog:
         return KafkaPartition(name, partition.partition)
 
     async def _look_up(self, consumer: AIOKafkaConsumer, name: str, source: str) -> int:
-        """How many partitions a changelog has; it is created if that is ours to do."""
+        """Return the number of partitions of a changelog; create it if that is our task."""
         admin = AIOKafkaAdminClient(**self._settings)
         await _started(admin, admin.close)
         try:

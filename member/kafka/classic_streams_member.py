@@ -87,11 +87,12 @@ class KafkaClassicStreamsMember(KafkaConsumerGroupMember):
 
     @property
     def round_s(self) -> float:
-        """How many seconds the round of joining that is under way may take; 0 if there is none."""
+        """Longest time that the current round of joining may take, in seconds; 0 if there is none."""
         return 0 if self._consumer is None else self._consumer.round_s
 
     def is_connected(self) -> bool:
-        """Whether the last request to the coordinator was answered, and a broker could be reached at all."""
+        """Return true if the last request to the coordinator was answered, and a broker could be reached at
+        all."""
         consumer = self._consumer
         if consumer is None or not consumer.is_started:
             return self._watch.connected

@@ -26,7 +26,7 @@ _RECONNECT_S = 0.05
 _RECONNECT_MAX_S = 1.0
 """The longest such wait; each failure doubles it. Kafka's reconnect.backoff.max.ms."""
 _BOOTSTRAP = ("bootstrap", ConnectionGroup.DEFAULT)
-"""Where aiokafka keeps its first connection, as long as it knows of no brokers."""
+"""The key under which aiokafka keeps its first connection, as long as it knows of no brokers."""
 
 
 class _Reconnects:
@@ -38,7 +38,7 @@ class _Reconnects:
         self.failures = 0
         self.failed_at = 0.0
         self.next_at = 0.0
-        """When the back-off ends."""
+        """Time at which the back-off ends."""
 
     def failed(self, now: float) -> None:
         """Note a failure: the back-off begins, twice as long as the last one."""
@@ -61,7 +61,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
     """
 
     refused: AuthenticationError | None = None
-    """What came of the last attempt to log in, if a broker refused it; who raises it takes it away."""
+    """The error of the last attempt to log in, if a broker refused it; the code that raises it removes it."""
     on_refused: Callable[[], None] | None = None
     _is_refused = False
     _asked_about: frozenset[str] | None = None

@@ -46,7 +46,7 @@ ROUNDS = COORDINATION + 1
 """The connections for requests that coordinators may leave waiting: nothing else should wait behind them."""
 
 NO_OFFSET: int = UNKNOWN_OFFSET
-"""What a log answers that has no record at a time or after it."""
+"""The offset that a log returns if it has no record at a time or after it."""
 
 _CORRELATION_ID = struct.Struct(">i")
 
@@ -199,7 +199,7 @@ class Fetching:
         self._fetcher = PatientFetcher(client, self._subscriptions, auto_offset_reset="none", **settings)
         self._records: OrderedDict[TopicPartition, FetchResult | FetchError] = self._fetcher._records
         self._current: FetchResult | None = None
-        """What `take_one` took its last record from."""
+        """The fetch result from which `take_one` took its last record."""
         self._touched: dict[TopicPartition, TopicPartitionState] = {}
         """Partitions whose position moved since `handed`."""
         self._denied: TopicAuthorizationFailedError | None = None
@@ -216,7 +216,7 @@ class Fetching:
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
-        """What is fetched now."""
+        """The partitions that are fetched now."""
         partitions: frozenset[TopicPartition] = self._assignment._topic_partitions
         return partitions
 

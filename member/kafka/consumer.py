@@ -31,7 +31,7 @@ from fencepost.member.kafka.logs import LogQuestions, Partition
 from fencepost.member.kafka.member import STOPPED, KafkaMember
 
 _FAILED_START_CLOSE_MS = 5_000
-"""How long a start that fails takes at most to leave the group."""
+"""Longest time that a start that fails takes to leave the group, in ms."""
 
 
 class KIP848Consumer(LogQuestions):
@@ -194,7 +194,7 @@ class KIP848Consumer(LogQuestions):
 
     @property
     def state(self) -> ConsumerMemberState:
-        """Where the member stands; UNSUBSCRIBED before the start."""
+        """The state of the member; UNSUBSCRIBED before the start."""
         if self._session is None:
             return ConsumerMemberState.UNSUBSCRIBED
         return ConsumerMemberState(self._session.driver.state)
@@ -385,7 +385,8 @@ class KIP848Consumer(LogQuestions):
         return frozenset(partition.topic for partition in self.assignment())
 
     def assignment(self) -> set[TopicPartition]:
-        """What is assigned, from the begin of on_partitions_assigned to the end of on_partitions_revoked."""
+        """Return the assigned partitions, from the begin of on_partitions_assigned to the end of
+        on_partitions_revoked."""
         if self._session is None:
             return set()
         return {TopicPartition(*partition) for partition in self._session.driver.assignment}
@@ -506,7 +507,7 @@ class KIP848Consumer(LogQuestions):
             self._running().resume(partition)
 
     def paused(self) -> set[TopicPartition]:
-        """What is paused."""
+        """Return the paused partitions."""
         return {TopicPartition(*partition) for partition in self._running().paused}
 
     # -- committed offsets -------------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from fencepost.member.base.log import log
 _OF_LEADERS = 10
 """The newest fetch that leaders alone answer: later ones are answered by any replica (KIP-392)."""
 _ABOUT_THE_LOG = (NoError.errno, OffsetOutOfRangeError.errno, TopicAuthorizationFailedError.errno)
-"""What a broker says of a partition that it is right to ask it about; the application may hear of it."""
+"""Errors of a partition that come from the right replica, so that the application may receive them."""
 
 
 class _Fetch:

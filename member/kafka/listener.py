@@ -1,4 +1,4 @@
-"""What the application hears: its rebalance listener, aiokafka's or ours, and who watches the member."""
+"""The callbacks of the application: its rebalance listener, aiokafka's or ours, and the member's observer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a consumer can be asked about logs and topics; but for what comes with a fetch, assigned or not."""
+"""The requests of a consumer about logs and topics, assigned or not, except what comes with a fetch."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ from fencepost.member.kafka.transport import KafkaTransport
 T = TypeVar("T")
 
 _REST_S = 0.01
-"""How long records are handed out without another poll, at most."""
+"""Longest time for which records are handed out without another poll, in seconds."""
 
 STOPPED = "the consumer is stopped"
 """The text of ConsumerStoppedError."""
@@ -131,7 +131,7 @@ class KafkaMember:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the member has taken up what the group gave it."""
+        """True if the member has taken up the assignment of the group."""
         return self.driver.state in _JOINED
 
     def _settles_in(self, target: AnyState) -> bool:
@@ -238,7 +238,8 @@ class KafkaMember:
         self.fetching.wake()
 
     def _changed(self) -> None:
-        """What may be fetched has changed: partitions that were taken away lose their records at once."""
+        """Take the fetchable partitions in after a change: partitions that were taken away lose their records
+        at once."""
         self._has_joined |= self.is_settled
         self.resting = False
         self.fetching.assign(self.driver.fetchable(), self.paused)
@@ -258,9 +259,10 @@ class KafkaMember:
                 self._tell(handed)
 
     async def poll(self, take: Callable[[], T], timeout_s: float | None) -> T | None:
-        """What `take` takes of the buffered records, once that is something, or nothing when time is up.
+        """Return what `take` takes of the buffered records once that is something; None when the time is up.
 
-        Nothing is handed out during a callback: what it commits would be in the hands of the application.
+        No record is handed out during a callback: its commit would include records that the application has
+        not processed.
 
         :raises ConsumerStoppedError: if the session is closed meanwhile.
         :raises IllegalStateError: in a callback, if it would wait for its own end.
@@ -369,7 +371,8 @@ class KafkaMember:
             await self.fetching.wait(left_s)
 
     async def _starting_position(self, partition: TopicPartition) -> int:
-        """Where reading is going to start: the member looks for it only after its callback."""
+        """Return the offset at which reading is going to start: the member looks it up only after its
+        callback."""
         committed = await self.committed(partition)
         if committed is not None:
             return committed

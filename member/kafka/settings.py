@@ -1,4 +1,4 @@
-"""What a consumer is told, checked before anything is connected."""
+"""The settings of a consumer, checked before anything is connected."""
 
 from __future__ import annotations
 

@@ -117,7 +117,8 @@ class StreamsApp:
         self._statics: dict[int, KafkaConsumerGroupMember] = {}
         """Static members by their numbers, the last one of each."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        """Where it was started, and what is not thread-safe may be called."""
+        """The event loop on which it was started, and on which methods that are not thread-safe may be
+        called."""
         processing = check_process(process)
         self._logged = processing.wants_store and check_flag("changelog", changelog)
         name = check_text("client_id", client_id or f"{group_id}-{uuid.uuid4()}")
@@ -223,7 +224,7 @@ class StreamsApp:
 
     @property
     def metrics(self) -> Metrics | None:
-        """What the recorder saw last; None before the start."""
+        """The last metrics of the recorder; None before the start."""
         return self._engine.metrics
 
     # -- before the start --------------------------------------------------------------------------------

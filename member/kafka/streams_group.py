@@ -143,7 +143,7 @@ class KafkaStreamsGroupMember(KafkaConsumerGroupMember):
 
     @property
     def joined(self) -> bool:
-        """Whether the member owns what the group meant for it, and the group hands out tasks."""
+        """True if the member owns its target, and the group hands out tasks."""
         return super().joined and self._heartbeats.group_is_ready
 
     def ask_for_shutdown(self) -> None:

@@ -26,7 +26,7 @@ from fencepost.member.kafka.errors import AuthenticationError
 from fencepost.member.streams.application.port import CommitRefused, PartitionRecords, ThreadEvents
 
 _POLL_MS = 100
-"""How long a poll waits for records; Kafka's poll.ms."""
+"""Time that a poll waits for records, in ms; Kafka's poll.ms."""
 _CONNECT_AGAIN_S = 1.0
 
 
@@ -47,7 +47,7 @@ class _Listener:
 
 
 class _Watch:
-    """What of the member's doings the thread asks for."""
+    """The events of the member that the thread asks for."""
 
     def __init__(self, on_connection: Callable[[], None]) -> None:
         self._on_connection = on_connection
@@ -171,7 +171,7 @@ class KafkaConsumerGroupMember:
 
     @property
     def joined(self) -> bool:
-        """Whether the member is STABLE: it owns its target, be it empty."""
+        """True if the member is STABLE: it owns its target, even an empty one."""
         return self._watch.state is ConsumerMemberState.STABLE
 
     @property
@@ -180,7 +180,7 @@ class KafkaConsumerGroupMember:
         return 0
 
     def is_connected(self) -> bool:
-        """Whether the last heartbeat or commit was answered, and a broker could be reached at all."""
+        """Return true if the last heartbeat or commit was answered, and a broker could be reached at all."""
         return self._watch.connected
 
     async def committed(self, partition: TopicPartition) -> int | None:
@@ -246,7 +246,7 @@ class WholeTopicReader:
         )
         self._consumer: AIOKafkaConsumer | None = None
         self._missing: dict[KafkaPartition, int] = {}
-        """Where partitions ended at the start, as long as that was not reached."""
+        """The end of each partition at the start, until reading has reached it."""
 
     async def start(self) -> None:
         """Connect, and see where the topics end.

@@ -111,7 +111,7 @@ class KafkaTransport:
         return self._start(self._topic_names(tuple(topic_ids)))
 
     def partition_counts(self, topics: Iterable[str]) -> asyncio.Future[Mapping[str, int]]:
-        """How many partitions topics have, from fresh metadata; those that do not exist are missing.
+        """Count the partitions of topics from fresh metadata; topics that do not exist are missing.
 
         The whole group waits for a leader that asks. So it does not ask on the connection of the fetches, on
         which a broker would answer after the fetch that waits for records.
@@ -128,7 +128,7 @@ class KafkaTransport:
     def offsets_by_duration(
         self, partitions: Iterable[TopicPartition], duration_ms: int
     ) -> asyncio.Future[Mapping[TopicPartition, int]]:
-        """Where each log has its first record that is not older, by the wall clock, or where it ends."""
+        """Find the first record of each log that is not older, by the wall clock, or the end of the log."""
         return self._start(self._offsets_by_duration(tuple(partitions), duration_ms))
 
     def close(self) -> None:

@@ -27,7 +27,7 @@ Move: TypeAlias = tuple[str, str]
 
 
 class Verdict(enum.StrEnum):
-    """What a machine does that is asked for a move."""
+    """The results of a move that a machine is asked for."""
 
     MADE = "made"
     REFUSED = "refused"
@@ -37,7 +37,7 @@ class Verdict(enum.StrEnum):
 
 
 class MachineDifference(NamedTuple):
-    """What one of two machines has and the other one does not have, and why."""
+    """A part that one of two machines has and the other lacks, with the reason."""
 
     reason: str
     steps: tuple[Any, ...]

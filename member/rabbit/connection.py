@@ -28,15 +28,15 @@ MAX_FRAME_BYTES: Final = 1 << 27
 INITIAL_CREDIT: Final = 10
 """Chunks that may be on their way."""
 CLOSE_TIMEOUT_S: Final = 5.0
-"""How long a node may take to answer Close."""
+"""Time that a node may take to respond to Close, in seconds."""
 _SUBSCRIPTION: Final = 0
 """The one subscription of a connection."""
 _PASSING: Final = frozenset({ResponseCode.STREAM_NOT_AVAILABLE, ResponseCode.INTERNAL_ERROR})
-"""What a node answers that may be otherwise in a moment."""
+"""Response codes of a node that may differ on the next attempt."""
 
 
 class RabbitLogin(msgspec.Struct, frozen=True, kw_only=True):
-    """Who connects, and where to."""
+    """The credentials and settings of a connection."""
 
     username: str
     password: str
@@ -189,7 +189,8 @@ class StreamConnection(asyncio.Protocol):
         self._beat()
 
     async def nodes(self) -> Sequence[tuple[str, int]]:
-        """Where the stream can be read, replicas before the leader; empty if there is no such stream.
+        """Return the nodes at which the stream can be read, replicas before the leader; empty if there is no
+        such stream.
 
         :raises TransportError: if the node does not answer, or knows no place.
         """
@@ -300,7 +301,7 @@ class StreamConnection(asyncio.Protocol):
 
 
 def _code(answer: Frame) -> ResponseCode:
-    """How it went; a code that nobody here knows counts as an error inside the node."""
+    """Return the code of a response; an unknown code counts as an error inside the node."""
     try:
         return ResponseCode(getattr(answer, "code", ResponseCode.INTERNAL_ERROR))
     except ValueError:

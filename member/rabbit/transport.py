@@ -19,7 +19,7 @@ MAX_LOGIN_BYTES: Final = 4_000
 """Of each text that is sent before a connection is open: a frame of two of them is below 8,192 bytes."""
 MAX_HEARTBEAT_S: Final = (1 << 32) - 1
 _TRIES: Final = 10
-"""How often a node that has the stream is looked for behind an address that leads to several nodes."""
+"""Number of attempts to find a node that has the stream, behind an address that leads to several nodes."""
 
 Address: TypeAlias = tuple[str, int]
 """Host and port."""
@@ -118,7 +118,7 @@ class RabbitTransport:
         )
 
     async def _resolved(self, host: str, port: int) -> Address:
-        """Where to connect in place of an address that a node advertises.
+        """Return the address to connect to in place of one that a node advertises.
 
         :raises TypeError: if the resolver returns no host and port.
         :raises ValueError: if they can't be used.

@@ -1,4 +1,4 @@
-"""What the machine of a single active consumer asks its driver to do."""
+"""The actions that the machine of a single active consumer asks its driver to carry out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fencepost.member.sac.states import SacMemberEvent, SacMemberState
 
 
 class SacCallback(enum.StrEnum):
-    """What the application is told, one at a time."""
+    """The callbacks of the application, which run one at a time."""
 
     ACTIVATED = "activated"
     """It answers where to start."""

@@ -135,7 +135,8 @@ class SingleActiveConsumer:
         """The server has accepted the subscription once. States may pass between two looks; this stays."""
         self._failure: BaseException | None = None
         self._unreadable: UnreadableMessages | None = None
-        """What comes behind the chunks; it is sent again, as they are, if they are let go."""
+        """The error for unreadable messages after the chunks; if the chunks are dropped, the server sends
+        them all again."""
         self._stopped = False
 
     @property
@@ -148,12 +149,12 @@ class SingleActiveConsumer:
 
     @property
     def state(self) -> SacMemberState:
-        """Where it stands."""
+        """The state of the consumer."""
         return self._machine.state
 
     @property
     def is_active(self) -> bool:
-        """Whether it is the active one, as far as it knows, and was not told to step down."""
+        """True if it is the active consumer, as far as it knows, and was not asked to step down."""
         return self.state is SacMemberState.ACTIVE
 
     # -- what the application does -----------------------------------------------------------------------
@@ -336,7 +337,7 @@ class SingleActiveConsumer:
                 self._report("the observer failed", error)
 
     def _report(self, message: str, error: BaseException) -> None:
-        """What the application's own code raised, and nobody waits for: the loop logs it."""
+        """Report an exception of the application's own code that no caller waits for: the loop logs it."""
         asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
     def _arm(self) -> None:

@@ -1,4 +1,5 @@
-"""What an application hears of its single active consumer, and what an observer hears of the machine."""
+"""The callbacks of an application about its single active consumer, and those of an observer about the
+machine."""
 
 from __future__ import annotations
 
@@ -13,9 +14,9 @@ if TYPE_CHECKING:
 
 
 class SacListener:
-    """What an application wants to know; override what matters. Each method may be plain or async.
+    """The callbacks of an application; override the ones that matter. Each method may be plain or async.
 
-    They are called one at a time, and none while the application works on a message.
+    They are called one at a time, and never while the application works on a message.
     """
 
     def on_activated(self, consumer: SingleActiveConsumer) -> Any:

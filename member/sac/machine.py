@@ -52,7 +52,7 @@ class SacMember:
         self._config = config
         self._backoff = Backoff(config.backoff_ms, config.backoff_max_ms, rng)
         self.deadline_ms: int | None = None
-        """When to call `deadline_reached`; None if nothing is timed."""
+        """Time at which to call `deadline_reached`; None if nothing is timed."""
         self._updates: deque[tuple[int, bool]] = deque()
         """Correlation id and activity of those that are not answered; the first may be under way."""
         self._running: SacCallback | None = None

@@ -1,4 +1,4 @@
-"""Where a consumer starts to read a stream (RabbitMQ's stream protocol, OffsetSpecification)."""
+"""The start offset of a consumer in a stream (RabbitMQ's stream protocol, OffsetSpecification)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 
 class OffsetKind(enum.IntEnum):
-    """How the place is given, by its number in the protocol."""
+    """The kinds of start offset, by their numbers in the protocol."""
 
     NONE = 0
     """Nothing is said: the answer to a step-down, or the offset of the subscription."""
@@ -15,7 +15,7 @@ class OffsetKind(enum.IntEnum):
     LAST = 2
     """The last chunk."""
     NEXT = 3
-    """What is published from now on."""
+    """The messages that are published from now on."""
     OFFSET = 4
     TIMESTAMP = 5
 

@@ -1,4 +1,4 @@
-"""What a single active consumer is told, checked before anything is connected."""
+"""The settings of a single active consumer, checked before anything is connected."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def check_text(
 
 
 def check_tls(value: object) -> ssl.SSLContext | None:
-    """How to speak TLS; None for not at all.
+    """Check the TLS settings; None for no TLS.
 
     :raises TypeError: if it is something else.
     """

@@ -12,7 +12,7 @@ from fencepost.coordinator.protocol.machine import StateTable
 
 
 class SacMemberState(enum.StrEnum):
-    """Where a consumer stands."""
+    """The states of a consumer."""
 
     UNSUBSCRIBED = "UNSUBSCRIBED"
     """The consumer has not started."""
@@ -39,7 +39,7 @@ class SacMemberState(enum.StrEnum):
 
 
 class SacMemberEvent(enum.StrEnum):
-    """What moves it."""
+    """The events that move a consumer to another state."""
 
     STARTED = "started"
     """The application starts the consumer."""

@@ -1,4 +1,4 @@
-"""What a single active consumer needs from the outside: connections to nodes, on which it listens."""
+"""The outside world of a single active consumer: connections to nodes, on which it listens."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from fencepost.member.sac.settings import check_place, check_text
 
 
 class SacSubscription(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer subscribes to, and under which name.
+    """The stream that a consumer subscribes to, and the name under which it does.
 
     :raises TypeError: if something is not of its type.
     :raises ValueError: for an empty name, a number that can't be one, or an offset that names no place.
@@ -32,7 +32,7 @@ class SacSubscription(msgspec.Struct, frozen=True, kw_only=True):
     RabbitMQ finds the index itself from `super_stream`; `RabbitTransport` refuses subscriptions that set it.
     """
     offset: OffsetSpecification = NEXT
-    """Where the server starts if an answer names no place."""
+    """The start offset if a response names none."""
 
     def __post_init__(self) -> None:
         check_text("stream", self.stream)

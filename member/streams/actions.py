@@ -1,4 +1,5 @@
-"""What the machine of a client tells its shell to do, and what it tells listeners. In their order."""
+"""The actions that the machine of a client asks its shell to carry out, and its messages to listeners, in
+order."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import msgspec
 
 
 class Level(enum.StrEnum):
-    """Whose state it is."""
+    """The kinds of machine."""
 
     CLIENT = "client"
     THREAD = "thread"

@@ -186,7 +186,7 @@ class StreamsClient(Moving[S, E]):
         return self._done()
 
     def connection(self, name: str, *, connected: bool) -> Actions:
-        """What the `is_connected()` of a thread's member answers now."""
+        """Take in the new result of the `is_connected()` of a thread's member."""
         self.threads[name].connection(connected=connected)
         return self._done()
 
@@ -347,7 +347,7 @@ class StreamsClient(Moving[S, E]):
             self.move(E.RUNNING if target is S.RUNNING else E.REBALANCING, target)
 
     def _derived(self, live: tuple[StreamThread, ...]) -> S:
-        """What the threads make of the client; what it was, where they say nothing of it."""
+        """Return the client's state that follows from its threads; the previous one if they imply none."""
         before = self._before_disconnect if self.state is S.DISCONNECTED else self.state
         if any(thread.underneath in _REBALANCING for thread in live):
             return S.REBALANCING

@@ -1,4 +1,4 @@
-"""What goes wrong around an application of stream threads."""
+"""Errors around an application of stream threads."""
 
 from __future__ import annotations
 

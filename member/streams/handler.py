@@ -1,4 +1,5 @@
-"""What an uncaught exception of a thread leads to (KIP-671): the handler is asked, and its answer weighed."""
+"""The decision after an uncaught exception of a thread (KIP-671): the handler is called, and its result
+checked."""
 
 from __future__ import annotations
 
@@ -11,7 +12,7 @@ from fencepost.member.base.arguments import refused_awaitable
 
 
 class StreamThreadExceptionResponse(enum.Enum):
-    """What a handler may answer; the numbers are Kafka's."""
+    """The results that a handler may return; the numbers are Kafka's."""
 
     REPLACE_THREAD = 0
     """The thread ends, and a new one takes its place."""
@@ -29,12 +30,12 @@ OldExceptionHandler: TypeAlias = Callable[..., None]
 
 
 class HandlerDecision(NamedTuple):
-    """What is to be done about an exception."""
+    """The action that follows an exception."""
 
     response: StreamThreadExceptionResponse | None
     """None: the thread ends, and nothing else happens, as with a handler of the old style."""
     complaint: str | None = None
-    """What was wrong with the handler."""
+    """Description of the handler's own error."""
 
 
 def shut_down_client(error: BaseException) -> StreamThreadExceptionResponse:
@@ -43,7 +44,7 @@ def shut_down_client(error: BaseException) -> StreamThreadExceptionResponse:
 
 
 def is_old_style(handler: Callable[..., Any]) -> bool:
-    """Whether a handler is old: it takes a thread and an exception, or declares that it answers None."""
+    """Return true if a handler is old: it takes a thread and an exception, or is annotated to return None."""
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):
@@ -117,7 +118,7 @@ class Handlers:
         self._new = self._old = None
 
     def ask(self, thread: str, error: BaseException) -> HandlerDecision:
-        """What to do about this exception of this thread.
+        """Return the decision about this exception of this thread.
 
         A handler that raises, whatever it is, or that answers something else, counts as SHUTDOWN_CLIENT.
         """

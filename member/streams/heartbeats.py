@@ -95,7 +95,7 @@ class StreamsHeartbeats:
         self.asks_for_shutdown = False
         """Every request from now on asks for the application to be shut down, the leave included."""
         self.statuses: tuple[Status, ...] = ()
-        """What holds of the group, as of the last response."""
+        """The status of the group, as of the last response."""
         self._process_id = process_id
         self._topology = Topology(
             epoch=0,
@@ -125,7 +125,7 @@ class StreamsHeartbeats:
 
     @property
     def group_is_ready(self) -> bool:
-        """Whether the group assigns tasks: its topics are there, and it does not wait for more members."""
+        """True if the group assigns tasks: its topics exist, and it does not wait for more members."""
         return not any(status.code in _NOT_READY for status in self.statuses)
 
     @property
@@ -134,7 +134,7 @@ class StreamsHeartbeats:
         return any(status.code is StatusCode.SHUTDOWN_APPLICATION for status in self.statuses)
 
     def request(self, request: ConsumerGroupHeartbeatRequest) -> StreamsGroupHeartbeatRequest:
-        """What goes to the coordinator in place of this."""
+        """Return the request that is sent to the coordinator in place of this one."""
         joins = request.member_epoch == JOIN_EPOCH
         owned = request.topic_partitions
         if owned is not None:
@@ -168,7 +168,8 @@ class StreamsHeartbeats:
             self._was_lost = True
 
     def response(self, response: StreamsGroupHeartbeatResponse) -> ConsumerGroupHeartbeatResponse:
-        """What the member's machine is told; what it has no use for is kept here."""
+        """Return the response that the member's machine receives; the data that it has no use for is kept
+        here."""
         if response.error_code:
             self._was_refused = True
         else:

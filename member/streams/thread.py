@@ -27,7 +27,7 @@ class Moving(Generic[StateT, EventT]):
         self.name = name
         self.state: StateT = table.initial
         self.refusals = 0
-        """How many moves were refused without an error."""
+        """Number of moves that were refused without an error."""
 
     def move(self, event: EventT, target: StateT) -> bool:
         """Take the arrow. False, and nothing changes, if the table refuses the move.
@@ -56,7 +56,7 @@ class StreamThread(Moving[S, E]):
         self.number = number
         """Of its static member: one that replaces another has that one's, which may be closing still."""
         self.launched = False
-        """Whether a shell was told to run it: only then there is anything to wait for when it ends."""
+        """True if a shell was asked to run it: only then there is anything to wait for when it ends."""
         self._hidden = S.STARTING
 
     # -- what it is --------------------------------------------------------------------------------------
@@ -98,7 +98,7 @@ class StreamThread(Moving[S, E]):
             self.move(E.READY, S.RUNNING)
 
     def connection(self, *, connected: bool) -> None:
-        """What `is_connected()` of its member answered."""
+        """Take in the result of its member's `is_connected()`."""
         if connected and self.state is S.DISCONNECTED:
             self.move(E.CONNECTION_BACK, self._hidden)
         elif not connected and self.state in CONNECTED:

@@ -15,7 +15,7 @@ from fencepost.coordinator.protocol.machine import StateTable
 
 
 class StreamThreadState(enum.StrEnum):
-    """Where a stream thread stands. The order is that of Kafka's ordinals; DISCONNECTED is behind them."""
+    """The states of a stream thread. The order is that of Kafka's ordinals; DISCONNECTED is behind them."""
 
     CREATED = "CREATED"
     """The thread is made and not started."""
@@ -36,7 +36,7 @@ class StreamThreadState(enum.StrEnum):
 
 
 class StreamThreadEvent(enum.StrEnum):
-    """What makes a stream thread move."""
+    """The events that move a stream thread to another state."""
 
     STARTED = "started"
     """The client starts the thread."""
@@ -98,7 +98,7 @@ STREAM_THREAD: StateTable[S, E] = StateTable(
 
 
 class GlobalThreadState(enum.StrEnum):
-    """Where the global thread stands. It is no member of the group, and reads all partitions."""
+    """The states of the global thread. It is no member of the group, and reads all partitions."""
 
     CREATED = "CREATED"
     """The thread is made, or reads up to where its topics ended when it started."""
@@ -111,7 +111,7 @@ class GlobalThreadState(enum.StrEnum):
 
 
 class GlobalThreadEvent(enum.StrEnum):
-    """What makes the global thread move."""
+    """The events that move the global thread to another state."""
 
     READY = "caught up"
     """The thread read all records that existed when it started."""

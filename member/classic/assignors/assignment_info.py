@@ -1,4 +1,4 @@
-"""What the leader of Kafka Streams tells each thread beside its partitions: AssignmentInfo, versions 7 to 11.
+"""AssignmentInfo, versions 7 to 11: data that the leader of Kafka Streams sends each thread.
 
 The versions differ in their number, and from 10 on in how they name a task. Order is that of the mappings;
 the dictionary of topics has that of Java's hash tables.
@@ -36,7 +36,7 @@ HostPartitions = Mapping[HostInfo, tuple[TopicPartition, ...]]
 
 
 class AssignmentInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What one thread has to do."""
+    """The work of one thread, as its leader has assigned it."""
 
     version: int = LATEST_VERSION
     commonly_supported_version: int = LATEST_VERSION
@@ -49,7 +49,7 @@ class AssignmentInfo(msgspec.Struct, frozen=True, kw_only=True):
     error_code: int = 0
     """An AssignorError; with any but NONE the rest says nothing."""
     next_rebalance_ms: int = NO_REBALANCE_MS
-    """When this thread has to join again, as milliseconds since 1970; 0 is at once."""
+    """Time at which this thread has to join again, in milliseconds since 1970; 0 is at once."""
 
 
 def write_assignment_info(info: AssignmentInfo) -> bytes:
@@ -70,7 +70,7 @@ def write_assignment_info(info: AssignmentInfo) -> bytes:
 
 
 def read_assignment_info(data: bytes | None) -> AssignmentInfo:
-    """What the bytes say.
+    """Read an assignment from bytes.
 
     :raises MalformedUserData: if they are none of version 7 to 11.
     """

@@ -46,7 +46,7 @@ class JavaBytesReader:
         return self.number(4)
 
     def count(self, smallest: int) -> int:
-        """How many elements follow, each of at least that many bytes.
+        """Read the number of the elements that follow, each of at least `smallest` bytes.
 
         :raises MalformedUserData: if so many can't follow.
         """

@@ -41,7 +41,7 @@ class RangeAssignor(PlainAssignor):
     def assign(
         self, partitions: Mapping[str, int], members: Sequence[Subscriber]
     ) -> Mapping[MemberId, ConsumerProtocolAssignment]:
-        """Who has which range of each topic."""
+        """Return the range of each topic that each member gets."""
         given: dict[MemberId, dict[str, tuple[int, ...]]] = {}
         for topic in sorted(partitions):
             wanted = [
@@ -66,7 +66,7 @@ class RoundRobinAssignor(PlainAssignor):
     def assign(
         self, partitions: Mapping[str, int], members: Sequence[Subscriber]
     ) -> Mapping[MemberId, ConsumerProtocolAssignment]:
-        """Who is dealt what."""
+        """Return the partitions that each member is dealt."""
         circle = [
             (member.member_id, frozenset(member.subscription.topics))
             for member in in_order(members)

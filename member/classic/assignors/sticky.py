@@ -34,13 +34,13 @@ class StickyAssignor:
         self._given: Mapping[str, tuple[int, ...]] = {}
 
     def user_data(self) -> bytes | None:
-        """What this member was given last."""
+        """Return this member's last assignment."""
         return write_previous(self._given) if self._given else None
 
     def assign(
         self, partitions: Mapping[str, int], members: Sequence[Subscriber]
     ) -> Mapping[MemberId, ConsumerProtocolAssignment]:
-        """Who has what."""
+        """Return the partitions of each member."""
         claims = {
             member.member_id: read_previous(member.subscription.user_data)
             for member in members
@@ -67,7 +67,8 @@ class CooperativeStickyAssignor:
     def assign(
         self, partitions: Mapping[str, int], members: Sequence[Subscriber]
     ) -> Mapping[MemberId, ConsumerProtocolAssignment]:
-        """Who has what; what has to change hands is given to nobody this time."""
+        """Return the partitions of each member, without those that have to change hands: no member gets them
+        this time."""
         claims = {
             member.member_id: tuple(
                 (topic, number) for topic, numbers in member.subscription.owned.items() for number in numbers
@@ -134,7 +135,7 @@ def _assignments(given: Mapping[MemberId, Iterable[Partition]]) -> dict[MemberId
 
 
 def write_previous(given: Mapping[str, tuple[int, ...]]) -> bytes:
-    """What a member had, in the bytes of Kafka's sticky assignor (version 0)."""
+    """Return a member's last assignment in the bytes of Kafka's sticky assignor (version 0)."""
     parts = [_INT32.pack(len(given))]
     for topic, numbers in given.items():
         name = topic.encode()
@@ -143,9 +144,9 @@ def write_previous(given: Mapping[str, tuple[int, ...]]) -> bytes:
 
 
 def read_previous(data: bytes | None) -> tuple[Partition, ...]:
-    """What such bytes tell; nothing if they are none, for members may send what they like.
+    """Return the partitions in such bytes, or nothing if the bytes are malformed: members may send any bytes.
 
-    Version 1 has the generation behind it, which is in the subscription, too.
+    Version 1 adds the generation at the end, which is also in the subscription.
     """
     if not data:
         return ()

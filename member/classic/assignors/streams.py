@@ -93,7 +93,7 @@ class StreamsAssignor:
         self._repeats = 0
         self.error: int = AssignorError.NONE
         self.message = ""
-        """What is wrong, if there is an error."""
+        """Description of the error, if there is one."""
         self.active_tasks: Tasks = {}
 
     def request_shutdown(self) -> None:
@@ -153,7 +153,7 @@ class StreamsAssignor:
     # -- as everybody ------------------------------------------------------------------------------------
 
     def on_assignment(self, assignment: ConsumerProtocolAssignment) -> int | None:
-        """What this thread is to do, and after how many milliseconds it joins again if it has to."""
+        """Take this thread's tasks. Return the delay in ms after which it joins again, or None."""
         self.active_tasks = {}
         try:
             info = read_assignment_info(assignment.user_data)
@@ -218,7 +218,7 @@ class StreamsAssignor:
 
 
 def _understood(member: Subscriber, latest: int) -> _Member | None:
-    """What a member says; None of one that is no thread of Kafka Streams, or of one before 2.6."""
+    """Return a member's data; None if it is no thread of Kafka Streams, or one of a version before 2.6."""
     if member.subscription is None:
         return None
     try:
@@ -230,7 +230,7 @@ def _understood(member: Subscriber, latest: int) -> _Member | None:
 
 
 def _learns(info: SubscriptionInfo, latest: int) -> bool:
-    """Whether a member could have said that the application is to be shut down, and does not know it yet."""
+    """Return true if a member could have asked for the shutdown of the application, and has not done so."""
     knows = info.error_code == AssignorError.SHUTDOWN_REQUESTED
     return ERROR_CODE_VERSION <= info.version <= latest and not knows
 
@@ -257,7 +257,7 @@ def _owned(subscription: ConsumerProtocolSubscription) -> tuple[TopicPartition, 
 
 
 def _workers(tasks: Tasks, members: Mapping[MemberId, _Member]) -> dict[TaskId[int], MemberId]:
-    """Who has partitions of each task."""
+    """Return the member that owns partitions of each task."""
     task_of = {partition: task for task, partitions in tasks.items() for partition in partitions}
     found: dict[TaskId[int], MemberId] = {}
     for member_id in sorted(members):
@@ -281,7 +281,7 @@ def _stateful(members: Mapping[MemberId, _Member]) -> dict[TaskId[int], list[str
 def _hosts(
     tasks: Tasks, given: Mapping[MemberId, Sequence[TaskId[int]]], members: Mapping[MemberId, _Member]
 ) -> dict[HostInfo, tuple[TopicPartition, ...]]:
-    """Where the partitions' tasks can be asked, of processes that say where."""
+    """Return the host that serves each partition's task, of the processes that name one."""
     hosts: dict[HostInfo, tuple[TopicPartition, ...]] = {}
     for member_id, mine in given.items():
         endpoint = members[member_id].info.user_endpoint

@@ -1,4 +1,5 @@
-"""What subscriptions and assignments of classic Kafka Streams groups share: versions, hosts, error codes."""
+"""The shared parts of subscriptions and assignments of classic Kafka Streams groups: versions, hosts, error
+codes."""
 
 from __future__ import annotations
 
@@ -14,14 +15,14 @@ NAMED_TOPOLOGY_VERSION = 10
 
 
 class HostInfo(NamedTuple):
-    """Where an instance answers queries."""
+    """The address at which an instance serves queries."""
 
     host: str
     port: int
 
 
 class AssignorError(enum.IntEnum):
-    """What a leader tells its members in place of an assignment."""
+    """The errors that a leader sends to its members in place of an assignment."""
 
     NONE = 0
     INCOMPLETE_SOURCE_TOPIC_METADATA = 1

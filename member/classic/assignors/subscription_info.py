@@ -1,4 +1,4 @@
-"""What a thread of Kafka Streams says of itself when it joins: SubscriptionInfo, versions 7 to 11.
+"""SubscriptionInfo, versions 7 to 11: the data that a thread of Kafka Streams sends when it joins.
 
 Version 7 has offset sums, 8 a byte that makes each join differ from the last, 9 the error code of KIP-671,
 10 the names of topologies, 11 the tags of the client. Order is that of the mappings, but for the groups of
@@ -41,18 +41,18 @@ _NO_PROCESS = uuid.UUID(int=0)
 
 
 class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What one thread says of itself and of its process.
+    """The data of one thread about itself and its process.
 
-    Of a version that is newer than ours only the two version numbers are known; the rest is at its default.
+    If its version is newer than ours, only the two version numbers are known; the rest is at its default.
     """
 
     version: int = LATEST_VERSION
     latest_supported_version: int = LATEST_VERSION
     process_id: uuid.UUID = _NO_PROCESS
     user_endpoint: str | None = None
-    """Where the process answers queries, as host:port."""
+    """The address at which the process serves queries, as host:port."""
     task_offset_sums: Mapping[TaskId[int], int] = {}
-    """How far each task's state has come; RUNS_ACTIVE for those that the thread works on."""
+    """Sum of the offsets of each task's state; RUNS_ACTIVE for the active tasks of the thread."""
     unique_field: int = 0
     """From -128 to 127; another one with each join."""
     error_code: int = 0
@@ -91,7 +91,7 @@ def write_subscription_info(info: SubscriptionInfo) -> bytes:
 
 
 def read_subscription_info(data: bytes | None) -> SubscriptionInfo:
-    """What the bytes say.
+    """Read a subscription from bytes.
 
     :raises MalformedUserData: if they are none of a version from 7 on.
     """

@@ -1,4 +1,4 @@
-"""What stores have changed, as records of a topic that everybody can restore them from.
+"""The changes of stores, as records of a topic from which any process can restore them.
 
 A changelog has a partition for each partition that is processed, under the name that Kafka Streams gives it.
 Keys and values are MessagePack, so that numbers, text and bytes stay apart; a key that was deleted has no

@@ -42,14 +42,14 @@ _SHORT_LIFE_S = 10.0
 """A thread that fails sooner after its start has achieved little."""
 _FIRST_REST_S = 0.1
 _LONGEST_REST_S = 10.0
-"""How long a thread waits that replaces several of them: twice as long each time, up to this."""
+"""Longest wait of a thread that replaces several failed ones, in seconds: each wait is twice the last."""
 
 StateListener = Callable[[StreamClientState, StreamClientState], Any]
 """Takes the new state and the old one, as Kafka's does."""
 
 
 class GlobalWork(NamedTuple):
-    """What the global thread does."""
+    """The work of the global thread."""
 
     processing: Processing
     make_reader: Callable[[], GlobalReader]
@@ -88,18 +88,18 @@ class StreamsDriver:
         self.records = 0
         self.commits = 0
         self.metrics: Metrics | None = None
-        """What the recorder saw last."""
+        """The last metrics of the recorder."""
         self.listener: StateListener | None = None
         self.workers: dict[str, Worker] = {}
         self._short_lives: Counter[int] = Counter()
-        """How many threads of a number failed one after the other, each soon after its start."""
+        """Number of threads of each number that failed one after the other, each soon after its start."""
         self.cleaner = Service("state directory cleaner", cleanup_delay_s, self._clean, at_once=False)
         self.recorder = Service("metrics recorder", metrics_interval_s, self._record, at_once=True)
         self._cleanup_delay_s = cleanup_delay_s
         self.observer = observer
         """Hears of each step of each machine."""
         self.end_by: float | None = None
-        """When `close` returns, in the runtime's seconds; None if it waits as long as it takes."""
+        """Time at which `close` returns, in the runtime's seconds; None if it waits as long as it takes."""
         self._global: GlobalWorker | None = None
         self._global_work = global_work
         self._queue: list[Action] = []
@@ -257,7 +257,8 @@ class StreamsDriver:
         worker.task = self.runtime.spawn(worker.run(), action.thread)
 
     def _rest_s(self, thread: str) -> float:
-        """How long a thread waits before it starts: not at all, unless others fail at once in its place."""
+        """Return the wait of a thread before it starts, in seconds: none, unless those before it failed at
+        once."""
         failed = self._short_lives[self.client.threads[thread].number]
         if failed < 2:
             return 0
@@ -320,7 +321,7 @@ class StreamsDriver:
         CloseResources: _close_resources,
         Complain: _complain,
     }
-    """What carries an action out."""
+    """The method that carries out each kind of action."""
 
     # -- services ------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What a stream thread needs of its member of the group, whatever protocol that speaks."""
+"""The member of a stream thread as the thread sees it, whatever protocol it speaks."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class PartitionRecords(NamedTuple):
     partition: TopicPartition
     records: Sequence[Any]
     next_offset: int
-    """Where to go on once all of them are processed."""
+    """The offset at which to go on once all of them are processed."""
 
 
 class CommitRefused(Exception):
@@ -25,7 +25,7 @@ class CommitRefused(Exception):
 
 
 class ThreadEvents(Protocol):
-    """What a member tells its thread. A rebalance's callbacks run while the thread polls, or closes."""
+    """Callbacks of a member to its thread. A rebalance's callbacks run while the thread polls or closes."""
 
     async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """These are given up when this ends; what was processed may still be committed."""
@@ -37,7 +37,7 @@ class ThreadEvents(Protocol):
         """These are gone; nothing can be committed for them."""
 
     def on_connection(self) -> None:
-        """What `is_connected` of the member returns may have changed; also while records are processed."""
+        """The result of the member's `is_connected` may have changed; also while records are processed."""
 
     def on_shutdown_requested(self) -> None:
         """The group is to be shut down, as some client of the application asked (KIP-671)."""
@@ -54,11 +54,11 @@ class StreamThreadMember(Protocol):
 
     @property
     def joined(self) -> bool:
-        """Whether the member owns what the group meant for it, be it nothing, and the group is ready."""
+        """True if the member owns its target, even an empty one, and the group is ready."""
 
     @property
     def round_s(self) -> float:
-        """How many seconds the round of joining that is under way may take; 0 if there is none."""
+        """Longest time that the current round of joining may take, in seconds; 0 if there is none."""
 
     def is_connected(self) -> bool:
         """Return true if the last request to the coordinator was answered, or none was sent yet (KIP-457)."""

@@ -1,4 +1,4 @@
-"""Where a client's tasks run: the running event loop, or a host of a simulation."""
+"""The runtime of a client's tasks: the running event loop, or a host of a simulation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What an application is told, checked before anything is started."""
+"""The settings of an application, checked before anything is started."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Process: TypeAlias = Callable[..., Awaitable[None]]
 
 
 class GlobalThread(NamedTuple):
-    """What the global thread of a client does: it reads whole topics, in every client."""
+    """The work of the global thread of a client: it reads whole topics, in every client."""
 
     topics: Sequence[str]
     process: Process

@@ -1,4 +1,4 @@
-"""What tasks keep: an SQLite file for each partition, in a directory that one process has to itself.
+"""The state of tasks: an SQLite file for each partition, in a directory that one process has to itself.
 
     <state directory>/<group>/<topic>-<partition>/store.sqlite
 
@@ -130,7 +130,7 @@ class TaskStore:
     # -- its changelog -----------------------------------------------------------------------------------
 
     def take_changes(self) -> dict[Key, Value | None]:
-        """What has changed since this was asked last; None stands for what was deleted."""
+        """Return the changes since the last call; None stands for a deleted key."""
         changes, self._changes = self._changes, {}
         return changes
 
@@ -202,7 +202,7 @@ class StateDirectory:
         self._given = None if path is None else Path(path)
         self._group = urllib.parse.quote(group_id, safe="").replace(".", "%2E")
         self.path: Path | None = None
-        """Where the stores are; None unless it is locked."""
+        """The directory of the stores; None unless it is locked."""
         self._lock: sqlite3.Connection | None = None
         self._open: dict[TopicPartition, TaskStore] = {}
         self._waiting: dict[TopicPartition, set[asyncio.Event]] = {}

@@ -79,7 +79,7 @@ class StreamsTransport:
     def offsets_by_duration(
         self, partitions: Iterable[TopicPartition], duration_ms: int
     ) -> Reply[Mapping[TopicPartition, int]]:
-        """Where each log has its first record that is not older, by the wall clock, or where it ends."""
+        """Find the first record of each log that is not older, by the wall clock, or the end of the log."""
         return self._transport.offsets_by_duration(partitions, duration_ms)
 
     def close(self) -> None:

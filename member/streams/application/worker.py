@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from fencepost.member.streams.application.driver import StreamsDriver
 
 _RESTORE_AGAIN_S = 1.0
-"""How soon to try again to read a changelog that could not be read."""
+"""Delay before another attempt to read a changelog that could not be read, in seconds."""
 _LOOK_S = 0.1
-"""How soon a thread that waits for its start sees that it is to end."""
+"""Interval at which a thread that waits for its start checks if it has to end, in seconds."""
 _COMMIT_S = 10.0
-"""How long the last commit of a thread may take."""
+"""Longest time that the last commit of a thread may take, in seconds."""
 _LEAVE_S = 10.0
-"""How long a thread may take to leave the group."""
+"""Longest time that a thread may take to leave the group, in seconds."""
 _LEAVE_UNHEARD_S = 2.0
 """The same if no broker responded to the last commit."""
 _WAITING = (StreamThreadState.STARTING, StreamThreadState.PARTITIONS_REVOKED)
 
 
 def is_cancelled(error: BaseException) -> bool:
-    """Whether this is the end of a task that somebody cancelled, and not a failure.
+    """Return true if the error is the end of a task that was cancelled, and not a failure.
 
-    A CancelledError that comes out of something else, which the task waited for, is a failure as any other.
+    A CancelledError of something that the task waited for is a failure like any other.
     """
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
@@ -56,9 +56,9 @@ class Worker:
         self.task: asyncio.Task[None] | None = None
         self.done = asyncio.Event()
         self.rest_s = 0.0
-        """How long to wait before the start."""
+        """Wait before the start, in seconds."""
         self.started_at = engine.runtime.now()
-        """When that was over; in the runtime's seconds."""
+        """Time at which the wait was over; in the runtime's seconds."""
         self._engine = engine
         self._stopping = False
         self._told = asyncio.Event()
@@ -67,16 +67,17 @@ class Worker:
         """Set when a wait for a store may be over: it is free, or not wanted any more."""
         self._committing = asyncio.Lock()
         self._clean = True
-        """Whether what was processed may be committed: not after a failure."""
+        """True if the processed offsets may be committed: not after a failure."""
         self._processed: dict[TopicPartition, int] = {}
-        """Where to go on in each partition whose offset is to be committed."""
+        """The next offset of each partition whose offset is to be committed."""
         self._owned: dict[TopicPartition, int] = {}
         """With the number of the assignment that brought them."""
         self._assignments = 0
         self._fresh: dict[TopicPartition, None] = {}
         """Those of them whose stores are not opened yet."""
         self._current: TopicPartition | None = None
-        """What is being processed; its store stays open until that is over, even if the partition is lost."""
+        """The partition that is being processed; its store stays open until that is over, even if the
+        partition is lost."""
         self._commit_at = 0.0
         self._unheard = False
         """No broker responded to the last commit."""
@@ -131,10 +132,11 @@ class Worker:
         await self._commit_in_time()
 
     async def _finish_round(self) -> None:
-        """Who has asked for the end of the application, or was told of it, ends between two rounds only.
+        """Wait for the end of the current round if the application is to be shut down.
 
-        The round is what tells members: one that missed its answer hears of the end in the next round, if
-        anybody is left there who knows of it. The coordinator ends each round; without one it may never end.
+        Members learn of the shutdown from the round: one that missed its response learns of it in the next
+        round, if a member that knows is still there. The coordinator ends each round; without a coordinator
+        the round may never end.
         """
         client, member, now = self._engine.client, self.member, self._engine.runtime.now
         until = now() + member.round_s
@@ -144,7 +146,7 @@ class Worker:
             await member.poll()
 
     async def _note_state(self) -> None:
-        """What the member's state means for the thread's."""
+        """Move the thread according to the member's state."""
         engine, client = self._engine, self._engine.client
         self.on_connection()
         thread = client.threads[self.name]
@@ -259,9 +261,10 @@ class Worker:
             log(logging.WARNING, "offsets were not committed", thread=self.name, error=error)
 
     def _share(self, most: float, part: float) -> float:
-        """How many seconds a step of the end may take: at most `most`, and a part of what `close` has left.
+        """Return the time that a step of the end may take, in seconds.
 
-        A thread that is still at work when that time is over takes what it needs: `close` has returned.
+        It is a part of the time that `close` has left, and at most `most`. Once `close` has returned, a
+        thread that still works takes the time that it needs.
         """
         end_by = self._engine.end_by
         left = 0.0 if end_by is None else end_by - self._engine.runtime.now()
@@ -285,7 +288,7 @@ class Worker:
                 del self._processed[partition]
 
     async def _make_durable(self, partition: TopicPartition, store: TaskStore, offset: int) -> None:
-        """What the store has, the changelog has before."""
+        """Write the changes of the store to the changelog first, then commit the store."""
         changelog, checkpoint = self._engine.changelog, None
         changes = store.take_changes()
         if changelog is not None and changes:
