@@ -1,4 +1,4 @@
-"""What people are told of groups, and what their requests change."""
+"""Replies to administrators about groups, and the effects of their requests."""
 
 from __future__ import annotations
 
@@ -222,7 +222,7 @@ class AdministrationChecks:
 
 
 def _was_not_written(reply: Any) -> bool:
-    """Whether the log took no records then: nothing has changed."""
+    """Return true if the log accepted no records then: nothing has changed."""
     code: ErrorCode = reply.error_code
     return code is ErrorCode.COORDINATOR_NOT_AVAILABLE
 

@@ -1,4 +1,4 @@
-"""What all checkers share: a finding, and a reporter that does not repeat itself for ever."""
+"""The shared parts of all checkers: a finding, and a reporter that limits how often it repeats itself."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OF_LOG: Final = frozenset(
         ErrorCode.UNKNOWN_SERVER_ERROR,
     }
 )
-"""What clients are told when records can't be written, or a target can't be made."""
+"""Errors that clients receive if records can't be written, or a target can't be made."""
 
 _SHOWN: Final = 12
 """Partitions that a message names, of each topic."""
@@ -54,7 +54,7 @@ def without(one: frozenset[TopicPartition], other: frozenset[TopicPartition]) ->
 
 
 class OfHosts(dict[str, _V]):
-    """What a checker keeps of each host: made for the host when it is first asked for."""
+    """A checker's state of each host, made when the host is first asked for."""
 
     def __init__(self, make: Callable[[str], _V]) -> None:
         super().__init__()

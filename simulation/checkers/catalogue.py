@@ -20,7 +20,7 @@ class Invariant(msgspec.Struct, frozen=True):
 
     @property
     def on_real(self) -> RealJudgement:
-        """Whether and how a real broker and its members are judged by it."""
+        """The judgement of a real broker and its members by this invariant."""
         return judgement_of(self.name)
 
 
@@ -687,4 +687,4 @@ INVARIANTS: Final[Mapping[str, Invariant]] = {invariant.name: invariant for inva
 
 
 NOT_ON_REAL: Final = frozenset(name for name, invariant in INVARIANTS.items() if not invariant.on_real.judged)
-"""What real brokers are not judged by."""
+"""The invariants by which real brokers are not judged."""

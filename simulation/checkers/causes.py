@@ -68,11 +68,12 @@ class EpochCauses:
             yield "epoch-caused", f"the epoch of {step.group_id} stayed {epoch}, though {why}"
 
     def knows(self, group: ConsumerGroup) -> bool:
-        """Whether the digest of its topics is the one that was seen last."""
+        """Return true if the digest of the group's topics is the last one seen."""
         return self._digest == group.metadata_hash
 
     def _matched_by_now(self, step: GroupStep) -> dict[str, tuple[str, ...]]:
-        """What expressions match after the event; the same object if it said nothing of them."""
+        """Return the topics that expressions match after the event; the same object if the event did not
+        change them."""
         found = self._matched
         for record in step.outcome.records:
             key, value = record.key, record.value
@@ -83,7 +84,7 @@ class EpochCauses:
         return found
 
     def _due(self, step: GroupStep, pairs: list[_Pair], matched: dict[str, tuple[str, ...]]) -> str:
-        """What should have raised the epoch; empty if nothing should."""
+        """Return the change that should have raised the epoch; empty if there was none."""
         if isinstance(step.event, RebalanceRequested):
             return "a rebalance was asked for"
         for text, topics in self._matched.items():
@@ -124,7 +125,7 @@ def _pairs(step: GroupStep) -> Iterator[_Pair]:
 
 
 def _inputs(member: ConsumerGroupMember | None) -> tuple[object, ...]:
-    """What a target depends on of one member."""
+    """Return the values of one member on which a target depends."""
     if member is None:
         return ()
     return member.subscribed_topic_names, member.regex, member.server_assignor

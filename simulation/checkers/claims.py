@@ -45,7 +45,7 @@ class Claims:
         self._claimed: dict[MemberId, frozenset[TopicPartition]] = {}
         """The same the other way round."""
         self._unknown: dict[MemberId, frozenset[TopicPartition]] = {}
-        """What members believe that they own besides, and their group can't know of."""
+        """Partitions that members believe that they own, and that their group can't know of."""
         self._epochs: dict[MemberId, int] = {}
 
     def stored(self, member_id: MemberId, epoch: int | None) -> None:
@@ -166,7 +166,7 @@ class OneClaimant(Checker):
             self._claims().known(member_id, self._named(member.assigned))
 
     def _has_an_epoch(self, member_id: MemberId) -> bool:
-        """Whether a process is this member, and has had the answer to a join already."""
+        """Return true if a process is this member, and has received the response to a join."""
         host = self.world.hosts_by_member.get(member_id)
         if host is None or self._member_ids.get(host) != member_id:
             return False
@@ -238,7 +238,7 @@ class OneClaimant(Checker):
 
 
 def _given(member: ClassicGroupMember) -> frozenset[TopicPartition]:
-    """What its leader has assigned to it last."""
+    """Return the partitions that the leader has assigned to it last."""
     return _all(read_assignment(member.assignment).partitions.items())
 
 

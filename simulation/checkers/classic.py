@@ -68,9 +68,10 @@ class KnownClassic:
         self.timers = _most_timers(group)
 
     def is_still(self, group: ClassicGroup) -> bool:
-        """Whether an event that nobody asked for left the group alone: such a one takes members, at most.
+        """Return true if an event without a request left the group unchanged.
 
-        They may be ones whose id was given out and who did not come: those are only counted.
+        At most, such an event removes members. These may be pending members, which got an id and never
+        joined: only their number is compared.
         """
         return (
             self.generation == group.generation
@@ -80,7 +81,7 @@ class KnownClassic:
         )
 
     def expected_error(self, request: _Fenced, generation: int) -> ErrorCode:
-        """What member, instance and generation bring on a request; NONE if they are right."""
+        """Return the error for the member, instance and generation of a request; NONE if they are right."""
         if request.instance_id is not None:
             holder = self.instances.get(request.instance_id)
             if holder is None:
@@ -151,7 +152,7 @@ def check_assignment(group_id: str, value: r.GroupMetadataValue) -> Iterator[Fin
 
 
 def _assignments(records: Iterable[r.Record]) -> Iterator[Finding]:
-    """What a leader has sent, as it was written."""
+    """Check the assignments that leaders have sent, as they were written."""
     for record in records:
         if isinstance(record.value, r.GroupMetadataValue):
             yield from check_assignment(record.key.group_id, record.value)
@@ -206,7 +207,8 @@ class ClassicGroupsChecker(Checker):
         self._known: dict[str, KnownClassic] = {}
         self._written = WrittenGenerations()
         self._timers = 0
-        """How many timers the known groups may have, counted so that no step has to look at all of them."""
+        """The most timers that the known groups may have, counted so that no step has to look at all of them.
+        """
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
         """A group goes back to its last complete generation when another coordinator has loaded it."""
@@ -259,7 +261,7 @@ class ClassicGroupsChecker(Checker):
         return changed
 
     def _look(self, live: GroupCoordinator, group_id: str) -> None:
-        """What became of one group."""
+        """Take in the new state of one group."""
         group = live.classic.groups.get(group_id)
         if group is None:
             known = self._known.pop(group_id, None)

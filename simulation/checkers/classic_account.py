@@ -51,7 +51,7 @@ if TYPE_CHECKING:
 
 _E = ErrorCode
 _FIRST_JOIN_MS: Final = 300_000
-"""How long a new member may wait in its first join: after that it may not know its id."""
+"""Longest time that a new member may wait in its first join, in ms: after that it may not know its id."""
 _MAY_SKIP: Final = 9
 """JoinGroup's version from which on a leader can be told to keep the assignment (KIP-814)."""
 _JOIN, _SYNC = Deadline("join"), Deadline("sync")
@@ -78,7 +78,8 @@ class ExpectedGroup:
         self.unsynced: set[MemberId] = set()
         """Members that have not asked for their assignment in this generation."""
         self.topics: frozenset[str] | None = frozenset()
-        """What the members of this generation subscribe to; None if not all of them can be read."""
+        """The topics that the members of this generation subscribe to; None if not all of them can be read.
+        """
         self.deadlines: dict[Deadline, int] = {}
         self._gathering: tuple[int, int] | None = None
         """While the first members gather: how long they do, and how much longer they may."""
@@ -140,7 +141,7 @@ class ExpectedGroup:
         return next((each for each in self.members.values() if each.instance_id == instance_id), None)
 
     def error_of(self, member_id: MemberId, instance_id: str | None) -> ErrorCode:
-        """What a request of that member and instance is refused with; NONE if they are right."""
+        """Return the error that a request of that member and instance gets; NONE if they are right."""
         if instance_id is not None:
             holder = self.holder_of(instance_id)
             if holder is None:
@@ -194,7 +195,7 @@ class ExpectedGroup:
         self.deadlines.pop(deadline, None)
 
     def due(self, now_ms: int) -> Iterator[tuple[int, Deadline]]:
-        """What is over by then."""
+        """Yield the deadlines that have passed by then."""
         for deadline, at_ms in self.deadlines.items():
             if at_ms <= now_ms:
                 yield at_ms, deadline

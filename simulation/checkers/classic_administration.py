@@ -1,4 +1,5 @@
-"""What people delete of a classic group: offsets that no member may want, and groups without members."""
+"""The deletions of administrators in classic groups: offsets that no member needs, and groups without
+members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What one event of a classic group must lead to, and what is known of the group's members.
+"""The expected effects of one event of a classic group, and the known state of the group's members.
 
 `classic_account` works it out, `classic_rounds` compares it with what happened.
 """
@@ -85,12 +85,12 @@ class ExpectedMember:
         """True if it waits in its first join."""
 
     def metadata(self, protocol: str | None) -> bytes:
-        """What it says of itself in that protocol."""
+        """Return the metadata that it offers in that protocol."""
         return metadata_of(self.offers, protocol)
 
 
 class Expected:
-    """What one event leads to."""
+    """The expected effects of one event."""
 
     __slots__ = ("answers", "codes", "fenced", "later", "undo", "value")
 
@@ -100,11 +100,11 @@ class Expected:
         self.codes: tuple[ErrorCode, ...] = ()
         """The error of a response of another kind: of Heartbeat, or of each member that LeaveGroup names."""
         self.value: GroupMetadataValue | None = None
-        """What is written of the group."""
+        """The record of the group that is written."""
         self.later: Callable[[], None] = nothing
-        """What becomes of the account once that is written."""
+        """The change of the account once that is written."""
         self.undo: Callable[[ErrorCode], None] = undone
-        """What becomes of it if that can't be written, with the error that the members get."""
+        """The change of the account if that can't be written, with the error that the members get."""
         self.fenced: set[MemberId] = set()
         """Members that were removed by time."""
 

@@ -1,4 +1,4 @@
-"""What members of classic groups send: one request of a round at a time, honest about what they own.
+"""The requests of members of classic groups: one of a round at a time, honest about their partitions.
 
 A member with an eager assignor joins with nothing; with a cooperative one it says what it keeps (KIP-429).
 """
@@ -26,7 +26,7 @@ from fencepost.simulation.kernel.observers import MembersWorldView
 
 _COOPERATIVE: Final = frozenset(name for name, make in ASSIGNORS.items() if make().cooperative)
 _BEATING: Final = (S.UNJOINED, S.COMPLETING_REBALANCE, S.STABLE)
-"""Where a member that is in a generation keeps its session up."""
+"""The states in which a member that is in a generation keeps its session up."""
 
 
 class ClassicSender:
@@ -43,7 +43,7 @@ class ClassicSender:
         self.in_flight: dict[type, Request] = {}
         self.late_us = NEVER
         self.searches = False
-        """Whether it looks for the coordinator since its last request, whose answer may still come."""
+        """True if it looks for the coordinator since its last request, whose response may still come."""
         self.patience_us = patience_us(interval_ms)
 
     def moved(self, state: S, now_us: int) -> None:

@@ -96,7 +96,7 @@ class KnownConsumers:
         return next((each for each in self.members.values() if each.instance_id == instance_id), None)
 
     def error_of(self, request: HeartbeatRequest | SyncGroupRequest) -> ErrorCode:
-        """What member, instance and generation bring on a request; NONE if they are right."""
+        """Return the error for the member, instance and generation of a request; NONE if they are right."""
         member = self.members.get(request.member_id)
         if request.instance_id is not None:
             holder = self.holder_of(request.instance_id)
@@ -109,7 +109,7 @@ class KnownConsumers:
         return _NONE if request.generation == member.member_epoch else _E.ILLEGAL_GENERATION
 
     def join_error(self, request: JoinGroupRequest, config: GroupCoordinatorConfig) -> ErrorCode:
-        """What a JoinGroup is refused with; NONE if the member may be in the group."""
+        """Return the error with which a JoinGroup is refused; NONE if the member may be in the group."""
         low, high = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
         if not low <= request.session_timeout_ms <= high:
             return _E.INVALID_SESSION_TIMEOUT
@@ -149,7 +149,7 @@ class KnownConsumers:
         return member.member_epoch < self.assignment_epoch
 
     def _waits(self, member: ConsumerGroupMember) -> bool:
-        """Whether somebody else still has what the target gives to this member."""
+        """Return true if another member still has partitions that the target gives to this member."""
         target = _pairs(self.targets.get(member.member_id, NO_PARTITIONS)) - _pairs(member.assigned)
         return any(
             target & (_pairs(each.assigned) | _pairs(each.pending_revocation))
@@ -171,7 +171,7 @@ def _topics(data: bytes) -> set[str] | None:
 
 
 def _subscribed(account: ExpectedGroup, member: ExpectedMember) -> set[str] | None:
-    """What a member of a classic group subscribes to; None if that can't be read."""
+    """Return the topics that a member of a classic group subscribes to; None if they can't be read."""
     return _topics(member.metadata(account.protocol) or member.offers[0][1])
 
 
@@ -210,7 +210,7 @@ class ClassicMigration:
         return known is not None and bool(known.members)
 
     def offers(self, group_id: str) -> dict[MemberId, Offered]:
-        """What the classic members of a consumer group offered before the event."""
+        """Return the protocols that the classic members of a consumer group offered before the event."""
         known = self._known.get(group_id)
         return {
             member_id: member.classic.supported_protocols
@@ -525,7 +525,7 @@ def _rejoins(
 def _joined(
     group_id: str, request: JoinGroupRequest, reply: JoinGroupResponse, member: ConsumerGroupMember
 ) -> Iterator[Finding]:
-    """What a classic member was told that joined a consumer group, and what is known of it now."""
+    """Check the response to a classic member that joined a consumer group, and its new state there."""
     said = reply.generation, reply.protocol_type, reply.protocol_name, reply.leader, reply.members
     right: Any = (member.member_epoch, CONSUMER_PROTOCOL_TYPE, request.protocols[0].name, "", ())
     if said != right:
@@ -560,7 +560,7 @@ def _changes(account: ExpectedGroup, request: ConsumerGroupHeartbeatRequest) -> 
 
 
 def _fits(assignments: Iterator[bytes]) -> bool:
-    """Whether assignments can be read, and none is of an assignor that has data of its own."""
+    """Return true if all assignments can be read, do not overlap, and have no data of an assignor's own."""
     seen: set[tuple[str, int]] = set()
     for data in assignments:
         try:

@@ -87,14 +87,14 @@ _OF_A_GROUP: Final = (
 
 
 class Sent(NamedTuple):
-    """What an event led to, as clients and the journal see it."""
+    """The effects of an event, as clients and the journal see them."""
 
     answers: dict[Token, Answer]
     """Responses to JoinGroup and SyncGroup requests."""
     codes: tuple[ErrorCode, ...]
     """Errors of a response to LeaveGroup."""
     values: tuple[GroupMetadataValue | None, ...]
-    """What was written of the group."""
+    """The records of the group that were written."""
     fenced: frozenset[str]
     """Members that were removed by time."""
 
@@ -201,7 +201,7 @@ def _short(answer: Answer | None) -> str:
 
 
 def _essence_of_answer(answer: Answer) -> object:
-    """What clients go by: the rest of a response with an error is nothing to them."""
+    """Return the part of a response that clients use: if it has an error, they ignore the rest."""
     if answer.error_code is _E.MEMBER_ID_REQUIRED:
         return getattr(answer, "member_id", "")
     if answer.error_code is not _NONE:
@@ -235,7 +235,8 @@ class ClassicRounds(Checker):
         self._turned_away: set[str] = set()
         """Hosts whose request waited when its coordinator gave the group up in good order."""
         self._excused_ms = 0
-        """When one of them went on: what was over before is late."""
+        """Time at which a broker last went on after a pause, in ms: deadlines that passed before may be met
+        late."""
         self._migration = ClassicMigration()
 
     # -- what happens -------------------------------------------------------------------------------------
@@ -268,7 +269,7 @@ class ClassicRounds(Checker):
         self._turned_away.discard(host)
 
     def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
-        """What it waited for may be lost."""
+        """Note that the response to a request that waited may be lost."""
         self._turned_away.discard(host)
 
     def on_member_response(
@@ -404,7 +405,7 @@ class ClassicRounds(Checker):
         return is_new
 
     def _fails(self, outcome: Outcome) -> bool:
-        """Whether the log takes no records now; who asked for something is told so."""
+        """Return true if the log accepts no records now; the response to a request must say so."""
         failing = bool(getattr(self.world.journal, "failing", False))
         return failing and (outcome.reply is None or _code_of(outcome.reply) in OF_LOG)
 
@@ -442,7 +443,7 @@ class ClassicRounds(Checker):
             )
 
     def _belongs_elsewhere(self, live: GroupCoordinator, group_id: str) -> bool:
-        """Whether a group of another kind has that id, and has members."""
+        """Return true if a group of another kind has that id, and has members."""
         if self._migration.has_members(group_id):
             return True
         found = live.kinds.find(group_id)
@@ -476,7 +477,7 @@ class ClassicRounds(Checker):
         self._judge(live, account, what, outcome, got)
 
     def _concerns(self, outcome: Outcome) -> bool:
-        """Whether what a timer led to shows that it was one of these groups."""
+        """Return true if the effects of a timer show that it belonged to one of these groups."""
         return any(
             isinstance(each, ParkedResponse)
             or (isinstance(each, MemberFenced) and each.group_id in self._accounts)
@@ -578,7 +579,7 @@ class ClassicRounds(Checker):
 
 
 def _takes(account: ExpectedGroup, event: Any) -> None:
-    """What an event other than JoinGroup leads to."""
+    """Work out the effects of an event other than JoinGroup."""
     if isinstance(event, SyncGroupRequest):
         if event.lacks_protocol:
             refused = SyncGroupResponse(error_code=_E.INCONSISTENT_GROUP_PROTOCOL)
@@ -658,7 +659,10 @@ _INSTANCE: Final = attrgetter("instance_id")
 
 
 def _seats_alike(one: Mapping[MemberId, Any], other: Mapping[MemberId, Any]) -> bool:
-    """Whether these are the same members, with the same instance ids. There are hundreds, and many steps."""
+    """Return true if these are the same members, with the same instance ids.
+
+    It is fast, since hundreds of members are compared in many steps.
+    """
     if one.keys() != other.keys():
         return False
     if [*one] == [*other]:

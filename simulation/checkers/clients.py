@@ -41,13 +41,14 @@ _Owned: TypeAlias = Mapping[str, frozenset[int]]
 """Partition numbers by topic id, or by role and subtopology."""
 
 _REMEMBERED = 8
-"""How many answers back a client may be: some may have been lost, and it takes time to do what they say."""
+"""The number of responses that a client may be behind: some may have been lost, and it takes time to follow
+one."""
 _NOTHING: _Owned = {}
 _NONE: frozenset[int] = frozenset()
 
 
 class ObservedClient:
-    """What one member was told, and what it said."""
+    """The assignments and epochs that one member received, and those that it sent."""
 
     __slots__ = ("believed", "epochs", "member", "said", "told")
 
@@ -56,11 +57,11 @@ class ObservedClient:
         self.believed = max(epoch - 1, 0)
         """Up to here any epoch may have been told, before anybody looked or too long ago to be remembered."""
         self.told: deque[_Owned] = deque(maxlen=_REMEMBERED)
-        """What it was told to own, and has not said yet that it does."""
+        """The assignments that it received, and has not yet listed as owned."""
         self.said = _NOTHING
-        """What it said last."""
+        """The partitions that it listed last."""
         self.member = member
-        """What the coordinator knew of it before the request that is looked at."""
+        """The coordinator's state of it before the current request."""
 
     def says(self, request: _Heartbeat, topics: Container[TopicId]) -> Iterator[Finding]:
         """A heartbeat that was accepted; `topics` are those that there are: others are nobody's business."""
@@ -115,14 +116,14 @@ class ObservedClient:
 
 
 def _listed(request: _Heartbeat) -> _Owned | None:
-    """What a member says that it owns, if it says so."""
+    """Return the partitions that a member lists as owned; None if it lists none."""
     if isinstance(request, StreamsGroupHeartbeatRequest):
         return None if request.owned is None else _by_role(request.owned)
     return None if request.topic_partitions is None else _sets(request.topic_partitions)
 
 
 def _held(member: _Member) -> _Owned:
-    """What the coordinator gave a member, and did not hear that it let go of."""
+    """Return the partitions that the coordinator gave a member, and that it has not released."""
     if isinstance(member, StreamsGroupMember):
         assigned, pending = _by_role(member.assigned), _by_role(member.pending_revocation)
     else:
@@ -204,7 +205,7 @@ class Clients(Checker):
                 )
 
     def _is_told(self, host: str, request: OffsetCommitRequest) -> bool:
-        """Whether the member is told its epoch by heartbeats, and not as the classic protocol tells it."""
+        """Return true if the member receives its epoch by heartbeats, and not by the classic protocol."""
         live = self.world.coordinators[host].coordinator
         member = None if live is None else _member(live, request.group_id, request.member_id)
         return isinstance(member, StreamsGroupMember) or (member is not None and member.classic is None)

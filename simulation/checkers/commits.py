@@ -88,7 +88,7 @@ def expected_commit_error(
 
 
 def _stale(member: ConsumerGroupMember) -> ErrorCode:
-    """What an epoch is called that is not the member's; one of the classic protocol knows a generation."""
+    """Return the error for an epoch that is not the member's; a classic member has a generation instead."""
     return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
 
 
@@ -128,7 +128,8 @@ def _exists(request: OffsetCommitRequest, partition: TopicPartition, image: Topi
 def check_recorded(
     event: StepEvent, outcome: Outcome, image: TopicsImage, now_ms: int | None, *, metadata_max: int
 ) -> Iterator[Finding]:
-    """What a commit wrote is what was accepted of it: within a transaction staged, else committed.
+    """Check that a commit wrote the accepted offsets, and only those: staged in a transaction, else
+    committed.
 
     `now_ms` is the coordinator's own time, if that is known. Metadata may have `metadata_max` UTF-16 units; a
     partition with more is refused alone.
@@ -265,9 +266,10 @@ class CommittedOffsets:
     def _advances(
         self, key: r.OffsetCommitKey, value: Any, event: OffsetCommitRequest, sent: int
     ) -> Finding | None:
-        """Whether what a member commits is not before what it has committed itself, unless others did since.
+        """Check that a member does not commit an offset before its own last one, unless another member
+        committed since.
 
-        Of two members of which each has reasons to believe that it owns the partition, the later one counts.
+        If two members both have reasons to believe that they own the partition, the later one counts.
         """
         place = key.topic, key.partition
         last = self._last.get(place)
@@ -296,7 +298,7 @@ class CommittedOffsets:
         return None
 
     def _position(self, partition: TopicPartition, image: TopicsImage) -> OffsetAndMetadata:
-        """What is committed; that of a topic which was deleted and created again since is nothing."""
+        """Return the committed position; none if the topic was deleted and created again since."""
         value, topic = self.committed.get(partition), image.by_name.get(partition.topic)
         if value is None:
             return NO_OFFSET

@@ -59,11 +59,12 @@ if TYPE_CHECKING:
 
 
 _MAKES_A_GROUP = (ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-"""What a classic member may be told by its JoinGroup though the group was made: it stays, without members."""
+"""Errors that a classic member may receive for its JoinGroup though the group was made: it stays, without
+members."""
 
 
 def makes_a_group(event: StepEvent, outcome: Outcome, shadow: GroupCoordinator) -> bool:
-    """Whether a JoinGroup, though refused, wrote that there is an empty classic group, and only that.
+    """Return true if a JoinGroup was refused, and wrote only that there is an empty classic group.
 
     There was none before, by the `shadow`; an empty group of another kind has given way to it.
     """
@@ -119,7 +120,7 @@ class GroupChecks:
         yield from self._watch.check(step, self.ownership.holders.total)
 
     def stands(self, group: ConsumerGroup, moved: ConsumerGroupMember, image: TopicsImage) -> bool:
-        """Whether nothing is wrong with the group after a step that moved this member's epoch alone."""
+        """Return true if nothing is wrong with the group after a step that moved only this member's epoch."""
         return (
             self._causes.knows(group)
             and self._watch.stands(group, self.ownership.holders.total)
@@ -150,9 +151,9 @@ class Coordination(Checker):
         self._paused: set[str] = set()
         """Brokers that have done nothing since they began to stand still."""
         self._failing = False
-        """Whether appends fail: timers that run out change nothing then."""
+        """True if appends fail: timers that run out change nothing then."""
         self._image: TopicsImage | None = None
-        """What the coordinator knows of topics, as checkers of expressions have seen it."""
+        """The topics that the coordinator knows, as checkers of expressions have seen them."""
 
     def _make(self) -> GroupCoordinator:
         return GroupCoordinator(self.world.config)
@@ -181,7 +182,8 @@ class Coordination(Checker):
     def _only_moves(
         self, live: GroupCoordinator, checks: GroupChecks, event: StepEvent, outcome: Outcome, now_ms: int
     ) -> bool:
-        """Whether a heartbeat moved its member's epoch, and nothing is wrong with that; then takes it in."""
+        """Return true if a heartbeat only moved its member's epoch, and nothing is wrong with that; then take
+        it in."""
         if type(event) is not ConsumerGroupHeartbeatRequest or not self.has_the_time:
             return False
         group_id, reply = event.group_id, outcome.reply
@@ -223,7 +225,7 @@ class Coordination(Checker):
             )
 
     def _overdue(self, live: GroupCoordinator, now_ms: int) -> Iterator[Finding]:
-        """What should have ended by now, of the groups that are consumer groups."""
+        """Yield findings about members of consumer groups whose time is over."""
         for group_id, checks in self._checks.items():
             if checks.sessions.is_due(now_ms):
                 members = self._tracker.groups[group_id].members
@@ -272,7 +274,7 @@ class Coordination(Checker):
         yield from self._shadow.follow(live, outcome.records, named, before)
 
     def _before(self, live: GroupCoordinator, event: StepEvent, outcome: Outcome) -> Iterable[Finding]:
-        """What is judged by the state that the event met."""
+        """Judge the event by the state that it met."""
         group_id = getattr(event, "group_id", None)
         if group_id is None:
             return self._offsets(live, outcome.records)
@@ -295,7 +297,7 @@ class Coordination(Checker):
     def _reply(
         self, live: GroupCoordinator, event: StepEvent, outcome: Outcome, now_ms: int
     ) -> Iterator[Finding]:
-        """What is judged by the state that the event left."""
+        """Judge the reply by the state that the event left."""
         reply = outcome.reply
         if (
             not isinstance(event, ConsumerGroupHeartbeatRequest)
@@ -331,7 +333,7 @@ class Coordination(Checker):
     def takes_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
-        """What a member receives was judged as it was sent."""
+        """Check nothing: the response was judged as it was sent."""
 
     def on_steady_step(self, host: str, event: Event, outcome: Outcome, now_us: int) -> None:
         """The steady heartbeat: its answer was verified once, and the member has not changed since."""
@@ -353,9 +355,10 @@ class Coordination(Checker):
         self.on_coordinator_step(host, event, outcome, now_us)
 
     def _repeats(self, host: str, request: ConsumerGroupHeartbeatRequest, outcome: Outcome) -> bool:
-        """Whether a reply that moved its member's epoch is rightly sent again; it is verified from now on.
+        """Return true if a reply that moved its member's epoch is rightly sent again; it counts as verified
+        from now on.
 
-        The member says nothing but that epoch, and neither it nor its group has gone on since.
+        The member sends only that epoch, and neither it nor its group has changed since.
         """
         live, reply = self.world.coordinators[host].coordinator, outcome.reply
         known = self._tracker.groups.get(request.group_id)
@@ -449,9 +452,9 @@ class Coordination(Checker):
 
 
 TIMER_SLACK_MS: Final = 5_000
-"""How late a timer of a broker on a busy machine may run out."""
+"""Longest delay of a timer of a broker on a busy machine, in ms."""
 _STANDINGS: Final = 16
-"""How many of a member's newest epochs and assignments are remembered: answers come one at a time."""
+"""Number of a member's newest epochs and assignments that are remembered: responses come one at a time."""
 
 
 class ObservedCoordination(Checker):
@@ -509,7 +512,7 @@ class ObservedCoordination(Checker):
     def on_member_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
-        """What a member is told is in the journal, by now."""
+        """Check that a member's response is in the journal by now."""
         if not isinstance(response, ConsumerGroupHeartbeatResponse) or response.error_code != ErrorCode.NONE:
             return
         member_id = response.member_id

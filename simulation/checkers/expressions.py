@@ -29,7 +29,7 @@ class Expressions:
 
     def __init__(self) -> None:
         self._looked = _NEVER
-        """When topics were looked up last, and the version of the image that was looked at."""
+        """Time of the last lookup of topics, and the version of the image that was used."""
         self.used = False
         """True if members subscribe by expression, or did."""
         self._waits = False
@@ -96,7 +96,7 @@ class Expressions:
 
 
 def _last_look(group: ConsumerGroup) -> tuple[int, int]:
-    """When the group's topics were looked up, and at which version of the image, as records have it."""
+    """Return the time and image version of the group's last lookup of topics, from the records."""
     looks = ((value.timestamp_ms, value.image_version) for value in group.resolved.values())
     return max(looks, default=_NEVER)
 
@@ -108,7 +108,7 @@ def _resolved(
     image: TopicsImage,
     now_ms: int,
 ) -> Iterator[Finding]:
-    """Whether what was found is right, and on record."""
+    """Check that the resolved topics are right, and on record."""
     if event.image_version == image.version:
         for text, topics in event.topics.items():
             if topics != (right := _matches(text, image)):

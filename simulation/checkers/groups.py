@@ -51,7 +51,7 @@ class GroupInvariants:
             yield from _empty(group)
 
     def stands(self, group: ConsumerGroup, held_partitions: int) -> bool:
-        """Whether the group is where it was: no other state, as many static members, nothing left over."""
+        """Return true if the group is unchanged: same state, as many static members, nothing left over."""
         members, static = len(group.members), len(group.static_members)
         return (
             group.state is self._state
@@ -274,7 +274,8 @@ class SoftStateInvariants:
         yield from _timers(live, step)
 
     def stands(self, live: GroupCoordinator, group_id: str, member_id: MemberId) -> bool:
-        """Whether nothing came or went since the step before, and a member that is settled has its timer."""
+        """Return true if nothing was added or removed since the step before, and a settled member has its
+        timer."""
         soft, members = live.soft, len(live.groups[group_id].members)
         known, timers = soft.groups.get(group_id), soft.timers
         return (

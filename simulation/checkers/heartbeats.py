@@ -33,7 +33,7 @@ NONE = ErrorCode.NONE
 
 
 def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Whether a heartbeat asks for the whole assignment: with time-out, subscription and partitions."""
+    """Return true if a heartbeat asks for all: it has a rebalance timeout, a subscription and partitions."""
     return (
         request.rebalance_timeout_ms != -1
         and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
@@ -153,7 +153,7 @@ def check_reply(
     after: ConsumerGroupMember | None,
     ownership: Ownership | None,
 ) -> Iterator[Finding]:
-    """Whether a successful reply tells what is stored, with the member before and after the request."""
+    """Check that a successful reply agrees with the stored member, before and after the request."""
     who = f"{reply.member_id} of {request.group_id}"
     if request.member_epoch < 0:
         if reply.member_epoch != request.member_epoch or reply.assignment is not None:

@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 SEEN_SO_FAR: Final = "the records seen so far"
-"""What a shadow stands for in messages."""
+"""The name of a shadow's content in messages."""
 
 
 class JournalVersion(enum.StrEnum):
-    """What a coordinator may find of a journal when it loads."""
+    """The forms of a journal that a coordinator may find when it loads."""
 
     AS_IT_IS = "the journal"
     COMPACTED = "the compacted journal"
@@ -190,7 +190,7 @@ class Shadow:
 
 
 def _compare_offsets(live: GroupCoordinator, batch: tuple[r.Record, ...]) -> Iterator[Finding]:
-    """What a batch says of offsets, against the live ones."""
+    """Compare the offsets of a batch with the live ones."""
     for record in batch:
         key = record.key
         if type(key) is r.OffsetCommitKey:
@@ -233,7 +233,7 @@ _SUMMARY = (
 
 
 def _summary(group: ConsumerGroup) -> tuple[object, ...]:
-    """What is compared after every event: single values, and how many there are of the others."""
+    """Return the values that are compared after every event: single values, and sizes of collections."""
     return (
         group.group_epoch,
         group.metadata_hash,

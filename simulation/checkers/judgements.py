@@ -1,4 +1,4 @@
-"""How each invariant is judged if the coordinator is a real broker, observed through its journal."""
+"""The judgement by each invariant if the coordinator is a real broker, observed through its journal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class RealJudgement(msgspec.Struct, frozen=True):
-    """How an invariant is judged if the coordinator is a real broker."""
+    """The judgement by an invariant if the coordinator is a real broker."""
 
     judged: bool
     note: str

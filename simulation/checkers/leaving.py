@@ -1,4 +1,4 @@
-"""How a membership ends.
+"""The end of a membership.
 
 A member that leaves tells its coordinator, one that was fenced comes back, and none gives up without need.
 """
@@ -95,17 +95,17 @@ class MembershipEnd:
         self._searched = False
         """It has looked for the coordinator since."""
         self._failed_us: int | None = None
-        """When the leave failed that was sent last, if nothing was tried since."""
+        """Time at which the last leave failed, in µs, if nothing was tried since."""
         self._in_flight: Request | None = None
         """The leave that is on its way."""
         self._fenced_us: int | None = None
         """Since when it is fenced, and has not gone on."""
         self._calls_back = False
         self._called_back_us = 0
-        """When its last callback ended."""
+        """Time at which its last callback ended, in µs."""
         self._stood_still = False
         self._last_code: ErrorCode | None = None
-        """What the coordinator said last; None if it did not answer, or was asked nothing."""
+        """The last error code of the coordinator; None if it did not respond, or no request was sent."""
 
     def moved(self, event: str, source: str, target: str, now_us: int) -> Iterator[Finding]:
         """The member machine moved."""
@@ -229,7 +229,7 @@ class Leaving(Checker):
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
     ) -> None:
-        """What waits for a callback may take its time."""
+        """Allow time to a member that waits for a callback."""
         if end := self._ends.get(host):
             end.callback(phase, now_us)
 
@@ -250,7 +250,7 @@ class Leaving(Checker):
     def takes_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
-        """What the coordinator knows."""
+        """Take in what the coordinator knows of the member."""
         if end := self._ends.get(host):
             end.receives(request, response, now_us)
 

@@ -1,4 +1,4 @@
-"""What must have happened at the end: the group has settled, and stays so (invariant of progress).
+"""Progress: at the end the group has settled, and stays settled (invariant of progress).
 
 Once faults end the group has the session timeout (to notice who died), the longest rebalance timeout (to
 take partitions back) and three heartbeat intervals (to tell everyone). An application disturbs its group
@@ -79,7 +79,8 @@ def _own_eyes(
 
 
 def unsettled(group: ConsumerGroup, live: Collection[MemberId]) -> Iterator[Finding]:
-    """What keeps a group from having settled; `live` are the ids of the members that run and subscribe."""
+    """Yield the reasons why a group has not settled; `live` are the ids of the members that run and
+    subscribe."""
     epoch = group.group_epoch
     if group.members and group.assignment_epoch != epoch:
         yield (
@@ -107,7 +108,7 @@ def unsettled(group: ConsumerGroup, live: Collection[MemberId]) -> Iterator[Find
 
 
 def uncovered(group: ConsumerGroup, image: TopicsImage, default_assignor: str) -> Iterator[Finding]:
-    """Whether what is assigned covers each subscribed partition once, evenly where that is promised."""
+    """Check that the assignment covers each subscribed partition once, and evenly if that is promised."""
     members = group.members
     subscriptions = subscriptions_of(group, image)
     wanted: dict[TopicId, int] = {}
@@ -135,7 +136,7 @@ def uncovered(group: ConsumerGroup, image: TopicsImage, default_assignor: str) -
 
 
 _OF_OFFSETS: Final = (r.OffsetCommitKey, r.PendingOffsetCommitKey)
-"""What members go on to write once their group has settled."""
+"""Keys of the records that members go on to write once their group has settled."""
 
 
 class Liveness(Checker):
@@ -152,7 +153,7 @@ class Liveness(Checker):
         self._calm_since_us: int | None = None
         self._faults_end_us: int | None = None
         self._callbacks: dict[str, int] = {}
-        """When the callback began that a host runs."""
+        """Time at which the current callback of a host began, in µs."""
         self._late: set[str] = set()
         """Hosts whose application is busy with a batch for longer than its poll interval."""
         self._refused: set[str] = set()
@@ -320,7 +321,7 @@ class Liveness(Checker):
 
 
 def untold(group: ConsumerGroup, member_id: MemberId, wanted: Subscribed | None) -> Iterator[Finding]:
-    """Whether what is stored is what the application subscribes to."""
+    """Check that the coordinator has stored the subscription of the application."""
     member = group.members.get(member_id)
     if member is None or wanted is None or member.classic is not None:
         return

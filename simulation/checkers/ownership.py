@@ -21,7 +21,7 @@ Some: TypeAlias = Sequence[tuple[TopicId, frozenset[int]]]
 
 
 def changes(before: Partitions, after: Partitions) -> tuple[Some, Some]:
-    """What `before` has and `after` has not, and the other way round; equal topics cost one comparison."""
+    """Return the partitions in `before` only, and those in `after` only; equal topics cost one comparison."""
     lost, gained = [], []
     for topic_id, numbers in before.items():
         now = after.get(topic_id, ())
@@ -43,7 +43,7 @@ def in_order(partitions: Some) -> dict[TopicId, tuple[int, ...]]:
 
 
 def held(member: ConsumerGroupMember | None) -> Partitions:
-    """What a member holds: its assigned partitions, and those it was told to release."""
+    """Return the partitions that a member holds: the assigned ones, and those that it has to release."""
     if member is None:
         return NO_PARTITIONS
     assigned, pending = member.assigned, member.pending_revocation
@@ -73,13 +73,13 @@ class Holders:
         return self._topics.keys()
 
     def of(self, topic_id: TopicId, partitions: Iterable[int]) -> list[MemberId | None]:
-        """Who holds them, in their order."""
+        """Return the holders of partitions, in the order of the partitions."""
         holders = self._topics.get(topic_id, [])
         known = len(holders)
         return [holders[number] if number < known else None for number in partitions]
 
     def count(self, topic_id: TopicId, first: int = 0) -> int:
-        """How many of the topic's partitions from this number on somebody holds."""
+        """Return the number of the topic's partitions, from this number on, that have a holder."""
         holders = self._topics.get(topic_id, [])[first:]
         return len(holders) - holders.count(None)
 
@@ -181,7 +181,7 @@ class Ownership:
 
     @staticmethod
     def is_at(group: ConsumerGroup, partitions: Partitions, epoch: int) -> bool:
-        """Whether the coordinator's own map has all of these at that epoch."""
+        """Return true if the coordinator's own map has all of these at that epoch."""
         of_all = group.partition_epochs.of_all
         for topic_id, numbers in partitions.items():
             epochs = of_all(topic_id, numbers)
@@ -205,7 +205,7 @@ class Ownership:
             )
 
     def others(self, member_id: MemberId, partitions: Partitions) -> Iterator[tuple[TopicId, int, MemberId]]:
-        """Which of these partitions somebody else holds."""
+        """Yield those of these partitions that another member holds, with the holder."""
         for topic_id, numbers in partitions.items():
             holders = self.holders.of(topic_id, numbers)
             if holders.count(member_id) == len(holders):

@@ -1,4 +1,4 @@
-"""What follows from an application's polls: it stays in the group, its commits go on, and it gets records.
+"""The consequences of an application's polls: it stays in the group, its commits go on, and it gets records.
 
 A member whose application polls in time is not removed for its silence, and one whose application does not is
 (`poll-timeouts`). With auto-commit what a poll finds processed is committed, at the latest an interval after
@@ -45,7 +45,7 @@ _LATE: Final = 1_010
 """Microseconds of the world in a millisecond of a host's clock, at least and at most."""
 _SLACK_US: Final = 100_000
 _COMMIT_LIMIT_US: Final = 65_000_000
-"""How long an application waits for a commit: default.api.timeout.ms, and some more."""
+"""Longest time that an application waits for a commit, in µs: default.api.timeout.ms, and some more."""
 HALF_WINDOW_US: Final = 30_000_000
 """Records that came in the first half of a window are handed over in it."""
 
@@ -59,7 +59,7 @@ class PollTimer:
         self._host = host
         self.state = ""
         self.interval_ms = 0
-        """What the member told its coordinator; 0 before it did."""
+        """The poll interval that the member sent to its coordinator, in ms; 0 before it did."""
         self.out_since_us: int | None = None
         """None in a poll, and before the first one."""
         self._excused = False
@@ -130,11 +130,11 @@ class AutoCommits:
         self._host = host
         self._interval_us = interval_ms * _LATE + _SLACK_US
         self._committed: dict[TopicPartition, int] = {}
-        """What the coordinator took, of each partition."""
+        """The offset of each partition that the coordinator accepted."""
         self._lacking_us: int | None = None
         """Since when it is known that something is not committed."""
         self._calm_us = 0
-        """When something happened last that a commit may wait for, or that was one."""
+        """Time of the last commit, or of the last event that may delay one, in µs."""
         self._in_flight: OffsetCommitRequest | None = None
         self._searches = False
 
@@ -277,15 +277,15 @@ class PolledProcess:
         self.owned = NOTHING
         self.calls_back = False
         self.raised_us = NEVER
-        """When a callback raised of which the application has not heard."""
+        """Time at which a callback raised an error that the application has not received yet, in µs."""
         self.thawed_us = 0
-        """When it went on after it had stood still."""
+        """Time at which it went on after it had stood still, in µs."""
         self.in_poll = False
         self.begun_us = 0
-        """When the last poll began."""
+        """Time at which the last poll began, in µs."""
         self.window: ReadWindow | None = None
         self.disturbed_us = 0
-        """When something happened last that a member may wait for, or that it did."""
+        """Time of the member's last activity, or of the last event that may delay it, in µs."""
 
     def disturbed(self, now_us: int) -> None:
         """Something happened after which commits and records may be a while in coming."""
@@ -355,7 +355,7 @@ class PollConsequences(Checker):
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
     ) -> None:
-        """What is owned changes. One that raised may leave a partition without a position."""
+        """Change the owned partitions. A callback that raised may leave a partition without a position."""
         process, chosen = self._processes[host], as_set(tuple(partitions))
         process.disturbed(now_us)
         process.calls_back = phase == "begin"
@@ -434,7 +434,7 @@ class PollConsequences(Checker):
     def on_commit(
         self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
     ) -> None:
-        """What was committed need not be."""
+        """Take in the offsets that were committed."""
         process = self._processes[host]
         if isinstance(response, Exception) or any(response.errors.values()):
             process.disturbed(now_us)

@@ -27,7 +27,7 @@ _DECIDED: Final = {_S.PREPARE_COMMIT.code: True, _S.PREPARE_ABORT.code: False}
 _OVER: Final = {_S.COMPLETE_COMMIT.code: True, _S.COMPLETE_ABORT.code: False}
 _ONGOING: Final = _S.ONGOING.code
 _LATE_MS: Final = 15_000
-"""How much longer than its timeout a transaction may be open: the coordinator looks every ten seconds."""
+"""Time that a transaction may be open beyond its timeout, in ms: the coordinator looks every ten seconds."""
 _LAST_EPOCHS: Final = 32_760
 """From here on epochs run out, and rules change: nothing is said of these."""
 
@@ -198,7 +198,7 @@ class KnownProducers:
                     yield "transaction-ends", f"{transactional_id} is still {_status(value)} at {now_ms} ms"
 
     def _done(self, event: Any, reply: Any) -> Iterator[Finding]:
-        """What was answered as done is on record."""
+        """Check that a request that was accepted is on record."""
         value = self.known.get(event.transactional_id)
         if value is None:
             yield "transaction-decided", f"{event} was accepted, and there is no record of it"
@@ -219,7 +219,7 @@ class KnownProducers:
             yield "transaction-decided", f"{event} was accepted, and the record is {_status(value)}"
 
     def compare(self, live: Mapping[str, TransactionValue]) -> Iterator[Finding]:
-        """What a coordinator has loaded against what its records said."""
+        """Compare the state that a coordinator has loaded with its records."""
         for each in sorted({*live, *self.known}):
             loaded, was = live.get(each), self.known.get(each)
             if loaded != was:

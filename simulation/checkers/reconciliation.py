@@ -38,7 +38,7 @@ class Reconciliation:
     def __init__(self, ownership: Ownership, slack_ms: int = 0) -> None:
         self._ownership = ownership
         self._slack_ms = slack_ms
-        """How late a timer may run out: not at all in virtual time."""
+        """Longest delay of a timer, in ms; 0 in virtual time."""
         self.revoking_since: dict[MemberId, int] = {}
         """Since when members are to release partitions, as their rebalance timeouts count it."""
         self._excused_ms = 0

@@ -1,4 +1,5 @@
-"""What applications process and commit: nothing skipped, nothing committed before it is processed."""
+"""The records that applications process and commit: none is skipped, and none is committed before it is
+processed."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from fencepost.simulation.kernel.observers import StepEvent
 
 
 class ProcessedProgress:
-    """How far all applications together have come in each partition: processed without a gap up to here."""
+    """The progress of all applications together in each partition: the offset up to which all is processed
+    without a gap."""
 
     __slots__ = ("frontiers",)
 
@@ -54,7 +56,7 @@ _REMEMBERED = 64
 
 
 class CommittedHistory:
-    """What was committed of each partition, and when: an owner that reads from elsewhere is wrong."""
+    """The committed offsets of each partition, with their times: an owner must start at one of them."""
 
     __slots__ = ("_commits",)
 
@@ -68,7 +70,7 @@ class CommittedHistory:
         self._commits[partition].append((now_us, offset))
 
     def forget(self, topic: str) -> None:
-        """What comes is another topic of that name."""
+        """Forget a topic, since another one of that name is going to be created."""
         for partition in [each for each in self._commits if each.topic == topic]:
             del self._commits[partition]
 
@@ -114,7 +116,7 @@ class ProcessedRecords:
         self.outlived = NOTHING
         """Still owned, but of a topic that was deleted since: its offsets are nothing to one of that name."""
         self.finished_us = -1
-        """When it was done with records last."""
+        """Time at which it was last done with records, in µs."""
         self.unreachable = False
         """Nothing was answered since a request was lost or the coordinator was searched for."""
 
@@ -128,11 +130,11 @@ class ProcessedRecords:
             self.outlived = self.outlived.difference(partitions)
 
     def topic_deleted(self, topic: str, owned: Iterable[TopicPartition]) -> None:
-        """What is owned of it outlives it."""
+        """Note which owned partitions outlive the deleted topic."""
         self.outlived |= {partition for partition in owned if partition.topic == topic}
 
     def topic_created(self, topic: str) -> None:
-        """What is being processed is of another topic of that name, if of any."""
+        """Note that the records in processing are of an earlier topic of that name."""
         self.of_earlier |= {partition for partition in self.in_hand if partition.topic == topic}
 
     def delivered(self, partition: TopicPartition, first: int, last_exclusive: int) -> Sequence[Finding]:
@@ -223,7 +225,7 @@ class Records(Checker):
         """Topics that were created again. Classic members can't tell them from those before."""
 
     def application(self, host: str) -> ProcessedRecords:
-        """What the application on that host was handed, and has done with it."""
+        """Return the records that the application on that host was handed, and its progress with them."""
         return self._applications[host]
 
     def is_processing(self, host: str) -> bool:
@@ -331,7 +333,7 @@ class Records(Checker):
         self.report_all(self._applications[host].commits(offsets, owned, self._progress.frontiers))
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """What is committed was processed by somebody."""
+        """Check that all committed records were processed by an application."""
         by_name = isinstance(event, OffsetCommitRequest) and not event.topic_ids
         frontiers = self._progress.frontiers
         for record in outcome.records:

@@ -1,4 +1,4 @@
-"""What members send: one heartbeat at a time, whole when it must be, honest about epoch and partitions.
+"""The requests of members: one heartbeat at a time, complete if necessary, honest about epoch and partitions.
 
 The steady heartbeat is one and the same value, sent again and again; it was checked when it was first sent
 and nothing that it depends on has changed since, which costs one comparison.
@@ -55,7 +55,7 @@ _SENDING = frozenset((*_ACTIVE, str(PREPARE_LEAVING)))
 """A member that prepares to leave keeps its session until its callbacks have run."""
 
 _COMMITTING = frozenset((*_SENDING, *map(str, CLASSIC_ACTIVE)))
-"""Where a member commits by itself."""
+"""The states in which a member commits by itself."""
 
 UNRELEASED_INSTANCE_ID = ErrorCode.UNRELEASED_INSTANCE_ID
 _NOT_FINAL = (
@@ -85,11 +85,11 @@ NEVER = 2**63
 
 
 AFTER_FAILURE_US = 1_500_000
-"""How soon a failure is followed by another heartbeat or by a search: retry.backoff.max.ms, and some more."""
+"""Longest time from a failure to the next heartbeat or search, in µs: retry.backoff.max.ms, and some more."""
 
 
 def patience_us(interval_ms: int) -> int:
-    """How long a member may be silent: its interval, and what a drifting clock adds."""
+    """Return the longest silence of a member: its interval, and the drift of its clock."""
     return 1000 * (interval_ms + interval_ms // 4 + 100)
 
 
@@ -137,17 +137,17 @@ class Sender:
         self.late_us = NEVER
         """After this time the next heartbeat or search is late. NEVER after a freeze or a leave."""
         self.haste_us = 0
-        """How long after an answer the next heartbeat goes out at the soonest, if it says nothing new."""
+        """Shortest time between a response and the next heartbeat that says nothing new, in µs."""
         self.early_us = 0
         """Before this time a heartbeat that says nothing new is too early."""
         self.blind_us = 0
-        """How long a broken connection may stay unnoticed."""
+        """Longest time that a broken connection may stay unnoticed, in µs."""
         self.searches = False
-        """Whether it looks for the coordinator since its last heartbeat, whose answer may still come."""
+        """True if it looks for the coordinator since its last heartbeat, whose response may still come."""
         self.interval_ms = 0
         self.patience_us = patience_us(self.interval_ms)
         self.compared: tuple[object, object] = None, None
-        """What the application was told that it owns, and what callbacks say: two that agreed."""
+        """The last assignment of the driver and the last partitions of the callbacks that agreed."""
         self._names = names
         self._named_of: tuple[Partitions | None, int, frozenset[TopicPartition]] = None, 0, NOTHING
         """An assignment of its coordinator, and the same by as many names as there were."""
@@ -321,7 +321,8 @@ class Sender:
             yield from self._honest(request)
 
     def _honest(self, request: ConsumerGroupHeartbeatRequest) -> Iterator[Finding]:
-        """What the member was told last, and may still take, it may list already: it is not released."""
+        """Check that a member lists what it owns. It may already list what it was last assigned and may still
+        take: that is not released."""
         listed = self._named(request.topic_partitions or {})
         if listed == self._owned:
             return
@@ -399,7 +400,7 @@ class Sender:
 
     @property
     def holds(self) -> frozenset[TopicPartition]:
-        """What its application owns, as callbacks have it."""
+        """The partitions that its application owns, by its callbacks."""
         return joined(self._owned, self._adding)
 
     def commits(self, request: OffsetCommitRequest) -> Iterator[Finding]:
@@ -427,7 +428,7 @@ class Requests(Checker):
 
     def __init__(self, *followers: RequestFollower) -> None:
         self._followers = followers
-        """Who else looks at requests: the hooks for them are hot ones."""
+        """The other observers of requests: called directly, since the hooks for requests are hot."""
         self._names: dict[TopicId, str] = {}
         self._senders = OfHosts(partial(Sender, names=self._names))
 
@@ -493,7 +494,8 @@ class Requests(Checker):
             follower.takes_request(host, request, now_us)
 
     def _compare(self, host: str, sender: Sender) -> None:
-        """What the application is told that it owns is what its callbacks have told it, or are about to."""
+        """Check that the partitions that the application sees as owned are those of its callbacks, or are
+        about to be."""
         driver = self.world.members[host].driver
         calls_back = getattr(driver, "is_calling_back", None)  # not known of one in another process
         if driver is None or calls_back is None:

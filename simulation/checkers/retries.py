@@ -27,7 +27,7 @@ from fencepost.simulation.kernel.observers import StepEvent
 
 _IN_A_ROW: Final = 6
 _AT_LEAST_US: Final = 250_000
-"""How long so many attempts take that fail: waits of 100 to 800 ms, spread by a fifth, come between them.
+"""Shortest time for so many failed attempts: waits of 100 to 800 ms, spread by a fifth, come between them.
 
 The first retry may go out at once, to another coordinator. So may the first one after a search that found it.
 """

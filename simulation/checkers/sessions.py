@@ -1,4 +1,4 @@
-"""When members are removed: for a reason, after their whole timeouts, and no later (KIP-848, Sessions).
+"""The removal of members: for a reason, after their whole timeouts, and no later (KIP-848, Sessions).
 
 The checker keeps its own account of when each member was heard. A coordinator that has loaded has heard
 everybody just now.
@@ -54,9 +54,10 @@ class Sessions:
 
     def __init__(self) -> None:
         self.heard: dict[MemberId, int] = {}
-        """When each member was heard for certain."""
+        """Time of each member's last certain contact."""
         self._perhaps: dict[MemberId, int] = {}
-        """When a request came from it that was refused for the log's sake, or that said that it leaves."""
+        """Time of a request that may not count as contact: it was refused because of the log, or was a leave.
+        """
         self._told_to_join: dict[MemberId, int] = {}
         """Members of the classic protocol: since when they know that they are to join again."""
         self._joined: dict[MemberId, int] = {}
@@ -191,7 +192,7 @@ def _session_ms(member: ConsumerGroupMember, default_ms: int) -> int:
 
 
 def _is_other_kind(step: GroupStep) -> bool:
-    """Whether the group becomes one of another kind: its members go over."""
+    """Return true if the group becomes one of another kind: its members are converted."""
     return any(type(record.key) is GroupMetadataKey for record in step.outcome.records)
 
 

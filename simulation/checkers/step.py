@@ -42,9 +42,9 @@ class MemberChange:
         self.before = before
         self.after = after
         self.holds = held(after)
-        """What it has now, to be released or not."""
+        """The partitions that it has now, whether to be released or not."""
         self.lost: Some = ()
-        """What it held and holds no longer; nothing if it `holds_the_same`."""
+        """The partitions that it no longer holds; empty if it `holds_the_same`."""
         self.gained: Some = ()
         self.holds_the_same = (
             before is not None
@@ -52,7 +52,7 @@ class MemberChange:
             and before.assigned is after.assigned
             and before.pending_revocation is after.pending_revocation
         )
-        """Whether it holds the very same sets as before, as a member whose epoch moved and nothing else."""
+        """True if it holds the very same sets as before, as a member of which only the epoch moved."""
         if not self.holds_the_same:
             self.lost, self.gained = changes(held(before), self.holds)
 
@@ -114,7 +114,7 @@ class KnownGroup:
 
 
 class GroupStep(msgspec.Struct, frozen=True, gc=False):
-    """What one event did to one group. `group` is None once the group is gone."""
+    """The effects of one event on one group. `group` is None once the group is gone."""
 
     group_id: str
     group: ConsumerGroup | None
@@ -188,7 +188,7 @@ class Tracker:
 
 
 class Touched:
-    """What the records of a batch name in one group, in their order."""
+    """The keys that the records of a batch name in one group, in their order."""
 
     __slots__ = ("ends", "members", "new_target", "targets")
 

@@ -29,7 +29,7 @@ class Targets:
         self._default = default_assignor
         self._owners = Holders()
         self._sizes: dict[MemberId, int] = {}
-        """How many partitions each target has, by the records of targets."""
+        """Number of partitions of each target, by the records of targets."""
 
     def check(self, step: GroupStep) -> Iterator[Finding]:
         """Findings of one event."""
@@ -118,7 +118,8 @@ class Targets:
 
 
 def is_taken_over(step: GroupStep) -> bool:
-    """Whether the group was a classic one until now: its members keep what their own assignor gave them."""
+    """Return true if the group was a classic one until now: its members keep the assignment of their own
+    assignor."""
     return any(type(record.key) is GroupMetadataKey for record in step.outcome.records)
 
 
@@ -145,7 +146,7 @@ def _digest(step: GroupStep) -> Iterator[Finding]:
 
 
 def subscriptions_of(group: ConsumerGroup, image: TopicsImage) -> dict[MemberId, frozenset[TopicId]]:
-    """What each member subscribes to; worked out once for all that subscribe alike."""
+    """Return the subscription of each member; computed once for all that subscribe alike."""
     known: dict[tuple[tuple[str, ...], str | None], frozenset[TopicId]] = {}
     subscriptions = {}
     for member_id, member in group.members.items():
@@ -158,7 +159,8 @@ def subscriptions_of(group: ConsumerGroup, image: TopicsImage) -> dict[MemberId,
 
 
 def homogeneous(members: Iterable[ConsumerGroupMember]) -> bool:
-    """Whether all subscribe alike, as the uniform assignor sees it: names only, or one expression only."""
+    """Return true if all members subscribe alike for the uniform assignor: by names only, or by one
+    expression only."""
     kinds = {(member.subscribed_topic_regex or "", member.subscribed_topic_names) for member in members}
     return len(kinds) == 1 and not all(next(iter(kinds)))
 

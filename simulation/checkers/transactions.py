@@ -159,7 +159,7 @@ class CountedRange(msgspec.Struct):
 
 
 class CountedRecords:
-    """Which records count: those of committed transactions, each once."""
+    """The records that count: those of committed transactions, each once."""
 
     def __init__(self) -> None:
         self._counted: dict[TopicPartition, int] = {}
@@ -179,7 +179,7 @@ class CountedRecords:
         self._first.setdefault(host, {}).setdefault(partition, first)
 
     def dropped(self, host: str, partition: TopicPartition) -> None:
-        """What it processed and did not stage will not count."""
+        """Drop records that the host processed and did not stage: they do not count."""
         self._first.get(host, {}).pop(partition, None)
 
     def topic_gone(self, topic: str) -> None:
@@ -323,7 +323,7 @@ class Transactions(Checker):
         self._records.dropped(host, partition)
 
     def on_callback(self, host: str, kind: str, phase: str, partitions: Any, now_us: int) -> None:
-        """What was not staged of partitions that go does not count."""
+        """Drop records of revoked partitions that were not staged: they do not count."""
         if phase == "end":
             for partition in partitions:
                 self._records.dropped(host, partition)
