@@ -1,7 +1,7 @@
 """Actions that a member's machine asks its shell to carry out, whatever the protocol of the member.
 
-A step's actions are carried out in their order. `token` names a request: its answer, or its failure,
-is fed back with the same token, once.
+A step's actions are carried out in order. `token` names a request: its response or failure is fed back once,
+with the same token.
 """
 
 from __future__ import annotations
@@ -67,9 +67,9 @@ class FindLogOffsets(msgspec.Struct, frozen=True, gc=False):
 
 
 class FindOffsetsByDuration(msgspec.Struct, frozen=True, gc=False):
-    """Ask where each log's first record is that is not older than this, or where it ends.
+    """Request the offset of the first record in each log that is not older than this, or the end of the log.
 
-    Ages are by the wall clock of whoever asks: its time is taken as the question goes out, each time anew.
+    Ages are by the wall clock of the sender, which reads its time anew for each request.
     """
 
     token: int
@@ -84,7 +84,7 @@ class RunCallback(msgspec.Struct, frozen=True, gc=False):
     kind: CallbackKind
     partitions: tuple[TopicPartition, ...]
     releases: bool
-    """Everything owned is given up: when this ends, in whatever way, nothing is owned."""
+    """Everything owned is given up: when this ends, in whatever way, the member owns nothing."""
 
 
 class RaiseToApplication(msgspec.Struct, frozen=True):

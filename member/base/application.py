@@ -34,7 +34,7 @@ class Polls:
         self.deadline_ms = now_ms + self._config.max_poll_interval_ms
 
     def expired(self, now_ms: int) -> bool:
-        """Return true if the application has been out of poll for too long: then only a leave goes out."""
+        """Return true if the application has been out of poll for too long: then only a leave is sent."""
         return self.deadline_ms is not None and now_ms >= self.deadline_ms
 
 
@@ -45,7 +45,7 @@ class RebalanceCallbacks:
 
     def __init__(self) -> None:
         self.running: Any = None
-        """The callback that runs, with its token and what the protocol knows of it."""
+        """The callback that runs, with its token and the protocol's own data."""
         self.release: CallbackKind | None = None
         """Everything owned is to be given up with this callback."""
 

@@ -33,9 +33,9 @@ def check_function(name: str, value: object) -> None:
 
 
 def check_callable(name: str, value: T, what: str) -> T:
-    """Return what can be called, plain or async, or None.
+    """Return the value if it can be called, plain or async, or if it is None.
 
-    :raises TypeError: if it can't be called; `what` says what was expected.
+    :raises TypeError: if it can't be called; `what` describes what was expected.
     """
     if value is not None and not callable(value):
         raise TypeError(f"{name} should be {what}, got {value!r}")
@@ -43,7 +43,7 @@ def check_callable(name: str, value: T, what: str) -> T:
 
 
 def refused_awaitable(name: str, returned: object) -> str | None:
-    """Return what is wrong if a plain function returned something to await, which nothing awaits.
+    """Describe the error if a plain function returned an awaitable, which is never awaited; else return None.
 
     None if it did not. A task or a future runs without being awaited, so it is fine. A coroutine is closed.
     """

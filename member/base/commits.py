@@ -50,7 +50,7 @@ class Commit:
         self.topic_ids = topic_ids
         """Ids of the topics that the member owned when it made the commit."""
         self.let_go: frozenset[TopicPartition] = frozenset()
-        """Of the offsets in flight, those whose partitions were let go since."""
+        """The offsets in flight whose partitions were released since they were sent."""
         self.is_late = False
         """Something of it was not committed before its partition was let go."""
 
@@ -83,7 +83,7 @@ class Commit:
 
 
 _ABOUT_THE_PARTITION = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
-"""Retriable by name, but the topic is gone: the commit does not wait for it (KAFKA-18217)."""
+"""Retriable by name, but the topic was deleted: the commit does not wait for it (KAFKA-18217)."""
 
 
 def _tried_again(kind: CommitKind, code: ErrorCode) -> bool:
@@ -97,8 +97,8 @@ def _tried_again(kind: CommitKind, code: ErrorCode) -> bool:
 class Commits:
     """The queue of commits; the first one is being worked on.
 
-    No commit goes out while somebody waits for the answer to another: an older one that is tried again must
-    not arrive after a newer one. One that nobody waits for any more is not tried again.
+    No commit is sent while a caller waits for the response to another: an older commit that is retried must
+    not arrive after a newer one. A commit without a waiting caller is not retried.
     """
 
     __slots__ = (
@@ -131,7 +131,7 @@ class Commits:
         self.queue: list[Commit] = []
         """Those that wait or are in flight."""
         self._sent: Commit | None = None
-        """The commit in flight, as long as anyone wants to know what becomes of it."""
+        """The commit in flight, as long as a caller waits for its result."""
         self.in_flight: int | None = None
         """Its request."""
         self.retry_at_ms = 0
@@ -161,7 +161,7 @@ class Commits:
 
     @property
     def has_own(self) -> bool:
-        """True if a commit waits or is in flight that the application did not ask for."""
+        """True if a commit of the member's own waits or is in flight."""
         return any(commit.kind is not CommitKind.MANUAL for commit in self.queue)
 
     def add(self, commit: Commit) -> None:
@@ -171,15 +171,15 @@ class Commits:
         self.queue.append(commit)
 
     def abandon(self) -> None:
-        """Drop what the member itself wanted to commit: it is not a member any more."""
+        """Drop the member's own commits: it is not a member any more."""
         self._keep([commit for commit in self.queue if commit.kind is CommitKind.MANUAL])
 
     def forget(self, partitions: Iterable[TopicPartition]) -> list[Commit]:
-        """Take partitions that were let go out of all commits, for a member commits only what it owns.
+        """Remove partitions that were released from all commits, since a member commits only what it owns.
 
-        A commit that waited meanwhile would overwrite what their next owner has committed; one of the
-        application's would even be accepted, under the epoch of the next join. Answers the commits that
-        ended because nothing is left of them.
+        A commit that waited meanwhile would overwrite the commit of their next owner. The coordinator would
+        even accept one of the application's, under the epoch of the next join. Return the commits that ended
+        because they are empty now.
         """
         gone = frozenset(partitions)
         for commit in self.queue:
@@ -206,7 +206,7 @@ class Commits:
         self.queue.remove(commit)
 
     def expired(self, now_ms: int) -> list[Commit]:
-        """Take out the commits whose time is over; an answer that still comes is ignored."""
+        """Remove the commits whose time is over; a late response is ignored."""
         over = [commit for commit in self.queue if now_ms >= commit.deadline_ms]
         if over:
             self._keep([commit for commit in self.queue if commit not in over])
@@ -238,7 +238,8 @@ class Commits:
         return action
 
     def _ended_flight(self, token: int) -> Commit | None:
-        """The request of this token is not in flight any more; the commit, if somebody waits for it."""
+        """Note that the request of this token is not in flight any more; return the commit if a caller waits
+        for it."""
         if token != self.in_flight:
             return None
         commit, self._sent, self.in_flight = self._sent, None, None
@@ -250,7 +251,7 @@ class Commits:
         """Return the first commit, the offsets that are committed now, its first error, and true if it has
         ended.
 
-        None if the answer belongs to no commit that is wanted.
+        Return None if the response belongs to no commit that is wanted.
         """
         commit = self._ended_flight(token)
         if commit is None:
@@ -281,7 +282,8 @@ class Commits:
         return commit, accepted, error, not again
 
     def failed(self, token: int, now_ms: int) -> tuple[Commit, bool] | None:
-        """The request got no answer: the commit, and whether it ended. None as in `answered`."""
+        """Take in that the request got no response; return the commit, and true if it has ended. None as in
+        `answered`."""
         commit = self._ended_flight(token)
         if commit is None:
             return None

@@ -109,7 +109,8 @@ def duration_ms(text: str) -> int:
 
     A day has 24 hours, parts may have signs, and a part of a millisecond counts as one.
 
-    :raises ValueError: if the text is no duration, or one that is negative or too long; it says which.
+    :raises ValueError: if the text is not a duration, or one that is negative or too long; the message
+        tells them apart.
     """
     found = _DURATION.fullmatch(text)
     if found is None:

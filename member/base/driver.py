@@ -107,7 +107,7 @@ class MemberDriver(MachineShell, abc.ABC):
         return tuple(self._errors)
 
     def delivered(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Everything that was handed over, whether it is committed already or not."""
+        """Everything that was handed over, committed or not."""
         return self._member.positions.delivered()
 
     # -- what the application does -----------------------------------------------------------------------
@@ -129,7 +129,7 @@ class MemberDriver(MachineShell, abc.ABC):
         return future
 
     async def close(self, option: CloseOption = CloseOption.DEFAULT, *, timeout_ms: int = 30_000) -> None:
-        """Commit what was handed over, give everything up, leave, and stop. Takes no longer than the time.
+        """Commit what was handed over, give everything up, leave, and stop within the time.
 
         A callback that still runs when the time is over is cancelled.
         """
@@ -144,7 +144,7 @@ class MemberDriver(MachineShell, abc.ABC):
             self._stop()
 
     def abandon(self) -> None:
-        """Stop at once and tell nobody, as a process that is killed; whoever waits is cancelled."""
+        """Stop at once and notify no one, as a process that is killed; calls that wait are cancelled."""
         if not self._stopped:
             self._stop()
 
@@ -154,7 +154,7 @@ class MemberDriver(MachineShell, abc.ABC):
         Commits that are due go out, reconciliations may take partitions away, and a member that was
         removed for not polling joins again.
 
-        :raises MemberError, CallbackFailed: what happened since the last poll; this poll has not begun.
+        :raises MemberError, CallbackFailed: the errors since the last poll; this poll has not begun.
         """
         now_ms = self._clock.now_ms()
         self._raise_pending(now_ms)
@@ -170,7 +170,7 @@ class MemberDriver(MachineShell, abc.ABC):
     async def wait_assignment_change(self, since: int | None = None) -> None:
         """Wait until `fetchable` may have changed: since this value of `changes`, or from now.
 
-        :raises MemberError, CallbackFailed: if that is what there is to know.
+        :raises MemberError, CallbackFailed: the errors since the last poll.
         """
         if (since is None or since == self._changes) and not self._errors and self._fatal is None:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -181,7 +181,8 @@ class MemberDriver(MachineShell, abc.ABC):
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None) -> None:
         """Commit these offsets, or everything that was handed over; retries within default_api_timeout_ms.
 
-        Without offsets only what is not committed yet is sent, and nothing if all is; `delivered` is all.
+        Without offsets, only those not committed yet are sent, and no request if all are; `delivered` is all
+        of them.
 
         :raises CommitFailed: with the coordinator's error, STALE_MEMBER_EPOCH and UNKNOWN_MEMBER_ID included.
         """
@@ -192,7 +193,7 @@ class MemberDriver(MachineShell, abc.ABC):
         await future
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on reading from this offset. In on_assigned it says where to start.
+        """Go on reading from this offset. In on_assigned it sets the start.
 
         :raises ValueError: if the partition is not owned, or is about to be given up.
         """
@@ -210,7 +211,7 @@ class MemberDriver(MachineShell, abc.ABC):
             raise self._fatal
 
     def _stop(self) -> None:
-        """Stop the machine; whoever waits for it is cancelled."""
+        """Stop the machine; calls that wait for it are cancelled."""
         super()._stop()
         for future in (*self._commits.values(), *self._leaving, *self._waiting):
             future.cancel()
@@ -255,7 +256,7 @@ class MemberDriver(MachineShell, abc.ABC):
 
 
 def _finish(futures: list[asyncio.Future[None]]) -> None:
-    """Wake everyone who waits on these."""
+    """Wake all callers that wait on these."""
     waiting = futures[:]
     futures.clear()
     for future in waiting:

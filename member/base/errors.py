@@ -9,7 +9,7 @@ from fencepost.coordinator.protocol.ids import TopicPartition
 
 
 class RequestFailure(enum.Enum):
-    """Why a request got no answer."""
+    """The reasons why a request got no response."""
 
     DISCONNECTED = "disconnected"
     TIMED_OUT = "timed out"
@@ -68,7 +68,7 @@ class CommitFailed(MemberError):
 
 
 class NoOffsetForPartition(MemberError):
-    """Nothing is committed for a partition, and `auto_offset_reset` says to raise: from every poll."""
+    """Nothing is committed for a partition, and `auto_offset_reset` is to raise: from every poll."""
 
     _reason = "nothing is committed for {}"
 
@@ -80,7 +80,7 @@ class NoOffsetForPartition(MemberError):
 
 
 class PositionOutOfRange(NoOffsetForPartition):
-    """The log does not have a partition's position (any more), and `auto_offset_reset` says to raise."""
+    """The log does not have a partition's position (any more), and `auto_offset_reset` is to raise."""
 
     _reason = "position of {} is outside of the log"
 

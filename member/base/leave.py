@@ -1,8 +1,8 @@
-"""The end of a membership: what `unsubscribe` and `close` began, and the leave on its way.
+"""The end of a membership: the work that `unsubscribe` and `close` began, and the leave in flight.
 
-The leave is outside of the state machine, which has left already. It is sent once and its answer does not
-matter; only where it may not have arrived it is sent again, for a bounded time. A member that joins again
-stops that: a late leave would throw it out.
+The leave is outside of the state machine, which has left already. It is sent once, and its response does not
+matter. Only if it may not have arrived it is sent again, for a bounded time. A member that joins again stops
+that: a late leave would remove it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ class CloseOption(enum.Enum):
     LEAVE_GROUP = "leave group"
     """Leave for good, static members too."""
     REMAIN_IN_GROUP = "remain in group"
-    """Say nothing (a static member: that it comes back); the place is kept until the session ends."""
+    """Send nothing (a static member: that it comes back); the coordinator keeps the place until the session
+    ends."""
 
 
 class Closing:
@@ -63,7 +64,7 @@ class Closing:
 
 
 class Leave(Generic[R, A]):
-    """The leave that is still to be sent or to be answered, if there is one.
+    """The leave that has not been sent or answered yet, if there is one.
 
     `send` makes the action that sends a request under a token.
     """
@@ -101,14 +102,16 @@ class Leave(Generic[R, A]):
         return self._send(self.in_flight, self.pending)
 
     def answered(self, token: int) -> bool:
-        """The coordinator answered: done, whatever it said. Whether this was the leave's answer."""
+        """Take in any response of the coordinator: the leave is done. Return true if it was the leave's
+        response."""
         if token != self.in_flight:
             return False
         self.cancel()
         return True
 
     def failed(self, token: int, now_ms: int) -> bool:
-        """It may not have arrived: again after the back-off. Whether this was the leave."""
+        """Send the leave again after the back-off, since it may not have arrived. Return true if this was the
+        leave."""
         if token != self.in_flight:
             return False
         self.in_flight = None

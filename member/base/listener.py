@@ -36,10 +36,10 @@ class RebalanceListener(Protocol):
         """These are owned from now on; fetching starts when this ends. Empty after a pure revocation."""
 
     def on_partitions_revoked(self, partitions: tuple[TopicPartition, ...]) -> Awaitable[None] | None:
-        """These are given up when this ends. What was processed may still be committed here."""
+        """These are given up when this ends. Processed offsets may still be committed here."""
 
     def on_partitions_lost(self, partitions: tuple[TopicPartition, ...]) -> Awaitable[None] | None:
-        """These are gone, and may be another member's already: nothing can be committed any more."""
+        """These are lost, and may belong to another member already: nothing can be committed any more."""
 
 
 class NoListener:
@@ -62,13 +62,13 @@ class MemberObserver(Protocol):
         """The machine took an arrow of its table."""
 
     def on_request(self, request: Request) -> None:
-        """A request to the coordinator goes out; fetches of offsets are not told."""
+        """A request to the coordinator is sent; fetches of offsets are not reported."""
 
     def on_response(self, request: Request, response: Response | Exception) -> None:
-        """A request, other than a commit, was answered, or was not; before the machine hears of it."""
+        """A request, other than a commit, was answered or failed; called before the machine takes it in."""
 
     def on_callback(self, kind: CallbackKind, phase: Phase, partitions: tuple[TopicPartition, ...]) -> None:
         """A rebalance callback begins, has ended, or has raised."""
 
     def on_commit(self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception) -> None:
-        """A commit was answered, or was not."""
+        """A commit was answered or failed."""

@@ -16,7 +16,7 @@ def is_logged(level: int) -> bool:
 
 
 def log(level: int, event: str, **fields: object) -> None:
-    """Log where the process has said; without a word from it, through the standard library."""
+    """Log as the process has configured; without a configuration, through the standard library."""
     if structlog.is_configured():
         _logger.log(level, event, **fields)
     elif _standard.isEnabledFor(level):

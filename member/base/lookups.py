@@ -20,8 +20,8 @@ REDISCOVER = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 class CoordinatorLookup:
     """The lookup of the coordinator.
 
-    The first lookup after a coordinator that answered goes out at once, the next ones back off: a
-    cluster that keeps naming a broker which refuses does not make the member spin (KAFKA-20253).
+    The first lookup after a coordinator that responded is sent at once, the next ones back off. So a member
+    does not spin if a cluster keeps naming a broker that refuses (KAFKA-20253).
     """
 
     __slots__ = ("_answered", "_tokens", "backoff", "in_flight", "known", "retry_at_ms")
@@ -62,7 +62,7 @@ class CoordinatorLookup:
         return action
 
     def found(self, token: int) -> bool:
-        """The lookup succeeded. Whether it is the one in flight."""
+        """Take in that the lookup succeeded. Return true if it is the one in flight."""
         if token != self.in_flight:
             return False
         self.in_flight = None
@@ -70,7 +70,7 @@ class CoordinatorLookup:
         return True
 
     def failed(self, token: int, now_ms: int) -> bool:
-        """The lookup failed; the next one waits. Whether it is the one in flight."""
+        """Take in that the lookup failed; the next one waits. Return true if it is the one in flight."""
         if token != self.in_flight:
             return False
         self.in_flight = None
@@ -83,7 +83,7 @@ class CoordinatorLookup:
 
 
 class ResolvedTopicNames:
-    """Names by topic id, as far as they are known; the others are asked for again and again."""
+    """Names by topic id, as far as they are known; the others are looked up again and again."""
 
     __slots__ = ("_asked", "_asking", "_tokens", "backoff", "in_flight", "known", "retry_at_ms")
 
@@ -113,7 +113,7 @@ class ResolvedTopicNames:
         return any(topic_id not in self._asked for topic_id in topic_ids)
 
     def request(self, topic_ids: tuple[TopicId, ...], now_ms: int) -> ResolveTopicNames | None:
-        """The lookup of these ids, if one is due. Ids that were never asked for do not wait."""
+        """Return the lookup of these ids, if one is due. Ids that were never looked up do not wait."""
         if not topic_ids or self.in_flight is not None:
             return None
         if now_ms < self.retry_at_ms and not self.never_answered(topic_ids):
@@ -124,7 +124,8 @@ class ResolvedTopicNames:
         return action
 
     def answered(self, token: int, names: Mapping[TopicId, str], now_ms: int) -> bool:
-        """Keep the names; no names at all stand for a lookup that failed. Whether it is the one in flight."""
+        """Keep the names; no names at all stand for a lookup that failed. Return true if it is the one in
+        flight."""
         if token != self.in_flight:
             return False
         self.in_flight = None

@@ -1,8 +1,8 @@
 """The base of the machines of all members: their shared parts, and how these work together.
 
 Inputs are method calls with the time; each returns the actions that the shell has to carry out, in order.
-Nothing here waits: the outcome of an action comes back as another input, with the action's token.
-`deadline_ms` says when `deadline_reached` is due.
+Nothing here waits: the outcome of an action is fed back as another input, with the action's token.
+`deadline_ms` is the time at which `deadline_reached` is due.
 """
 
 from __future__ import annotations
@@ -103,11 +103,11 @@ class MemberMachine(abc.ABC):
 
     @abc.abstractmethod
     def deadline_reached(self, now_ms: int) -> Actions:
-        """Do what is due by now. Does nothing if called too early."""
+        """Do everything that is due by now. Do nothing if called too early."""
 
     @abc.abstractmethod
     def _step(self, now_ms: int) -> Actions:
-        """Let everything follow from what just happened, and hand out the actions."""
+        """Carry out everything that follows from the last input, and return the actions."""
 
     @abc.abstractmethod
     def _forget_subscription(self) -> None:
@@ -119,7 +119,7 @@ class MemberMachine(abc.ABC):
 
     @abc.abstractmethod
     def _freeze(self) -> None:
-        """Stop what works on the assignment: nothing may be fetched."""
+        """Stop the work on the assignment: nothing may be fetched."""
 
     @abc.abstractmethod
     def _move_to_fatal(self) -> None:
@@ -131,7 +131,7 @@ class MemberMachine(abc.ABC):
 
     @abc.abstractmethod
     def _callback_ended(self, callback: Any, error: BaseException | None, now_ms: int) -> None:
-        """Keep what the callback did to the owned set, and go on."""
+        """Keep the callback's effect on the owned set, and go on."""
 
     @abc.abstractmethod
     def _released(self) -> None:
@@ -175,14 +175,14 @@ class MemberMachine(abc.ABC):
     def close(
         self, now_ms: int, option: CloseOption = CloseOption.DEFAULT, timeout_ms: int = 30_000
     ) -> Actions:
-        """Commit, give everything up, leave, and never come back. `LeaveFinished` follows within the time."""
+        """Commit, give everything up, leave for good. `LeaveFinished` follows within the time."""
         self._forget_subscription()
         self.closing.begin(option, now_ms + timeout_ms)
         self._begin_leaving(now_ms, closes=True)
         return self._step(now_ms)
 
     def poll_begin(self, now_ms: int) -> Actions:
-        """Begin a poll: the application has processed what it was given before."""
+        """Begin a poll: the application has processed everything that it was handed before."""
         self.polls.begin()
         self.positions.process()
         if self.positions.undecided:
@@ -306,7 +306,7 @@ class MemberMachine(abc.ABC):
                 self._commit_ended(ended[0], ErrorCode.REQUEST_TIMED_OUT, now_ms)
 
     def _fetch_ended(self, code: ErrorCode, undecided: list[TopicPartition]) -> None:
-        """Raise what only the application can decide about committed offsets."""
+        """Raise the positions that only the application can decide about."""
         if (
             code
             and not code.retriable
@@ -317,14 +317,15 @@ class MemberMachine(abc.ABC):
             self.out.raise_to_application(NoOffsetForPartition.of(partition))
 
     def _raise_undecided(self) -> None:
-        """Raise again, with each poll, what the application has not decided: else nobody reads there."""
+        """Raise again, with each poll, what the application has not decided: else these partitions are never
+        read."""
         for partition, kind in self.positions.undecided.items():
             self.out.raise_to_application(kind.of(partition))
 
     # -- commits -----------------------------------------------------------------------------------------
 
     def _auto_commit(self, now_ms: int) -> None:
-        """Commit what is processed, unless a commit of the member's own is under way."""
+        """Commit the processed offsets, unless a commit of the member's own is under way."""
         if self.commits.has_own:
             return
         offsets = self.positions.uncommitted(delivered=False)
@@ -334,7 +335,7 @@ class MemberMachine(abc.ABC):
         self.commits.delay_auto(now_ms)
 
     def _commit_ended(self, commit: Commit, error: ErrorCode, now_ms: int) -> None:
-        """Go on with what waited for it. A failed commit stops neither a rebalance nor a close."""
+        """Go on with the work that waited for it. A failed commit stops neither a rebalance nor a close."""
         if commit.kind is CommitKind.MANUAL:
             self.out.put(CommitFinished(commit.commit_id, error))
         elif commit.kind is CommitKind.AUTO:
@@ -346,14 +347,14 @@ class MemberMachine(abc.ABC):
             self._release_committed()
 
     def _forget_commits(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
-        """End the commits of partitions that are gone: nothing is left to wait for."""
+        """End the commits of partitions that were removed: nothing is left to wait for."""
         for commit in self.commits.forget(partitions):
             self._commit_ended(commit, commit.lateness, now_ms)
 
     # -- leaving and failing -----------------------------------------------------------------------------
 
     def _commit_before_leaving(self, now_ms: int) -> bool:
-        """Commit what was handed over. Whether there is anything to commit."""
+        """Commit everything that was handed over. Return true if there is anything to commit."""
         if not self.config.enable_auto_commit:
             return False
         offsets = self.positions.uncommitted(delivered=True)
@@ -372,7 +373,7 @@ class MemberMachine(abc.ABC):
         self.closing.commit = None
 
     def _fail(self, code: ErrorCode, message: str) -> None:
-        """Stop for good. What is owned is lost."""
+        """Stop for good. The owned partitions are lost."""
         self._lose_what_is_left()
         self._freeze()
         self.leave.cancel()
@@ -394,7 +395,7 @@ class MemberMachine(abc.ABC):
             self.out.put(LeaveFinished())
 
     def _give_up_closing(self, now_ms: int) -> None:
-        """End the time for closing: the leave goes out once, and nothing is waited for."""
+        """End the time for closing: send the leave once, and wait for nothing."""
         self.closing.deadline_ms = self.closing.commit = None
         self.callbacks.release = self.callbacks.running = None
         self._released()

@@ -1,8 +1,8 @@
 """The read position and the committed offset of each owned partition.
 
 A partition's position is the offset of the next record to hand to the application. It is known once the
-committed offset was fetched, or the log's end was asked for where nothing is committed. What was handed
-over counts as processed from the application's next poll on (KAFKA-18641).
+committed offset was fetched, or, if nothing is committed, the log's end. Records that were handed over count
+as processed from the application's next poll on (KAFKA-18641).
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class PositionState(enum.Enum):
 
     UNKNOWN = "unknown"
     RESETTING = "resetting"
-    """Nothing is committed; the log is asked."""
+    """Nothing is committed; the position is looked up in the log."""
     UNDECIDED = "undecided"
     """Nothing is committed, and the policy is to leave it to the application."""
     KNOWN = "known"
@@ -101,24 +101,27 @@ class Positions:
         """The value that `fetchable` returns, until something changes. Never mutated: callers may still use
         it."""
         self._announced: dict[TopicPartition, int | None] = {}
-        """Partitions whose on_assigned callback runs, and where it said to start reading."""
+        """Partitions whose on_assigned callback runs, with the start offset that it set."""
         self._fresh: dict[TopicPartition, Position] = {}
         """Partitions of which records were handed over since the last `process`."""
         self.backoff = backoff
         self.sought: dict[TopicPartition, Position] = {}
-        """Partitions whose position is still to be asked for."""
+        """Partitions whose position has to be looked up."""
         self.fetch_in_flight: int | None = None
         self.reset_in_flight: int | None = None
         self.retry_at_ms = 0
         self.undecided: dict[TopicPartition, type[NoOffsetForPartition]] = {}
-        """Partitions whose position is the application's to decide, and what says so; until it seeks."""
+        """Partitions whose position is the application's to decide, with the error to raise until it seeks.
+        """
 
     def announce(self, partitions: Iterable[TopicPartition]) -> None:
-        """The application is being told that it owns exactly these; until `add` it may say where to start."""
+        """Note that the application is being notified that it owns exactly these; until `add` it may set the
+        start."""
         self._announced = dict.fromkeys(partitions)
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """The application was told that it owns these; where it did not say where to start is asked next."""
+        """Note that the application owns these. The position is looked up next if the callback did not set
+        it."""
         for partition in partitions:
             position = self._partitions[partition] = Position()
             start = self._announced.pop(partition, None)
@@ -219,14 +222,14 @@ class Positions:
             self._fetchable = {**fetchable, **moved}
 
     def process(self) -> None:
-        """The application came back for more: what it was given is processed."""
+        """Count everything that the application was handed as processed: it polls again."""
         if self._fresh:
             for position in self._fresh.values():
                 position.processed = position.delivered
             self._fresh.clear()
 
     def seek(self, partition: TopicPartition, offset: int) -> bool:
-        """Go on from this offset. Whether the partition is owned and may be moved."""
+        """Go on from this offset. Return true if the partition is owned and may be moved."""
         if partition in self._announced:
             self._announced[partition] = offset
             return True
@@ -292,7 +295,7 @@ class Positions:
         }
 
     def wants_fetch(self) -> bool:
-        """Return true if a committed offset is still to be asked for."""
+        """Return true if a committed offset has to be fetched."""
         return self.fetch_in_flight is None and bool(self._sought_in(UNKNOWN))
 
     def fetch_request(self, epoch: int, now_ms: int) -> FetchOffsets | None:
@@ -319,7 +322,7 @@ class Positions:
             return None
         self.fetch_in_flight = None
         if response.error_code is not ErrorCode.NONE or response.unstable:
-            # All that was asked for is needed, and an open transaction may still move some of it (KIP-447).
+            # All requested offsets are needed, and an open transaction may still move some of them (KIP-447).
             self.retry_at_ms = now_ms + self.backoff.next_ms()
             return []
         self.backoff.reset()
@@ -356,7 +359,8 @@ class Positions:
         return FindLogOffsets(token, partitions, self._config.auto_offset_reset == "earliest")
 
     def log_offsets_found(self, token: int, offsets: Mapping[TopicPartition, int], now_ms: int) -> bool:
-        """Start at these; partitions that are missing are asked for again. Whether the answer is ours."""
+        """Start at these; partitions that are missing are looked up again. Return true if the response is
+        ours."""
         if token != self.reset_in_flight:
             return False
         self.reset_in_flight = None
@@ -377,7 +381,7 @@ class Positions:
         return True
 
     def failed(self, token: int, now_ms: int) -> bool:
-        """A question got no answer: again after the back-off. Whether it was ours."""
+        """Retry after the back-off a lookup that got no response. Return true if it was ours."""
         if token == self.fetch_in_flight:
             self.fetch_in_flight = None
         elif token == self.reset_in_flight:

@@ -12,15 +12,15 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class TransportError(Exception):
-    """A request got no answer; it may or may not have been carried out."""
+    """A request got no response; it may or may not have been carried out."""
 
 
 class Disconnected(TransportError):
-    """The connection was lost, or could not be made, before the answer came."""
+    """The connection was lost, or could not be made, before the response came."""
 
 
 class RequestTimedOut(TransportError):
-    """No answer came within the request's time."""
+    """No response came within the request's time."""
 
 
 class Reply(Protocol[T_co]):

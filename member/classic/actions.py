@@ -22,7 +22,7 @@ class SendGroupRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class CountPartitions(msgspec.Struct, frozen=True, gc=False):
-    """Ask fresh metadata how many partitions these topics have; `partitions_counted` follows."""
+    """Count the partitions of these topics in fresh metadata; `partitions_counted` follows."""
 
     token: int
     topics: tuple[str, ...]

@@ -18,7 +18,7 @@ class Subscriber(NamedTuple):
     member_id: MemberId
     instance_id: str | None
     subscription: ConsumerProtocolSubscription | None
-    """None if its bytes are no subscription: a stranger, who is given nothing."""
+    """None if its bytes are not a subscription: such a member is given nothing."""
 
 
 class Assignor(Protocol):
@@ -35,9 +35,10 @@ class Assignor(Protocol):
     def assign(
         self, partitions: Mapping[str, int], members: Sequence[Subscriber]
     ) -> Mapping[MemberId, ConsumerProtocolAssignment]:
-        """As the leader: what each member is given. Topics that do not exist are not in `partitions`.
+        """As the leader, return the assignment of each member. Topics that do not exist are not in
+        `partitions`.
 
-        Members that are left out are given nothing. It must not raise for what other members said.
+        Members that are left out are given nothing. It must not raise because of another member's data.
         """
 
     def on_assignment(self, assignment: ConsumerProtocolAssignment) -> int | None:

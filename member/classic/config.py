@@ -7,7 +7,8 @@ from fencepost.member.base.config import ConsumerConfig
 
 
 class ClassicConfig(ConsumerConfig, frozen=True, kw_only=True):
-    """Those of every consumer, and what the classic protocol leaves to the member. Times are milliseconds.
+    """The settings of every consumer, and those that the classic protocol leaves to the member. Times are in
+    milliseconds.
 
     :raises FencepostError: if a value is impossible; the text names the setting.
     """

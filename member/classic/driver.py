@@ -42,7 +42,7 @@ class ClassicTransport(Transport, Protocol):
 
 
 class ClassicDriver(MemberDriver):
-    """One member of one classic group; see `MemberDriver` for what an application does with it.
+    """One member of one classic group; see `MemberDriver` for its use by an application.
 
     A callback that raised is over all the same: it is not called again.
     """
@@ -133,7 +133,7 @@ class ClassicDriver(MemberDriver):
 
 
 def _refusal(request: GroupRequest, code: ErrorCode) -> GroupResponse:
-    """The answer that says what the transport said."""
+    """The response that stands for a refusal by the transport."""
     match request:
         case JoinGroupRequest():
             return JoinGroupResponse(error_code=code)

@@ -1,7 +1,8 @@
 """One member of a classic group, as a pure state machine. It is used as `ConsumerMember` is.
 
-The application's polls and callbacks, positions and commits work as in the protocol of KIP-848. It joins in a
-poll only, for then everything that was handed over before is processed. What it owns is named by topic.
+The application's polls and callbacks, positions and commits work as in the protocol of KIP-848. The member
+joins only in a poll, since everything handed over before is processed then. It names owned partitions by
+topic.
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ _FORGOTTEN = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
 
 
 class ClassicMember(MemberMachine):
-    """One member: it wires its rounds and what it owns to the parts that every member has.
+    """One member: it wires its rounds and its owned partitions to the parts that every member has.
 
     It offers `assignors` in the order of preference; they have to be all cooperative, or all eager.
     """
@@ -145,7 +146,7 @@ class ClassicMember(MemberMachine):
     # -- what comes back from the cluster ----------------------------------------------------------------
 
     def group_answered(self, token: int, response: GroupResponse, now_ms: int) -> Actions:
-        """The coordinator answered a JoinGroup, a SyncGroup, a Heartbeat or a LeaveGroup."""
+        """Take in the coordinator's response to a JoinGroup, a SyncGroup, a Heartbeat or a LeaveGroup."""
         rounds = self.rounds
         self._answered = True
         if token == rounds.in_flight:
@@ -170,12 +171,13 @@ class ClassicMember(MemberMachine):
         return self._step(now_ms)
 
     def partitions_counted(self, token: int, counts: Mapping[str, int], now_ms: int) -> Actions:
-        """Sizes of the topics that were asked for; those that do not exist are missing."""
+        """Take in the sizes of the topics that were requested; those that do not exist are missing."""
         self._counted(token, counts, now_ms)
         return self._step(now_ms)
 
     def commit_answered(self, token: int, response: OffsetCommitResponse, now_ms: int) -> Actions:
-        """The coordinator answered an OffsetCommit. Between two generations it takes none: again, then."""
+        """Take in the response to an OffsetCommit. Between two generations the coordinator accepts none:
+        retry then."""
         self._answered = True
         if ErrorCode.REBALANCE_IN_PROGRESS in response.errors.values():
             later = {ErrorCode.REBALANCE_IN_PROGRESS: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
@@ -185,7 +187,7 @@ class ClassicMember(MemberMachine):
         return super().commit_answered(token, response, now_ms)
 
     def request_failed(self, token: int, failure: RequestFailure, now_ms: int) -> Actions:
-        """A request of any kind got no answer."""
+        """Take in that a request of any kind got no response."""
         rounds = self.rounds
         if token == rounds.in_flight:
             rounds.in_flight = None
@@ -289,7 +291,7 @@ class ClassicMember(MemberMachine):
     def _counted(self, token: int, counts: Mapping[str, int], now_ms: int) -> None:
         """Sizes of topics: a leader assigns with them, and joins again when they have changed.
 
-        One that did not assign takes the first that it hears for those that the assignment is about.
+        A leader that did not assign treats the first sizes that it receives as those of the assignment.
         """
         if token != self.rounds.counting:
             return
@@ -317,12 +319,12 @@ class ClassicMember(MemberMachine):
         self._move(E.FATAL_ERROR, S.FATAL)
 
     def _become(self, member_id: MemberId, generation: int) -> None:
-        """Be this member in this generation; 0 is none."""
+        """Become this member in this generation; 0 stands for no generation."""
         self.member_id = self.commits.member_id = member_id
         self.member_epoch = generation
 
     def _freeze(self) -> None:
-        """Stop what works on the assignment: nothing may be fetched, and no round is gone on with."""
+        """Stop the work on the assignment: nothing may be fetched, and no round goes on."""
         self.ownership.freeze()
         self.commits.abandon()
         self.positions.freeze()
@@ -339,7 +341,8 @@ class ClassicMember(MemberMachine):
     # -- leaving -----------------------------------------------------------------------------------------
 
     def _begin_leaving(self, now_ms: int, *, closes: bool) -> None:
-        """Leave on purpose: from a group, give everything up first; from nowhere, nothing is to be told."""
+        """Leave on purpose: a member of a group gives everything up first; outside of a group there is
+        nothing to send."""
         event = E.CLOSE if closes else E.UNSUBSCRIBE
         is_static = self.config.group_instance_id is not None
         # The coordinator lets rounds wait for a member that was given an id, until a session ends.
@@ -400,7 +403,7 @@ class ClassicMember(MemberMachine):
         self.ownership.committed()
 
     def _callback_ended(self, callback: ClassicCallback, error: BaseException | None, now_ms: int) -> None:
-        """Keep what the callback did to the owned set; one that raised has done it, too."""
+        """Keep the callback's effect on the owned set; a callback that raised has had its effect, too."""
         if error is not None:
             self.out.raise_to_application(CallbackFailed.of(f"on_partitions_{callback.kind}", error))
         gone = self.ownership.callback_ended(callback)
@@ -412,7 +415,7 @@ class ClassicMember(MemberMachine):
     # -- one step ----------------------------------------------------------------------------------------
 
     def _step(self, now_ms: int) -> Actions:
-        """Let everything follow from what just happened, and hand out the actions."""
+        """Carry out everything that follows from the last input, and return the actions."""
         self._meet_deadlines(now_ms)
         while self._progress(now_ms) or self._send_round(now_ms):
             pass
@@ -428,7 +431,7 @@ class ClassicMember(MemberMachine):
         super()._meet_deadlines(now_ms)
 
     def _progress(self, now_ms: int) -> bool:
-        """One move that needs nothing more from outside. Whether there was one."""
+        """Make one move that needs nothing more from outside. Return true if there was one."""
         if self.polls.expired(now_ms) and self.state in ACTIVE:
             self._poll_timed_out(now_ms)
             return True
@@ -479,7 +482,7 @@ class ClassicMember(MemberMachine):
         return self.state is S.COMPLETING_REBALANCE and rounds.in_flight is None and rounds.counting is None
 
     def _send_round(self, now_ms: int) -> bool:
-        """The next request of a round, if it is due. Whether that moved the member."""
+        """Send the next request of a round, if it is due. Return true if that moved the member."""
         rounds = self.rounds
         if not self.coordinator.known or now_ms < rounds.not_before_ms:
             return False

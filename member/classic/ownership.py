@@ -1,7 +1,8 @@
 """The partitions that a classic member owns, and the steps by which it takes an assignment up.
 
-Before it joins again, an eager member gives everything up, and a cooperative one what it does not subscribe
-to any more. What an assignment takes away is given up, too. Each time: commit first, then on_revoked.
+Before it joins again, an eager member gives everything up, and a cooperative one the topics that it does not
+subscribe to any more. Partitions that an assignment takes away are given up, too. Each time: commit first,
+then on_revoked.
 """
 
 from __future__ import annotations
@@ -93,7 +94,7 @@ class ClassicOwnership:
         """Time at which the assignor wants one more round."""
 
     def freeze(self) -> None:
-        """Stop what works on the assignment: no round is gone on with."""
+        """Stop the work on the assignment: no round goes on."""
         self.target = None
         self.stage = ReleaseStage.NOTHING
         self.rejoin_wanted = False
@@ -105,7 +106,7 @@ class ClassicOwnership:
         self.rejoin_at_ms = None
 
     def prepare(self, subscription: Sequence[str], generation: int, now_ms: int) -> bool:
-        """Before a JoinGroup: commit, and let go of what can't be kept. Whether anything happened."""
+        """Before a JoinGroup, commit, and release what can't be kept. Return true if anything happened."""
         if self.stage in (ReleaseStage.COMMIT, ReleaseStage.READY) or not self._polls.in_poll:
             return False
         if self.cooperative:
@@ -113,7 +114,7 @@ class ClassicOwnership:
         else:
             gone = self.owned
         if self.stage is ReleaseStage.NOTHING:
-            # Records that come while the commit is under way would be in no commit (KAFKA-14196).
+            # Records that arrive while the commit is under way would be in no commit (KAFKA-14196).
             self._positions.suspend(gone)
             self._out.wakes = self._out.wakes or bool(gone)
             self._commit_first(generation, now_ms)
@@ -133,7 +134,7 @@ class ClassicOwnership:
             self.stage = ReleaseStage.REVOKE
 
     def committed(self) -> None:
-        """Go on with what waited for its commit."""
+        """Go on with the work that waited for its commit."""
         if self.stage is ReleaseStage.COMMIT:
             self.stage = ReleaseStage.REVOKE
 
@@ -148,7 +149,7 @@ class ClassicOwnership:
         self.rejoin_at_ms = rejoin_at_ms
 
     def reconcile(self, target: Owned, generation: int, now_ms: int) -> bool:
-        """Take the assignment up; what is taken away is another member's after one more round (KIP-429)."""
+        """Take the assignment up; revoked partitions get their next owner after one more round (KIP-429)."""
         kept = frozenset(target)
         gone = tuple(each for each in self.owned if each not in kept)
         if not gone:
@@ -196,7 +197,7 @@ class ClassicOwnership:
         self._positions.clear()
 
     def callback_ended(self, callback: ClassicCallback) -> Owned:
-        """Keep what the callback did to the owned set. The partitions that were let go."""
+        """Keep the callback's effect on the owned set. Return the partitions that were released."""
         partitions = callback.partitions
         if callback.kind is ASSIGNED:
             self._positions.add(partitions)

@@ -59,15 +59,16 @@ class Rounds:
         self._backoff = backoff
         self._tokens = tokens
         self.in_flight: int | None = None
-        """The JoinGroup or SyncGroup whose answer is waited for."""
+        """The JoinGroup or SyncGroup whose response is awaited."""
         self.nameless: int | None = None
-        """The first JoinGroup, if the member has left while it was under way: the response says as whom."""
+        """The first JoinGroup, if the member has left while it was in flight: the response has its member id.
+        """
         self.counting: int | None = None
         """The leader's question for the sizes of topics."""
         self.roster: tuple[Subscriber, ...] = ()
         """Of the leader: all members."""
         self._topics: tuple[tuple[Subscriber, ...], tuple[str, ...]] = (), ()
-        """A roster, and what its members subscribe to."""
+        """A roster, and the topics that its members subscribe to."""
         self.sizes: dict[str, int] | None = None
         """Sizes of topics when this member, as the leader, assigned them; None of any other member."""
         self.sizes_at_ms = 0
@@ -172,7 +173,7 @@ class Rounds:
     # -- leading -----------------------------------------------------------------------------------------
 
     def joined(self, response: JoinGroupResponse) -> None:
-        """The generation has begun; the answer to a leader has the members."""
+        """Take in that the generation has begun; the response to a leader lists the members."""
         self.succeeded()
         self.protocol = response.protocol_name or ""
         self.skips_assignment = response.skip_assignment

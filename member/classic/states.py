@@ -1,7 +1,7 @@
 """The states of a member that speaks the classic protocol, and the arrows between them.
 
-UNJOINED to STABLE are those of the Java client (AbstractCoordinator.MemberState). The rest, what
-the application has to do with it, is in no table there.
+UNJOINED to STABLE are those of the Java client (AbstractCoordinator.MemberState). The rest, which concerns
+the application, is in no table there.
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMember
 class SendHeartbeat(msgspec.Struct, frozen=True, gc=False):
     """Send this heartbeat to the coordinator. A negative epoch leaves the group.
 
-    A member with nothing new to say hands out the very same value again and again.
+    A member with nothing new to send returns the very same value again and again.
     """
 
     token: int

@@ -14,7 +14,7 @@ from fencepost.coordinator.protocol.ids import Partitions, TopicId, TopicPartiti
 
 
 class Subscription(msgspec.Struct, frozen=True, gc=False):
-    """Topic names, a regular expression in RE2's syntax, or both: what either matches counts."""
+    """Topic names, a regular expression in RE2's syntax, or both: a topic that either matches counts."""
 
     names: tuple[str, ...] = ()
     """Sorted, without duplicates."""

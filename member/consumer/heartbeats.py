@@ -1,9 +1,9 @@
 """The time and the content of each heartbeat.
 
-A field is sent when the member joins, when it differs from what was sent last, and in full again after
-any failure: the request may not have arrived, or its answer, which may have carried an assignment, may
-not have come back (KIP-848, Heartbeat). `TopicPartitions` is None while a reconciliation is under way,
-so that the coordinator does not take a list that is about to change for an acknowledgement.
+A field is sent when the member joins, when it differs from the value sent last, and in full again after any
+failure: the request may not have arrived, or its response, which may have carried an assignment, may be lost
+(KIP-848, Heartbeat). `TopicPartitions` is None while a reconciliation is under way, so that the coordinator
+does not treat a list that is about to change as an acknowledgement.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class HeldInstance:
         self._member_id = member_id
         self._config = config
         self.holders = config.instance_holders
-        """The member ids under which this process may hold the instance id; the newest one comes last."""
+        """The member ids under which this process may hold the instance id; the newest one is last."""
         self.is_released = False
         """A leave with epoch -2 is under way, to free the instance id for this member's next join."""
         self._refusals = 0
@@ -99,7 +99,7 @@ class HeartbeatView(NamedTuple):
     epoch: int
     joining: bool
     reconciling: bool
-    """The owned set is about to change: say nothing about it unless everything has to be said."""
+    """The owned set is about to change: leave it out unless the heartbeat has to be full."""
     subscription: Subscription
     local_epoch: int
     """Number of the last target that was worked off."""
@@ -107,7 +107,7 @@ class HeartbeatView(NamedTuple):
 
 
 class Heartbeats:
-    """The member's heartbeats: one in flight at a time, the next one's time, and what was sent."""
+    """The member's heartbeats: one in flight at a time, the next one's time, and the values sent last."""
 
     __slots__ = (
         "_config",
@@ -149,7 +149,7 @@ class Heartbeats:
         self.not_before_ms = 0
         """End of the back-off."""
         self.urgent = False
-        """There is something to say: do not wait for the interval."""
+        """There is something to send: do not wait for the interval."""
         self.may_be_member = False
         """A join went out since the member was last known to be out of the group."""
 
@@ -161,11 +161,11 @@ class Heartbeats:
         self.at_ms = now_ms
 
     def drop_expected_answer(self) -> None:
-        """Whatever the heartbeat in flight is answered, it belongs to the past."""
+        """Ignore the response to the heartbeat in flight: it belongs to the past."""
         self._expected = False
 
     def joined_owning_nothing(self, local_epoch: int) -> None:
-        """The join itself said that nothing is owned, and that is what the target asks for."""
+        """Note that the join itself reported that nothing is owned, as the target requires."""
         self._sent.owned = (local_epoch, NO_PARTITIONS)
 
     def due_ms(self, now_ms: int, *, acknowledges: bool) -> int:
@@ -177,7 +177,7 @@ class Heartbeats:
         return due_ms if due_ms > self.not_before_ms else self.not_before_ms
 
     def build(self, view: HeartbeatView) -> SendHeartbeat:
-        """The next heartbeat, now in flight. What it carries counts as sent."""
+        """Return the next heartbeat, now in flight. Its fields count as sent."""
         self.urgent = False
         self._expected = self.may_be_member = True
         if self._says_nothing(view):
@@ -199,7 +199,7 @@ class Heartbeats:
         )
 
     def keepalive(self, epoch: int) -> SendHeartbeat:
-        """The heartbeat that says nothing but "alive": one value for as long as the epoch stays."""
+        """Return the heartbeat with no more than its epoch: one value as long as the epoch stays."""
         if self._keepalive is None or self._keepalive.request.member_epoch != epoch:
             request = self._bare_request(epoch, self._member_id)
             self._keepalive = SendHeartbeat(next(self._tokens), request)
@@ -288,7 +288,7 @@ class Heartbeats:
         return self._expected
 
     def succeeded(self, response: ConsumerGroupHeartbeatResponse, now_ms: int) -> None:
-        """The coordinator took what was sent; the interval starts."""
+        """Note that the coordinator took the values that were sent; the interval starts."""
         if self._sent.empty_regex:
             self._sent.regex_may_be_known = self._sent.empty_regex = False
         self.backoff.reset()
@@ -298,7 +298,7 @@ class Heartbeats:
         self.at_ms = now_ms + self.interval_ms
 
     def failed(self, now_ms: int, *, wait: bool = True) -> None:
-        """The next heartbeat is full; it goes out after the back-off, or at once if `wait` is false."""
+        """Make the next heartbeat full; it is sent after the back-off, or at once if `wait` is false."""
         self._sent.forget()
         self.not_before_ms = now_ms + self.backoff.next_ms() if wait else now_ms
         self.at_ms = self.not_before_ms

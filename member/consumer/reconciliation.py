@@ -1,8 +1,8 @@
-"""From what a member owns to what it should own.
+"""The way from the owned partitions of a member to its target.
 
-One pass at a time: commit what was processed, on_revoked, on_assigned, acknowledge. A target that
-arrives during a pass is taken up by the next one. A pass is abandoned when the member is fenced, leaves
-or fails; the callback that runs then is awaited, and only what it did to the owned set is kept.
+One pass at a time: commit the processed offsets, on_revoked, on_assigned, acknowledge. The next pass takes up
+a target that arrives during a pass. A pass is abandoned when the member is fenced, leaves or fails; the
+callback that runs then is awaited, and only its effect on the owned set is kept.
 """
 
 from __future__ import annotations
@@ -88,10 +88,10 @@ class Callback:
 class Assignment:
     """The partitions that the member owns, its target, and what it has acknowledged.
 
-    `owned` holds each partition from the begin of its on_assigned until its on_revoked or on_lost has
-    ended: as long as that the application may be busy with it, so as long as that the coordinator is
-    told that it is owned. Each replaced target gets the next local epoch, and each local epoch one
-    acknowledgement, also where the set is the same as before (KAFKA-16185).
+    `owned` holds each partition from the begin of its on_assigned until its on_revoked or on_lost has ended.
+    So long the application may be busy with it, and so long heartbeats list it as owned. Each replaced target
+    gets the next local epoch, and each local epoch one acknowledgement, even if the set is the same as before
+    (KAFKA-16185).
     """
 
     __slots__ = ("_next_local_epoch", "acknowledged_epoch", "local_epoch", "owned", "target", "unconfirmed")
@@ -124,7 +124,7 @@ class Assignment:
         self.owned = self.unconfirmed = NO_PARTITIONS
 
     def replace_target(self, received: Partitions) -> bool:
-        """Take a target over. Whether it differs from the one before."""
+        """Take a target over. Return true if it differs from the one before."""
         if received == self.target or (received := canonical(received)) == self.target:
             return False
         self.target = received
@@ -271,7 +271,8 @@ class Reconciler:
         return self._call(REVOKED, current.revoked, current)
 
     def _assign(self, current: Pass) -> PassResult:
-        """Take what is still in the target; what a newer one left out may be another member's already."""
+        """Assign the partitions that are still in the target; those that a newer one left out may have
+        another owner already."""
         current.stage = PassStage.ASSIGN
         if current.local_epoch != self.assignment.local_epoch:
             current.added = intersection(current.added, self.assignment.target or NO_PARTITIONS)
@@ -312,7 +313,7 @@ class Reconciler:
         self._positions.clear()
 
     def callback_ended(self, callback: Callback, *, raised: bool) -> tuple[TopicPartition, ...]:
-        """Keep what the callback did to the owned set. The partitions that were let go."""
+        """Keep the callback's effect on the owned set. Return the partitions that were released."""
         if callback.releases:
             self.released()
             return callback.names

@@ -28,7 +28,7 @@ class ConsumerMemberState(enum.StrEnum):
     RECONCILING = "RECONCILING"
     """The member moves to its target: commit, on_revoked, on_assigned. Heartbeats continue."""
     ACKNOWLEDGING = "ACKNOWLEDGING"
-    """One pass is finished. The next heartbeat, sent at once, lists what the member owns."""
+    """One pass is finished. The next heartbeat, sent at once, lists the owned partitions."""
     STABLE = "STABLE"
     """The member owns its target and keeps its session alive."""
     FENCED = "FENCED"
@@ -145,6 +145,6 @@ NEVER_TAKEN: tuple[Transition[S, E], ...] = (
 )
 """Arrows that Kafka declares and this machine does not use.
 
-A member that is fenced while it prepares to leave has left. Answers that come once a member is out of
-the group are ignored, errors among them. LEAVING lasts no longer than it takes to build the leave.
+A member that is fenced while it prepares to leave has left. Responses that arrive once a member is out of the
+group are ignored, errors included. LEAVING lasts no longer than it takes to build the leave.
 """

@@ -67,7 +67,7 @@ it does not know."""
 class KafkaChangelog:
     """The changelogs of one client of an application.
 
-    `creates` says that nobody else creates the topics: in a streams group the brokers do.
+    `creates` is true if this client has to create the topics: in a streams group the brokers do.
     """
 
     def __init__(self, application_id: str, settings: Mapping[str, Any], *, creates: bool) -> None:
@@ -107,8 +107,8 @@ class KafkaChangelog:
 
     async def _reader(self) -> AIOKafkaConsumer:
         if self._consumer is None:
-            # Brokers answer one request of a connection after the other: what waits there for more records
-            # than there are holds up the next partition.
+            # Brokers respond to one request of a connection after the other: a fetch that waits there for
+            # more records than exist holds up the next partition.
             consumer = AIOKafkaConsumer(
                 enable_auto_commit=False,
                 auto_offset_reset="earliest",
@@ -129,7 +129,7 @@ class KafkaChangelog:
         end = (await consumer.end_offsets([place]))[place]
         at = store.checkpoint
         if at is None and begin == end:
-            return  # nobody has written one yet: what the store has stands
+            return  # there is no changelog yet: the content of the store stands
         if at is None or not begin <= at <= end:
             store.clear()
             at = begin
@@ -213,7 +213,7 @@ class KafkaChangelog:
     # -- writing -----------------------------------------------------------------------------------------
 
     async def write(self, partition: TopicPartition, changes: Mapping[Key, Value | None]) -> int:
-        """Write what has changed, in this order; answers the offset after the last change.
+        """Write the changes, in this order; return the offset after the last change.
 
         :raises CommitRefused: if not everything was written.
         :raises StreamsError: if it never will be: a change is too large, or the brokers forbid it.

@@ -18,7 +18,7 @@ from fencepost.member.streams.errors import MissingSourceTopic, TaskAssignmentFa
 
 
 class _EscalationListener:
-    """Looks at the leader's error before the thread is told of an assignment (KIP-671)."""
+    """Looks at the leader's error before the thread receives an assignment (KIP-671)."""
 
     def __init__(self, listener: Any, events: ThreadEvents, assignor: StreamsAssignor) -> None:
         self._events = events
@@ -28,7 +28,7 @@ class _EscalationListener:
         self._assigned = listener.on_partitions_assigned
 
     async def on_partitions_assigned(self, partitions: Iterable[KafkaPartition]) -> None:
-        """An error comes with no partitions: the thread is not assigned anything."""
+        """An error has no partitions: the thread is not assigned anything."""
         if self._assignor.error == AssignorError.SHUTDOWN_REQUESTED:
             self._events.on_shutdown_requested()
         elif not self._assignor.error:
@@ -66,7 +66,7 @@ class KafkaClassicStreamsMember(KafkaConsumerGroupMember):
         )
 
     async def poll(self) -> Sequence[PartitionRecords]:
-        """Records of several partitions; none after 100 ms without any, or while there is no broker.
+        """Return records of several partitions; none after 100 ms without any, or while there is no broker.
 
         :raises MissingSourceTopic: if the leader sees that one is missing.
         :raises TaskAssignmentFailed: if the leader could not assign, or can't be understood.
@@ -101,9 +101,9 @@ class KafkaClassicStreamsMember(KafkaConsumerGroupMember):
     async def close(self, *, told_to_end: bool = False, within_s: float = 10.0) -> None:
         """Leave the group and disconnect, within that many seconds.
 
-        Who was told to end stays in the group until the session ends, unless all members know of it: a leave
-        would begin the next round, and members that have not fetched their assignments yet might meet nobody
-        there who knows of the shutdown.
+        A member that received the end stays in the group until its session ends, unless all members know of
+        it. A leave would begin the next round, and members that have not fetched their assignments yet might
+        find no member there that knows of the shutdown.
         """
         stays = told_to_end and not self._assignor.all_know
         await self._close(CloseOption.REMAIN_IN_GROUP if stays else self._end(), within_s)

@@ -1,4 +1,4 @@
-"""aiokafka's client, with what it keeps to itself: why brokers can't be connected to, and that they refuse.
+"""aiokafka's client, with two facts that it hides: why brokers can't be connected to, and that they refuse.
 
 With engine.py and fetcher.py the file that touches aiokafka's private names.
 """
@@ -48,12 +48,12 @@ class _Reconnects:
 
 
 class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
-    """aiokafka's client, which keeps to itself why it can't connect; this one tells of refused credentials.
+    """aiokafka's client, which hides why it can't connect; this one reports refused credentials.
 
     A connection ends here with the task that reads from it. A loop that ends cancels all tasks, these as
-    well, and aiokafka would go on with such a connection: each request would wait until its time is over.
-    Here who waits hears of it, and the next request connects anew. And as long as a topic is gone, or has no
-    leader, aiokafka would ask for metadata as fast as brokers answer; here there is a back-off between.
+    well, and aiokafka would keep such a connection: each request would wait until it times out. Here the
+    waiting request fails, and the next one connects anew. And as long as a topic does not exist, or has no
+    leader, aiokafka would request metadata as fast as brokers respond; here there is a back-off between.
 
     A broker that can't be connected to is tried again after a growing back-off, as Kafka's clients do.
     aiokafka would try at once for each request, and log a line each time. Requests that wait for the same
@@ -65,7 +65,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
     on_refused: Callable[[], None] | None = None
     _is_refused = False
     _asked_about: frozenset[str] | None = None
-    """The topics whose metadata was asked for last."""
+    """The topics of the last metadata request."""
     _asked_at = 0.0
     _sync_task: asyncio.Task[None] | None
 
@@ -77,7 +77,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
     async def bootstrap(self) -> None:
         """As aiokafka's own, which leaves its connection open if it is cancelled.
 
-        :raises KafkaConnectionError: if no broker answers.
+        :raises KafkaConnectionError: if no broker responds.
         """
         for host, port, _ in self.hosts:
             try:
@@ -168,7 +168,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         """See to it that brokers take the credentials, and let this client know of its topics.
 
         :raises AuthenticationError: if one has refused them since the last call.
-        :raises TopicAuthorizationFailedError: if they refuse to tell of a topic, as of the last time.
+        :raises TopicAuthorizationFailedError: if the last response refused access to a topic.
         """
         refused, self.refused = self.refused, None
         if refused is not None:
@@ -179,7 +179,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
 
 
 def _unread(connection: weakref.ref[AIOKafkaConnection], reader: asyncio.Task[None]) -> None:
-    """Close a connection that nobody reads from any more; one that was closed stays so."""
+    """Close a connection that has lost its reader; one that was closed stays closed."""
     found = connection()
     if found is not None:
         found.close(reason=CloseReason.CONNECTION_BROKEN)

@@ -1,9 +1,9 @@
 """aiokafka's client and fetcher as a member uses them; its private names: here, in client.py, in fetcher.py.
 
-The client carries requests that aiokafka does not know: its connections take any object that builds its
-own bytes. The fetcher keeps what it has for partitions that stay: partitions come and go in place, where
-aiokafka's own reassignment drops the buffers of all. A partition is in the fetcher's assignment exactly
-as long as the member may fetch it, and always with a position, so the fetcher never looks for one.
+The client carries requests that aiokafka does not know: its connections take any object that builds its own
+bytes. The fetcher keeps its buffers for partitions that stay: partitions are added and removed in place,
+while aiokafka's own reassignment drops all buffers. A partition is in the fetcher's assignment exactly as
+long as the member may fetch it, and always with a position, so the fetcher never looks for one.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ Frame = Callable[[int, int, str], bytes]
 """From version, correlation id and client id to a whole request frame, its length included."""
 
 COORDINATION = int(ConnectionGroup.COORDINATION)
-"""The connections on which coordinators are asked."""
+"""The connections to coordinators."""
 ROUNDS = COORDINATION + 1
 """The connections for requests that coordinators may leave waiting: nothing else should wait behind them."""
 
@@ -63,7 +63,7 @@ class AiokafkaRequest:
     def prepare(self, versions: Mapping[int, tuple[int, int]]) -> _PreparedCall:
         """The request in the newest version that both sides speak.
 
-        :raises IncompatibleBrokerVersion: if there is none.
+        :raises IncompatibleBrokerVersion: if there is no such version.
         """
         version = self._spoken.newest_of(versions)
         if version is None:
@@ -73,7 +73,7 @@ class AiokafkaRequest:
 
 
 class _WholeFrame:
-    """Leaves the answer as it is: what can't be read must not end aiokafka's reader."""
+    """Returns the response as it is: bytes that can't be read must not end aiokafka's reader."""
 
     @staticmethod
     def decode(answer: BytesIO) -> bytes:
@@ -120,7 +120,8 @@ class Connections:
     async def bootstrap(self) -> None:
         """Learn of the cluster.
 
-        :raises KafkaConnectionError: if no broker answers; its text says why, as far as that is known.
+        :raises KafkaConnectionError: if no broker responds; its text has the reason, as far as it is
+            known.
         :raises AuthenticationError: if that is because of the credentials.
         """
         try:
@@ -131,10 +132,10 @@ class Connections:
     async def ask(
         self, node_id: int, call: AiokafkaRequest, timeout_ms: int, *, group: int = ConnectionGroup.DEFAULT
     ) -> bytes:
-        """The answer to a call, as a frame without its length.
+        """Return the response to a call, as a frame without its length.
 
         :raises KafkaError: if there is no connection, or it breaks.
-        :raises TimeoutError: if no answer comes in time; the connection is given up.
+        :raises TimeoutError: if no response comes in time; the connection is given up.
         """
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -163,12 +164,12 @@ class Connections:
         return broker is not None
 
     def track(self, topics: set[str]) -> None:
-        """Keep the metadata of exactly these topics; of all, if there are none."""
+        """Keep the metadata of exactly these topics; of all topics if this is empty."""
         if topics != self._client._topics:
             self._client.set_topics(topics)
 
     def leader_of(self, partition: tuple[str, int]) -> int | None:
-        """The broker that leads a partition; None if nobody does, or nobody knows."""
+        """Return the broker that leads a partition; None if it has no leader, or the leader is not known."""
         leader = self._client.cluster.leader_for_partition(TopicPartition(*partition))
         return None if leader == -1 else leader
 
@@ -178,7 +179,7 @@ class Connections:
 
 
 async def stop(consumer: AIOKafkaConsumer) -> None:
-    """Stop a consumer of aiokafka's, whose own `stop` may be cut off before it has disconnected."""
+    """Stop a consumer of aiokafka's; its own `stop` may be cut off before it has disconnected."""
     try:
         if consumer._fetcher is not None:
             await end_fetches(consumer._fetcher)
@@ -204,10 +205,10 @@ class Fetching:
         """Partitions whose position moved since `handed`."""
         self._denied: TopicAuthorizationFailedError | None = None
         self.on_out_of_range: Callable[[TopicPartition], None] = lambda partition: None
-        """Called for a partition whose log does not have the position; it is to be taken away."""
+        """Called for a partition whose log does not have the position; the caller takes it away."""
 
     async def close(self) -> None:
-        """Stop fetching; whoever waits is woken."""
+        """Stop fetching; callers that wait are woken."""
         await end_fetches(self._fetcher)
         with contextlib.suppress(KafkaError):  # of a fetcher that died: it is stopped, then
             await self._fetcher.close()
@@ -221,7 +222,8 @@ class Fetching:
         return partitions
 
     def assign(self, positions: Mapping[Any, int], paused: Iterable[tuple[str, int]]) -> None:
-        """Fetch exactly these, each from its position. What stays keeps both its position and its buffer."""
+        """Fetch exactly these, each from its position. Partitions that stay keep both their position and
+        their buffer."""
         states, before = self._assignment._tp_state, self.partitions
         after = frozenset(TopicPartition(*partition) for partition in positions)
         if after == before:
@@ -230,7 +232,7 @@ class Fetching:
         for partition in before - after:
             self._records.pop(partition, None)
             self._touched.pop(partition, None)
-            # A fetch under way may still bring records of it, and looks here whether they are wanted.
+            # A fetch under way may still return records of it, and checks here if they are wanted.
             states[partition]._position = None
         for partition in after - before:
             state = states.get(partition)
@@ -251,12 +253,12 @@ class Fetching:
         self._fetcher._notify(self._fetcher._wait_consume_future)
 
     def seek(self, partition: tuple[str, int], offset: int) -> None:
-        """Go on from this offset, without what was fetched already."""
+        """Go on from this offset, and drop what was fetched already."""
         self._current = None
         self._fetcher.seek_to(TopicPartition(*partition), offset)
 
     def pause(self, partition: tuple[str, int]) -> None:
-        """Hand out nothing of it, and do not fetch it; what was fetched is kept."""
+        """Hand out nothing of it, and do not fetch it; fetched records are kept."""
         if partition in self.partitions:
             self._current = None
             self._assignment._tp_state[partition].pause()
@@ -281,10 +283,11 @@ class Fetching:
     # -- records -----------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """See to it that the fetcher's background task lives, and may ask for offsets.
+        """Make sure that the fetcher's background task lives, and may look offsets up.
 
         :raises KafkaError: if it died of an error; it is started again.
-        :raises TopicAuthorizationFailedError: if a broker has refused to tell an offset since the last call.
+        :raises TopicAuthorizationFailedError: if a broker has refused to return an offset since the last
+            call.
         """
         denied, self._denied = self._denied, None
         if denied is not None:
@@ -297,7 +300,8 @@ class Fetching:
             task.result()
 
     def _drop_ended(self) -> None:
-        """Forget fetches that ended: the fetcher awaits what it finds, and takes their errors for its own."""
+        """Forget fetches that ended: the fetcher awaits what it finds, and would treat their errors as its
+        own."""
         self._fetcher._pending_tasks = {task for task in self._fetcher._pending_tasks if not task.done()}
 
     def take_one(self, partitions: tuple[tuple[str, int], ...] = ()) -> ConsumerRecord | None:
@@ -392,7 +396,7 @@ class Fetching:
     # -- waiting -----------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Let whoever waits look again."""
+        """Wake callers that wait, so that they look again."""
         for waiter in list(self._fetcher._fetch_waiters):
             self._fetcher._notify(waiter)
         self._look_again()
@@ -414,9 +418,10 @@ class Fetching:
     ) -> dict[tuple[str, int], int]:
         """An offset of these partitions, which that node leads; without those that fail.
 
-        It is the first at or after a time, NO_OFFSET if there is none, or what an OffsetSpec stands for.
+        It is the first at or after a time, NO_OFFSET if there is no such record, or the offset of an
+        OffsetSpec.
 
-        :raises KafkaError: if the node does not answer.
+        :raises KafkaError: if the node does not respond.
         """
         asked: dict[str, list[tuple[int, int]]] = {}
         for topic, partition in partitions:
@@ -445,7 +450,8 @@ class Fetching:
     async def offsets_since(
         self, partitions: Iterable[Any], timestamp_ms: int, timeout_ms: int
     ) -> dict[Any, int]:
-        """The first offset at or after a time, by partition; where there is none, the next offset."""
+        """Return the first offset at or after a time, by partition; the next offset if there is no such
+        record."""
         ends = await self.offsets_at(partitions, timeout_ms, earliest=False)
         found = await self.offsets_for_times(dict.fromkeys(ends, timestamp_ms), timeout_ms)
         return {each: end if found[each] is None else found[each].offset for each, end in ends.items()}

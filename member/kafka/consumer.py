@@ -41,17 +41,18 @@ class KIP848Consumer(LogQuestions):
             async for record in consumer:
                 ...
 
-    Settings have the names and the defaults of AIOKafkaConsumer, whose documentation holds for what is
-    not said here; `auto_offset_reset` takes `by_duration:PT1H` as well (KIP-1106). `listener` is aiokafka's
+    Settings have the names and the defaults of AIOKafkaConsumer, whose documentation applies to everything
+    else; `auto_offset_reset` takes `by_duration:PT1H` as well (KIP-1106). `listener` is aiokafka's
     ConsumerRebalanceListener, or an object like one that may have `on_partitions_lost` as well.
-    `group_remote_assignor` names an assignor of the broker; `observer` sees what the member does. To be made
-    in the event loop that it is used in.
+    `group_remote_assignor` names an assignor of the broker; `observer` sees the member's steps. Create it in
+    the event loop that it is used in.
 
-    What was handed over counts as processed when the application asks for more: only that is committed
-    automatically. Exceptions of listeners are raised by the next poll as CallbackFailed, all others are
-    aiokafka's.
+    Records that were handed over count as processed at the application's next request for records: only those
+    are committed automatically. Exceptions of listeners are raised by the next poll as CallbackFailed, all
+    others are aiokafka's.
 
-    :raises TypeError: for a function that is none, or an object without one of the methods that it is for.
+    :raises TypeError: if a function can't be called, or an object lacks one of the methods that are
+        needed.
     :raises ValueError: if a setting is impossible, or means nothing with KIP-848: the broker decides on
         sessions, heartbeats and strategies.
     """
@@ -248,11 +249,11 @@ class KIP848Consumer(LogQuestions):
     async def start(self) -> None:
         """Connect; with a subscription, join the group and take up the first assignment.
 
-        A consumer that could not connect may be started again. After any other error it is stopped, and
-        later calls raise what ended it. A callback that raises is logged and tried once more.
+        A consumer that could not connect may be started again. After any other error it is stopped, and later
+        calls raise that error. A callback that raises is logged and tried once more.
 
         :raises CallbackFailed: if a callback raised twice.
-        :raises KafkaConnectionError: if no broker answers.
+        :raises KafkaConnectionError: if no broker responds.
         :raises AuthenticationError: if one does not take the credentials; it is a KafkaConnectionError, too.
         :raises UnsupportedVersionError: if the broker does not speak KIP-848.
         :raises ConsumerStoppedError: if the consumer is stopped meanwhile.
@@ -307,8 +308,8 @@ class KIP848Consumer(LogQuestions):
     async def stop(self, option: CloseOption = CloseOption.DEFAULT, *, timeout_ms: int = 30_000) -> None:
         """Commit what was handed over if commits are automatic, revoke everything, leave, disconnect.
 
-        The group hears of it at once; a static member keeps its place until its session ends, unless the
-        option says otherwise. Takes no longer than the time given, with no broker to be reached.
+        The group is notified at once; a static member keeps its place until its session ends, unless the
+        option differs. It takes no longer than the time given, even if no broker can be reached.
 
         :raises CallbackFailed: if on_partitions_revoked raised; the consumer is stopped all the same.
         :raises IllegalStateError: in a callback, which would wait for its own end.
@@ -346,11 +347,12 @@ class KIP848Consumer(LogQuestions):
     # -- subscription ------------------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str] = (), pattern: str | None = None, listener: Any = None) -> None:
-        """Subscribe to these topics, or to all that an expression matches, in place of what was before.
+        """Subscribe to these topics, or to all that an expression matches, in place of the previous
+        subscription.
 
-        The expression is the broker's: RE2 syntax, and the whole name has to match. The listener replaces
-        the one before, too; without one it is again what the consumer was made with. Partitions that are
-        subscribed to as before stay assigned.
+        The expression is the broker's: RE2 syntax, and it has to match the whole name. The listener is
+        replaced, too; without one, the listener of the constructor is used again. Partitions of topics that
+        stay subscribed stay assigned.
 
         :raises TypeError: for neither or both, for a string in place of a list, for an impossible listener.
         """
@@ -428,7 +430,7 @@ class KIP848Consumer(LogQuestions):
     async def getmany(
         self, *partitions: Partition, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Records by partition; none if there are none when the time is over.
+        """Return records by partition; empty if there are none when the time is over.
 
         :raises ConsumerStoppedError: if the consumer is stopped, also while this waits.
         """
@@ -488,7 +490,7 @@ class KIP848Consumer(LogQuestions):
         return True
 
     async def seek_to_committed(self, *partitions: Partition) -> dict[TopicPartition, int | None]:
-        """Go to the committed offsets, where there are any; answers them."""
+        """Go to the committed offsets, if there are any, and return them."""
         session, found = self._running(), {}
         for partition in self._assigned(partitions):
             offset = found[TopicPartition(*partition)] = await session.committed(partition)
@@ -522,7 +524,7 @@ class KIP848Consumer(LogQuestions):
         session = self._failed_start or self._running()
         session.check_may_commit()
         is_subscribed = self._topics or self._pattern is not None
-        # What `unsubscribe` and `stop` give up may be committed until its callback ends.
+        # Partitions that `unsubscribe` and `stop` give up may be committed until the callback ends.
         if not is_subscribed and not session.driver.assignment and not self._closed:
             raise IllegalStateError("Not subscribed to any topics")
         if offsets is None:
@@ -540,14 +542,14 @@ class KIP848Consumer(LogQuestions):
         )
 
     async def committed(self, partition: Partition) -> int | None:
-        """The group's committed offset, asked of the coordinator; None if there is none."""
+        """Return the group's committed offset, from the coordinator; None if there is none."""
         return await self._running().committed(ids.TopicPartition(*partition))
 
 
 def _partitions(partitions: Iterable[Partition]) -> tuple[TopicPartition, ...]:
     """As aiokafka's tuples.
 
-    :raises TypeError: if one is none.
+    :raises TypeError: if one of them is not a partition.
     """
     chosen = tuple(partitions)
     if not all(isinstance(each, tuple) and len(each) == 2 for each in chosen):

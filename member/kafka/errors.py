@@ -1,4 +1,4 @@
-"""A member's errors as aiokafka's exceptions, which programs that come from it know how to catch."""
+"""A member's errors as aiokafka's exceptions, which programs written for aiokafka know how to catch."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class AuthenticationError(errors.KafkaConnectionError):  # type: ignore[misc]  #
 
 
 def as_connection_error(what: object, reason: Exception) -> errors.KafkaConnectionError:
-    """The exception to raise where no broker can be connected to, and why the first one can't."""
+    """The exception to raise if no broker can be connected to, with the reason for the first one."""
     kind = AuthenticationError if isinstance(reason, _OF_AUTHENTICATION) else errors.KafkaConnectionError
     return kind(f"{what}: {str(reason) or type(reason).__name__}")
 

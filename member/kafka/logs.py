@@ -19,7 +19,8 @@ Partition = tuple[str, int]
 class LogQuestions(abc.ABC):
     """The questions of AIOKafkaConsumer about logs and topics.
 
-    :raises IllegalStateError: before the start, and about the last fetch of what is not assigned.
+    :raises IllegalStateError: before the start, and for the last fetch of a partition that is not
+        assigned.
     :raises ConsumerStoppedError: once the consumer is stopped.
     :raises KafkaTimeoutError: about offsets, if they are not to be had within `request_timeout_ms`.
     """
@@ -29,7 +30,7 @@ class LogQuestions(abc.ABC):
 
     @abc.abstractmethod
     def _running(self) -> KafkaMember:
-        """The session, if there is one to ask."""
+        """The session, if it runs."""
 
     @abc.abstractmethod
     def _assigned(self, partitions: Iterable[Partition]) -> tuple[ids.TopicPartition, ...]:
@@ -67,7 +68,7 @@ class LogQuestions(abc.ABC):
     async def offsets_for_times(
         self, timestamps: dict[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first offset at or after a time in ms, by partition; None where there is none.
+        """Return the first offset at or after a time in ms, by partition; None if there is no such record.
 
         :raises ValueError: for a time before 1970.
         """

@@ -1,9 +1,9 @@
 """One membership from start to stop: the member's driver, the fetcher, and the polls between them.
 
-A poll begins when the application asks for records and ends when it gets some. For some milliseconds after
-it, records that are buffered are handed out without another poll, as long as nothing happens to the member:
-it could do nothing with a poll but take note. It is told of them when that time is over, or before
-anything that depends on it.
+A poll begins when the application requests records and ends when it gets some. For some milliseconds after
+it, buffered records are handed out without another poll, as long as nothing happens to the member: a poll
+could do nothing else. The member is notified of them when that time is over, or before anything that depends
+on it.
 """
 
 from __future__ import annotations
@@ -82,22 +82,24 @@ class KafkaMember:
         self._topics: frozenset[str] = frozenset()
         self._is_subscribed = False
         self._has_joined = False
-        """The member has taken up an assignment once: it may have moved on before anybody looks."""
+        """The member has taken up an assignment once: it may have moved on before the next check."""
         self._has_lost = False
-        """Partitions were lost since the last poll began: what was handed out of them comes again."""
+        """Partitions were lost since the last poll began: their records that were handed out are delivered
+        again."""
         self._being_assigned: frozenset[TopicPartition] = frozenset()
         self._being_lost: frozenset[TopicPartition] = frozenset()
         """Lost partitions while their callback runs; they may be another member's already."""
         self._polling = 0
         """Tasks that are in a poll."""
         self._settling: asyncio.Handle | None = None
-        """Set from the end of a poll until the member is told of what was handed out since."""
+        """Set from the end of a poll until the member is notified of the records that were handed out since.
+        """
         self._rest_s = min(_REST_S, config.max_poll_interval_ms / 100_000)
         self.resting = False
         """True if buffered records may be had without another poll."""
         self.closed = False
         self.ended = False
-        """Closed, and nothing of it goes on."""
+        """Closed, and nothing of it runs any more."""
         self._committing: set[asyncio.Task[None]] = set()
         self._refusal: AuthenticationError | None = None
         """Why commits were given up, if a broker did not take the credentials."""
@@ -135,7 +137,7 @@ class KafkaMember:
         return self.driver.state in _JOINED
 
     def _settles_in(self, target: AnyState) -> bool:
-        """True if the member, which moves to this state, has taken up what the group gave it."""
+        """True if the member, which moves to this state, has taken up the assignment of the group."""
         return target in _JOINED
 
     @property
@@ -191,7 +193,8 @@ class KafkaMember:
     async def joined(self) -> None:
         """Wait until the member has taken up its first assignment, or is subscribed to nothing any more.
 
-        A callback that raises is logged and tried once more: who waits here has no later call to try it.
+        A callback that raises is logged and tried once more: a caller that waits here makes no later call to
+        try it.
 
         :raises CallbackFailed: if a callback raises twice.
         :raises ConsumerStoppedError: if the session is closed meanwhile.
@@ -217,7 +220,8 @@ class KafkaMember:
             self._end()
 
     def _track(self) -> None:
-        """Keep the metadata of what is subscribed to by name, and of what is owned, fetched or not yet."""
+        """Keep the metadata of the topics that are subscribed to by name, and of all owned ones, fetched or
+        not yet."""
         self._connections.track({*self._topics, *(each.topic for each in self.driver.assignment)})
 
     def _callback(self, kind: CallbackKind, phase: Phase, partitions: tuple[TopicPartition, ...]) -> None:
@@ -249,7 +253,7 @@ class KafkaMember:
     # -- polls -------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Tell the member of what was handed out since the last poll ended."""
+        """Notify the member of the records that were handed out since the last poll ended."""
         self.resting = False
         if self._settling is not None:
             self._settling.cancel()
@@ -282,7 +286,7 @@ class KafkaMember:
                 if taken:
                     return taken
                 if changes != self.driver.changes:
-                    continue  # what the member has to say, or to do about a position outside of its log
+                    continue  # the member's errors, or its work on a position outside of its log
                 left = None if until is None else until - self._loop.time()
                 if left is not None and left <= 0:
                     await asyncio.sleep(0)  # a program that polls without waiting lets others work, too
@@ -348,8 +352,8 @@ class KafkaMember:
         """Offset of the next record; waits until it is known.
 
         :raises IllegalStateError: if the partition is not assigned.
-        :raises KafkaError: if it is the application's to decide; KafkaTimeoutError, if it is not known within
-            `request_timeout_ms`: a topic may be gone, which only a poll can let go of.
+        :raises KafkaError: if it is the application's to decide; KafkaTimeoutError, if it is not known
+            within `request_timeout_ms`: the topic may be deleted, and only a poll can release it.
         """
         until = self._loop.time() + self._config.request_timeout_ms / 1000
         while True:
@@ -393,9 +397,11 @@ class KafkaMember:
     # -- committed offsets -------------------------------------------------------------------------------
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None) -> None:
-        """Commit these, or everything that was handed out: committed or not, so that a commit always asks.
+        """Commit these, or everything that was handed out: committed or not, so that a commit always sends a
+        request.
 
-        :raises KafkaError: if the coordinator refuses, or has let others have what was handed out.
+        :raises KafkaError: if the coordinator refuses, or has assigned partitions that were handed out to
+            other members.
         """
         self.settle()
         is_lost = self._has_lost if offsets is None else not self._being_lost.isdisjoint(offsets)
@@ -417,14 +423,14 @@ class KafkaMember:
             self._committing.discard(task)
 
     def _refused(self) -> None:
-        """A broker does not take the credentials: who polls or commits is not to wait for it."""
+        """End polls and commits that wait, since a broker does not take the credentials."""
         self._refusal = self._client.refused
         self.fetching.wake()
         for task in self._committing:
             task.cancel()
 
     async def committed(self, partition: TopicPartition) -> int | None:
-        """The committed offset; None if there is none.
+        """Return the committed offset; None if there is none.
 
         :raises KafkaError: if the coordinator refuses; KafkaTimeoutError, if it can't be reached.
         """
@@ -443,7 +449,7 @@ class KafkaMember:
     async def _ask_committed(
         self, request: OffsetFetchRequest, partition: TopicPartition
     ) -> tuple[ErrorCode, int]:
-        """A code and an offset. Where there is no answer, the coordinator is looked up for the next try."""
+        """Return a code and an offset. Without a response, the coordinator is looked up for the next try."""
         try:
             response = await self._transport.send(request, self._config.request_timeout_ms)
             assert isinstance(response, OffsetFetchResponse)
@@ -480,7 +486,8 @@ class KafkaMember:
     async def close(self, option: CloseOption, timeout_ms: int) -> None:
         """Commit what was handed out if commits are automatic, give everything up, leave, and stop.
 
-        :raises CallbackFailed: if a callback raised and no poll has told of it; all is closed then.
+        :raises CallbackFailed: if a callback raised and no poll has reported it; everything is closed
+            then.
         """
         self.settle()
         self.closed = True

@@ -63,7 +63,7 @@ def check_client_id(client_id: object) -> str:
 def check_group_id(group_id: object) -> str:
     """The group id.
 
-    :raises ValueError: if there is none.
+    :raises ValueError: if it is missing.
     """
     if not isinstance(group_id, str) or not group_id.strip():
         raise ValueError(f"group_id is needed: KIP848Consumer is a member of a group; got {group_id!r}")
@@ -89,7 +89,7 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 
 def check_offset_reset(value: object) -> None:
-    """See to it that this can be an `auto_offset_reset`, but for its duration: `member_config` looks at that.
+    """Check that this can be an `auto_offset_reset`, except its duration: `member_config` checks that.
 
     :raises ValueError: if it can't be.
     """

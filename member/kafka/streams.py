@@ -1,4 +1,4 @@
-"""An application of worker threads on Kafka: what fails in them ends in a way that was decided (KIP-671)."""
+"""An application of worker threads on Kafka, with a decision for each failure in them (KIP-671)."""
 
 from __future__ import annotations
 
@@ -74,14 +74,14 @@ class StreamsApp:
     unless `changelog` is False. When it returns the records are processed; their offsets are committed every
     `commit_interval_ms`, and before partitions go: at least once.
 
-    An exception that leaves `process` goes to `handler`, which answers what to do; without one the client
-    is shut down. `global_thread` reads whole topics before the others start, and beside them. Further
-    settings are KIP848Consumer's; to `group_instance_id` each thread adds its number.
+    An exception that leaves `process` goes to `handler`, which returns what to do; without a handler the
+    client is shut down. `global_thread` reads whole topics before the others start, and next to them. Further
+    settings are KIP848Consumer's; each thread adds its number to `group_instance_id`.
 
     The members speak KIP-1071, where SHUTDOWN_APPLICATION goes through the coordinator. With
-    group_protocol="classic" they speak the classic protocol as Kafka Streams does, and it goes to all clients
-    of the group, Java instances included; session_timeout_ms and heartbeat_interval_ms can be set then. With
-    group_protocol="consumer" they speak KIP-848, which has no way to tell other clients anything: there
+    group_protocol="classic" they speak the classic protocol as Kafka Streams does, and all clients of the
+    group receive it, Java instances included; session_timeout_ms and heartbeat_interval_ms can be set then.
+    With group_protocol="consumer" they speak KIP-848, which cannot send messages to other clients: there
     SHUTDOWN_APPLICATION is logged as an error, and shuts this client down.
 
     :raises TypeError: for a function that is not async, a handler that is, and settings of a wrong kind.
@@ -142,7 +142,8 @@ class StreamsApp:
         self._try_settings()
 
     def _try_settings(self) -> None:
-        """Make a thread's consumer, and drop it: it refuses what is impossible, before threads fail of it."""
+        """Make a thread's consumer, and drop it: it refuses impossible settings before threads fail because
+        of them."""
         member = self._group_member(self._engine.client.name, _Nobody())
 
         async def make() -> None:
@@ -213,7 +214,7 @@ class StreamsApp:
     def is_connected(self) -> bool:
         """It is running, and no thread has lost its broker (KIP-457).
 
-        Heartbeats tell it, which go on while `process` runs.
+        Heartbeats report it, and they go on while `process` runs.
         """
         return self._engine.client.is_connected
 
@@ -230,10 +231,10 @@ class StreamsApp:
     # -- before the start --------------------------------------------------------------------------------
 
     def set_uncaught_exception_handler(self, handler: Any) -> None:
-        """Ask this function about exceptions: it takes one, and answers a StreamThreadExceptionResponse.
+        """Call this function for exceptions: it takes one, and returns a StreamThreadExceptionResponse.
 
-        None deletes what was set. A handler of the old style, which takes a thread and an exception or is
-        declared to answer None, is accepted: with it alone a thread that fails just ends.
+        None deletes the handler. A handler of the old style, which takes a thread and an exception or is
+        declared to return None, is accepted: with it alone, a thread that fails just ends.
 
         :raises IllegalStreamsState: once the client was started.
         :raises TypeError: if it can be no handler.
@@ -252,8 +253,8 @@ class StreamsApp:
     def set_state_listener(self, listener: StateListener | None) -> None:
         """Call this plain function with the new and the old state of the client, at each step, in order.
 
-        The client does not wait for it. A coroutine that it returns is refused: an error in the log says to
-        write `asyncio.create_task(...)` instead.
+        The client does not wait for it. A coroutine that it returns is refused: an error in the log proposes
+        `asyncio.create_task(...)` instead.
 
         :raises IllegalStreamsState: once the client was started.
         :raises TypeError: if it can't be called, or is async.
@@ -269,11 +270,13 @@ class StreamsApp:
     # -- start and end -----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start the global thread, which reads what there is, then all others. An instance starts once.
+        """Start the global thread, which reads everything that exists, then all others. An instance starts
+        once.
 
         :raises IllegalStreamsState: if it was started or closed before.
         :raises StreamsError: if `state_dir` can't be used, or another client has it.
-        :raises Exception: whatever keeps the global thread from catching up; the client is in ERROR then.
+        :raises Exception: the error that keeps the global thread from catching up; the client is in ERROR
+            then.
         """
         if self.state is StreamClientState.CREATED:
             self._loop = asyncio.get_running_loop()
@@ -291,12 +294,12 @@ class StreamsApp:
             )
 
     async def close(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - waits, is not ended
-        """End all threads after what they are doing, commit, and leave. Whether that is over in time.
+        """End all threads after their current record, commit, and leave. Return true if that is over in time.
 
-        Once `process` has returned it takes at most 25 s, also if no broker can be reached: 10 s for the last
-        commit, 10 s for leaving (2 s if no broker responded to the commit), and 5 s for the changelog.
-        With a timeout, in seconds, the threads divide that time. What is not committed by then is processed
-        again by the member that owns the partition next.
+        Once `process` has returned it takes at most 25 s, even if no broker can be reached: 10 s for the last
+        commit, 10 s for leaving (2 s if no broker responded to the commit), and 5 s for the changelog. With a
+        timeout, in seconds, the threads divide that time. Records that are not committed by then are
+        processed again by the next owner of the partition.
 
         In PENDING_ERROR and ERROR it has no effect and logs a warning; it waits for ERROR, and never
         raises. A thread that calls it does not wait for its own end.
@@ -308,7 +311,7 @@ class StreamsApp:
         return await self._engine.close(None if timeout is None else check_seconds("timeout", timeout))
 
     async def wait_ended(self) -> StreamClientState:
-        """Wait until it is over; answers NOT_RUNNING or ERROR."""
+        """Wait until it is over; return NOT_RUNNING or ERROR."""
         return await self._engine.wait_ended()
 
     async def __aenter__(self) -> StreamsApp:
@@ -347,7 +350,7 @@ class StreamsApp:
 def _checked(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Settings of KIP848Consumer.
 
-    :raises TypeError: if it has none of this name, or it is not the user's to set.
+    :raises TypeError: if there is no such setting, or it is not the user's to set.
     """
     known = inspect.signature(KIP848Consumer).parameters
     for name in settings:

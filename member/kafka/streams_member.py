@@ -52,7 +52,7 @@ class _Watch:
     def __init__(self, on_connection: Callable[[], None]) -> None:
         self._on_connection = on_connection
         self.observer: MemberObserver | None = None
-        """Is told of requests and responses, too."""
+        """Receives requests and responses, too."""
         self.connected = True
         self.state: AnyState = ConsumerMemberState.UNSUBSCRIBED
 
@@ -60,7 +60,7 @@ class _Watch:
         self.state = target
 
     def on_request(self, request: Request) -> None:
-        """A request says nothing of the connection; its answer does."""
+        """A request shows nothing about the connection; its response does."""
         if self.observer is not None:
             self.observer.on_request(request)
 
@@ -76,7 +76,7 @@ class _Watch:
             asyncio.get_running_loop().call_soon(self._on_connection)
 
     def on_callback(self, kind: CallbackKind, phase: Phase, partitions: tuple[TopicPartition, ...]) -> None:
-        """The thread hears of callbacks itself."""
+        """The thread receives callbacks itself."""
 
     def on_commit(self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception) -> None:
         self._heard(not isinstance(response, Exception))
@@ -105,7 +105,7 @@ class KafkaConsumerGroupMember:
     def follow(self, before: KafkaConsumerGroupMember | None, client_goes_on: Callable[[], bool]) -> None:
         """Be the same static member as another one was: it is waited for, and leaves its place to this one.
 
-        A static member that nobody follows leaves the group for good if its client goes on without it.
+        A static member without a successor leaves the group for good if its client goes on without it.
         """
         self._before, self._client_goes_on = before, client_goes_on
         if before is not None:
@@ -142,10 +142,10 @@ class KafkaConsumerGroupMember:
         await consumer.start()
 
     async def poll(self) -> Sequence[PartitionRecords]:
-        """Records of several partitions; none after 100 ms without any, or while there is no broker.
+        """Return records of several partitions; none after 100 ms without any, or while there is no broker.
 
         :raises AuthenticationError: if a broker does not take the credentials, or does not any more.
-        :raises KafkaError: if it refuses for good what the member asks for.
+        :raises KafkaError: if the coordinator refuses for good.
         """
         assert self._consumer is not None
         if self._starting is not None:
@@ -203,7 +203,7 @@ class KafkaConsumerGroupMember:
             raise CommitRefused(str(error)) from error
 
     def ask_for_shutdown(self) -> None:
-        """The protocol has no way to say it; the client's machine does not ask for it."""
+        """Do nothing: the protocol has no way to ask, and the client's machine does not call it."""
 
     def wake(self) -> None:
         """A poll lasts no longer than 100 ms; a wait for a broker ends now."""
@@ -249,7 +249,7 @@ class WholeTopicReader:
         """The end of each partition at the start, until reading has reached it."""
 
     async def start(self) -> None:
-        """Connect, and see where the topics end.
+        """Connect, and find the ends of the topics.
 
         :raises KafkaError: if there is no broker.
         :raises LookupError: if a topic does not exist.
@@ -270,7 +270,7 @@ class WholeTopicReader:
         self._missing = {each: end for each, end in ends.items() if end > begins[each]}
 
     async def poll(self) -> Sequence[PartitionRecords]:
-        """Records of several partitions; none after 100 ms without any."""
+        """Return records of several partitions; none after 100 ms without any."""
         assert self._consumer is not None
         taken = await self._consumer.getmany(timeout_ms=_POLL_MS)
         for partition in list(self._missing):

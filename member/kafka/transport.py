@@ -71,7 +71,7 @@ _KIP_1071 = (
 )
 
 
-# The versions that are used: those that know of member epochs, and names besides ids.
+# The versions that are used: those with member epochs, and with names in addition to ids.
 _HEARTBEAT = CallVersions(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, 1)
 _STREAMS_HEARTBEAT = CallVersions(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0)
 _COMMIT = CallVersions(ApiKey.OFFSET_COMMIT, 9, 9)
@@ -86,7 +86,7 @@ _LEAVE = CallVersions(ApiKey.LEAVE_GROUP, 3, 5)
 
 
 class KafkaTransport:
-    """The way from one member to a Kafka cluster. Futures fail as the `Transport` protocol says."""
+    """The way from one member to a Kafka cluster. Futures fail as described in the `Transport` protocol."""
 
     def __init__(self, connections: Connections, fetching: Fetching, request_timeout_ms: int) -> None:
         self._connections = connections
@@ -103,7 +103,7 @@ class KafkaTransport:
         return self._start(self._send(request, timeout_ms))
 
     def find_coordinator(self, group_id: str) -> asyncio.Future[None]:
-        """Ask some broker who coordinates the group."""
+        """Find the coordinator of the group through any broker."""
         return self._start(self._find_coordinator(group_id))
 
     def topic_names(self, topic_ids: Iterable[TopicId]) -> asyncio.Future[Mapping[TopicId, str]]:
@@ -113,8 +113,8 @@ class KafkaTransport:
     def partition_counts(self, topics: Iterable[str]) -> asyncio.Future[Mapping[str, int]]:
         """Count the partitions of topics from fresh metadata; topics that do not exist are missing.
 
-        The whole group waits for a leader that asks. So it does not ask on the connection of the fetches, on
-        which a broker would answer after the fetch that waits for records.
+        The whole group waits for a leader that counts. So the request does not use the connection of the
+        fetches, on which a broker would respond only after the fetch that waits for records.
         """
         return self._start(self._partition_counts(tuple(topics)))
 
@@ -132,7 +132,7 @@ class KafkaTransport:
         return self._start(self._offsets_by_duration(tuple(partitions), duration_ms))
 
     def close(self) -> None:
-        """Fail what is outstanding. The connections are the client's, and go with it."""
+        """Fail outstanding requests. The connections are the client's, and close with it."""
         self._closed = True
         for task in tuple(self._tasks):
             task.cancel()
@@ -262,7 +262,7 @@ class KafkaTransport:
     async def _offsets_by_duration(
         self, partitions: tuple[TopicPartition, ...], duration_ms: int
     ) -> Mapping[TopicPartition, int]:
-        # In this order a record that comes in between is found by its time, or is behind the end.
+        # In this order a record that arrives in between is found by its time, or is behind the end.
         ends = await self._log_offsets(partitions, OffsetSpec.LATEST)
         found = await self._log_offsets(tuple(ends), time_before_ms(duration_ms))
         return {
@@ -298,7 +298,7 @@ def _leave_response(reply: LeaveGroupReply) -> LeaveGroupResponse:
 
 
 def _commit_call(request: OffsetCommitRequest) -> OffsetCommitCall:
-    """By name and by id: which of them goes is decided with the version."""
+    """By name and by id: the version decides which of them is sent."""
 
     def of(item: tuple[TopicPartition, OffsetAndMetadata]) -> TopicPartition:
         return item[0]
@@ -350,7 +350,7 @@ def _fetch_call(request: OffsetFetchRequest) -> OffsetFetchCall:
 
 
 def _fetch_response(reply: OffsetFetchReply) -> OffsetFetchResponse:
-    """An error of one partition is the group's: all that were asked for are needed."""
+    """An error of one partition is the group's: all requested offsets are needed."""
     (group,) = reply.groups
     error = group.error_code
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}

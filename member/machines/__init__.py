@@ -60,7 +60,7 @@ class OtherMachine(NamedTuple):
 
 
 def verdict(table: Table, move: Move) -> Verdict:
-    """Return what the machine does that is asked for this move."""
+    """Return what the machine does when it is asked for this move."""
     if not set(move) <= set(map(str, table.states)):
         return Verdict.NO_SUCH_STATE
     if table.allows(*move):
@@ -127,4 +127,4 @@ OTHERS: Mapping[str, Mapping[str, Table]] = {
     STREAM_THREAD.name: {"kafka-4": KAFKA_4_THREAD.table},
     STREAM_CLIENT.name: {"kafka-4": KAFKA_4_CLIENT.table},
 }
-"""Tables beside those of some machines, under the names of where they come from."""
+"""Tables next to those of some machines, under the names of their sources."""

@@ -49,7 +49,8 @@ class RabbitLogin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamConnection(asyncio.Protocol):
-    """Frames over a socket, about one stream. What is asked is answered by a future, or a TransportError."""
+    """Frames over a socket, about one stream. Each request returns a future with the response, or a
+    TransportError."""
 
     def __init__(self, listener: ConnectionListener, stream: str) -> None:
         self._listener = listener
@@ -70,7 +71,7 @@ class StreamConnection(asyncio.Protocol):
         self.refusal: SubscriptionRefused | None = None
         """Why nothing can be subscribed to here, ever."""
         self.advertised: tuple[str, int] | None = None
-        """The address by which the node calls itself; None if it names none."""
+        """The address that the node advertises; None if it advertises none."""
 
     # -- asyncio's side ---------------------------------------------------------------------------------
 
@@ -80,7 +81,7 @@ class StreamConnection(asyncio.Protocol):
         self._heard_at = self._said_at = self._loop.time()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Nobody will answer any more."""
+        """Fail everything that waits for a response."""
         was_closed, self._is_closed = self._is_closed, True
         if self._timer is not None:
             self._timer.cancel()
@@ -90,7 +91,7 @@ class StreamConnection(asyncio.Protocol):
         for future in waiting:
             if not future.done():
                 future.set_exception(Disconnected(self._loss))
-                future.exception()  # nobody may be waiting for it
+                future.exception()  # there may be no waiter
         self._asked.clear()
         if self._is_open and not was_closed:
             self._listener.disconnected(self._loss)
@@ -127,7 +128,7 @@ class StreamConnection(asyncio.Protocol):
                 if not self._tuned.done():
                     self._tuned.set_result(frame)
             case frames.MetadataUpdate():
-                # The subscription is gone: a new connection will tell whether for good.
+                # The subscription is lost: a new connection will show if that is final.
                 self._hang_up(f"{frame.stream!r} is gone or moves: {_code(frame).name}")
             case frames.Close():
                 self._hang_up(f"the node closes the connection: {frame.reason} ({frame.code})")
@@ -141,7 +142,7 @@ class StreamConnection(asyncio.Protocol):
         self._transport.abort()
 
     def _hang_up(self, reason: str) -> None:
-        """Close behind what was said: an offset may be among it."""
+        """Close after the last message: an offset may be in it."""
         self._loss = reason
         self._transport.close()
 
@@ -163,9 +164,9 @@ class StreamConnection(asyncio.Protocol):
         return future
 
     async def open(self, credentials: RabbitLogin) -> None:
-        """Authenticate and open the virtual host; what is refused for good becomes `refusal`.
+        """Authenticate and open the virtual host; a final refusal becomes `refusal`.
 
-        :raises TransportError: if the node does not answer as it should.
+        :raises TransportError: if the node does not respond as it should.
         """
         names = {"connection_name": credentials.client_name, "product": "fencepost", "platform": "Python"}
         await self._ask(frames.PeerProperties, names)
@@ -192,7 +193,7 @@ class StreamConnection(asyncio.Protocol):
         """Return the nodes at which the stream can be read, replicas before the leader; empty if there is no
         such stream.
 
-        :raises TransportError: if the node does not answer, or knows no place.
+        :raises TransportError: if the node does not respond, or knows no place.
         """
         answer = await self._ask(frames.Metadata, (self._stream,))
         if not isinstance(answer, frames.MetadataResponse) or len(answer.streams) != 1:
@@ -207,7 +208,7 @@ class StreamConnection(asyncio.Protocol):
         return found
 
     def _beat(self) -> None:
-        """Say that this client is alive, and hear whether the node is."""
+        """Send a sign of life to the node, and check that one came from it."""
         if not self._heartbeat_s or self._is_closed:
             return
         now = self._loop.time()
@@ -255,7 +256,7 @@ class StreamConnection(asyncio.Protocol):
         self._send(frames.ConsumerUpdateResponse(correlation_id, offset=_on_the_wire(offset)))
 
     def credit(self, chunks: int) -> None:
-        """Let the node send so many more chunks."""
+        """Let the node send this many more chunks."""
         self._send(frames.Credit(_SUBSCRIPTION, chunks))
 
     def store_offset(self, subscription: SacSubscription, offset: int) -> None:
@@ -277,10 +278,10 @@ class StreamConnection(asyncio.Protocol):
         return answer.offset
 
     def close(self) -> None:
-        """Give it up, and say so. The listener hears nothing more.
+        """Give the connection up, and notify the node. The listener receives nothing more.
 
-        The socket stays until the node has answered: what it sends meanwhile and nobody reads would make the
-        system throw away what it has not read itself, such as the last offset.
+        The socket stays until the node has responded. If the node sends meanwhile and no one reads, the
+        system would discard data that the node has not read itself, such as the last offset.
         """
         if self._is_closed:
             return
@@ -295,7 +296,7 @@ class StreamConnection(asyncio.Protocol):
         self._timer = self._loop.call_later(CLOSE_TIMEOUT_S, self._transport.abort)
 
     async def wait_closed(self) -> None:
-        """Wait until the node has heard all that was said, or can't hear it any more."""
+        """Wait until the node has received everything that was sent, or can't receive it any more."""
         if not self._gone.done():
             await asyncio.wait([self._gone])
 

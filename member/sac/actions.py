@@ -15,15 +15,15 @@ class SacCallback(enum.StrEnum):
     """The callbacks of the application, which run one at a time."""
 
     ACTIVATED = "activated"
-    """It answers where to start."""
+    """It returns the start offset."""
     STEPPING_DOWN = "stepping down"
-    """It finishes what it has and stores its offset; when it returns, another one may start."""
+    """It finishes its messages and stores its offset; when it returns, another consumer may start."""
     LOST = "lost"
-    """The connection is gone: another one may be active already."""
+    """The connection is lost: another consumer may be active already."""
 
 
 class Connect(msgspec.Struct, frozen=True):
-    """Connect to a node of the stream. Connections are counted: what an earlier one says means nothing."""
+    """Connect to a node of the stream. Connections are counted: the data of an earlier one is ignored."""
 
     connection: int
 

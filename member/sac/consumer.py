@@ -49,7 +49,7 @@ class SacMessage(NamedTuple):
 
 
 class ConsumerClosed(Exception):
-    """The consumer was closed while, or before, a message was asked for."""
+    """The consumer was closed before a message arrived, or before the call."""
 
 
 class _Ear:
@@ -85,9 +85,9 @@ class SingleActiveConsumer:
                 process(message)
                 consumer.store_offset(message.offset)
 
-    A message counts as processed when the next one is asked for: a step-down waits for that. It connects
-    again by itself after a loss, or if there is no connection at first; the log has a warning of each try in
-    vain. All methods are to be called on the loop that it was started on.
+    A message counts as processed when the application requests the next one: a step-down waits for that. The
+    consumer connects again by itself after a loss, or if there is no connection at first; it logs a warning
+    for each failed try. Call all methods on the loop that it was started on.
 
     :raises TypeError: for a listener or an observer without its methods, or another thing of a wrong kind.
     :raises SubscriptionRefused: from `start` on, wherever it waits, if the server refuses it. An error that
@@ -173,12 +173,13 @@ class SingleActiveConsumer:
         await self._until(lambda: self._accepted)
 
     async def close(self) -> None:
-        """Step down if it is active, and go. What the application works on counts as processed.
+        """Step down if it is active, and leave. The message that the application works on counts as
+        processed.
 
-        Returns once the node has heard all that was said, or has said nothing for 5 s.
+        Return once the node has received everything, or has sent nothing for 5 s.
         """
         self._handed_over = None
-        self._wake()  # on_lost may wait for what was handed over, and the machine for on_lost
+        self._wake()  # on_lost may wait for messages that were handed over, and the machine for on_lost
         self._run(self._machine.close(self._clock.now_ms()))
         while not self._machine.is_over and not self._stopped:
             await self._wait()
@@ -186,7 +187,7 @@ class SingleActiveConsumer:
         await self._wait_left()
 
     def abandon(self) -> None:
-        """Stop at once and tell nobody, as a process that is killed."""
+        """Stop at once and notify no one, as a process that is killed."""
         if self._task is not None:
             self._task.cancel()
         self._stop()
@@ -195,7 +196,7 @@ class SingleActiveConsumer:
         """The next message; waits until there is one, as long as other consumers are active.
 
         :raises SubscriptionRefused: if the server refused the subscription.
-        :raises UnreadableMessages: if a publisher sent what can't be read.
+        :raises UnreadableMessages: if a publisher sent messages that can't be read.
         :raises ConsumerClosed: if the consumer is closed.
         :raises RuntimeError: if the consumer is not started.
         """
@@ -327,7 +328,7 @@ class SingleActiveConsumer:
                 self._hang_up()
 
     def _tell(self, what: str, *seen: object) -> None:
-        """Tell the observer. What the consumer does must not get lost in one that raises."""
+        """Notify the observer. The consumer's work must not get lost in an observer that raises."""
         if self._observer is not None:
             try:
                 refused = refused_awaitable(what, getattr(self._observer, what)(*seen))
@@ -365,7 +366,7 @@ class SingleActiveConsumer:
             self._connection = future.result()
             self._owed = 0
             self._run(self._machine.connected(number, self._clock.now_ms()))
-        else:  # it was made as it was given up
+        else:  # it was made while it was given up
             future.result().close()
 
     def _subscribe_done(self, number: int, future: asyncio.Future[None]) -> None:
@@ -377,7 +378,7 @@ class SingleActiveConsumer:
             self._run(self._machine.subscribed(number, self._clock.now_ms()))
 
     def _failed(self, number: int, error: BaseException) -> None:
-        """Only what the transport calls its own may go better the next time."""
+        """Retry after an error of the transport's own; any other error is final."""
         if isinstance(error, TransportError):
             self._disconnected(number, error)
         elif number == self._machine.connection:
@@ -408,7 +409,8 @@ class SingleActiveConsumer:
         self._wake()
 
     def _take_unreadable(self, number: int, first: int, count: int, reason: str) -> None:
-        """The application is told when it has had all that came before, and gets nothing that comes after."""
+        """Raise it to the application after all messages before it; the application receives nothing after
+        it."""
         begin = self._begin(number, first, count)
         if begin is not None:
             self._unreadable = UnreadableMessages(
@@ -434,7 +436,7 @@ class SingleActiveConsumer:
             self._owed = 0
 
     async def _call(self, kind: SacCallback) -> None:
-        """Tell the application, when it is done with what it works on; an error of its own counts as told."""
+        """Call the application when it is done with its message; an error of its own counts as a call."""
         offset: OffsetSpecification | None = None
         phase = "end"
         while self._handed_over is not None and kind is not SacCallback.ACTIVATED:
@@ -454,7 +456,8 @@ class SingleActiveConsumer:
                 self._warn(error)
         except PROGRAM_ENDS:
             raise
-        except BaseException as error:  # such as those of pytest, or of a task that somebody cancels
+        # Such as those of pytest, or of a task that was cancelled from outside.
+        except BaseException as error:
             if self._stopped and isinstance(error, asyncio.CancelledError):
                 raise
             phase = "raised"
@@ -463,7 +466,7 @@ class SingleActiveConsumer:
         self._callback_over(offset)
 
     def _call_done(self, task: asyncio.Task[None]) -> None:
-        """A task that somebody cancels before it calls the listener has not said that it is over."""
+        """End a call whose task was cancelled from outside before it called the listener."""
         if task.cancelled() and not self._stopped:
             self._callback_over(None)
 
@@ -475,7 +478,7 @@ class SingleActiveConsumer:
         if chosen is not None:
             place = check_place("on_activated's answer", chosen)
             return self.subscription.offset if place.kind is OffsetKind.NONE else place
-        if self._connection is None:  # lost meanwhile: the machine drops what is chosen now
+        if self._connection is None:  # lost meanwhile: the machine drops this choice
             return self.subscription.offset
         stored = await self._connection.query_offset(self.subscription)
         return self.subscription.offset if stored is None else OffsetSpecification.at(stored + 1)

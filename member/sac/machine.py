@@ -1,8 +1,8 @@
-"""A single active consumer as a pure machine: what happens goes in, what is to be done comes out.
+"""A single active consumer as a pure machine: events go in, actions come out.
 
-Consumer updates are carried out in the order in which they came, one at a time, and each is answered: the
-answer to a step-down lets the next consumer start, so it is given when the application has let go, never
-before. An update that says what is so already is answered at once.
+Consumer updates are carried out in the order of their arrival, one at a time, and each gets a response. The
+response to a step-down lets the next consumer start, so it is sent when the application has let go, never
+before. An update to the current state gets its response at once.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ class SacConfig(msgspec.Struct, frozen=True, kw_only=True):
     """Before it connects again; twice as much after each try in vain, a fifth more or less."""
     backoff_max_ms: int = 10_000
     request_timeout_ms: int = 30_000
-    """For a connection to come about, and for a subscription."""
+    """Time in which a connection has to be made, and a subscription."""
 
 
 class SacMember:
@@ -54,7 +54,7 @@ class SacMember:
         self.deadline_ms: int | None = None
         """Time at which to call `deadline_reached`; None if nothing is timed."""
         self._updates: deque[tuple[int, bool]] = deque()
-        """Correlation id and activity of those that are not answered; the first may be under way."""
+        """Correlation id and activity of the updates without a response; the first may be under way."""
         self._running: SacCallback | None = None
         self._started_at = NONE
         self._next_offset: int | None = None
@@ -79,7 +79,8 @@ class SacMember:
         return self._done()
 
     def close(self, now_ms: int) -> tuple[Action, ...]:
-        """Go. An active consumer steps down first, and nobody is active before the application let go."""
+        """Leave. An active consumer steps down first, and no other one is active before the application has
+        let go."""
         if not self._closing:
             self._closing = True
             if self.state is _S.ACTIVE:
@@ -116,7 +117,7 @@ class SacMember:
         return self._done()
 
     def disconnected(self, connection: int, now_ms: int) -> tuple[Action, ...]:
-        """That connection is lost, or did not come about."""
+        """Take in that this connection is lost, or could not be made."""
         if connection == self.connection and self.state in _CALLED_BACK | {
             _S.CONNECTING,
             _S.SUBSCRIBING,
@@ -128,7 +129,7 @@ class SacMember:
     def consumer_update(
         self, connection: int, correlation_id: int, active: bool, now_ms: int
     ) -> tuple[Action, ...]:
-        """The server says whether this consumer is to be active."""
+        """Take in that the server wants this consumer to be active, or not."""
         if connection == self.connection and self.state in _CALLED_BACK | {_S.SUBSCRIBING, _S.WAITING}:
             self._updates.append((correlation_id, active))
             if not active:
@@ -138,9 +139,10 @@ class SacMember:
         return self._done()
 
     def delivered(self, connection: int, first: int, end: int) -> int | None:
-        """Messages came, from offset `first` up to, but not, `end`: the first one to hand over.
+        """Take in messages from offset `first` up to, but not including, `end`; return the first one to hand
+        over.
 
-        None if none of them is to be handed over: the consumer is not active, or has them.
+        Return None if none of them is to be handed over: the consumer is not active, or has them.
         """
         asked_to_stop = any(not active for _, active in self._updates)
         if connection != self.connection or self.state is not _S.ACTIVE or asked_to_stop or self._closing:
@@ -154,7 +156,8 @@ class SacMember:
     # -- what the application and the clock say ----------------------------------------------------------
 
     def callback_finished(self, offset: OffsetSpecification | None, now_ms: int) -> tuple[Action, ...]:
-        """The application was told. `offset` is where to start, after `ACTIVATED`; None if that failed.
+        """Take in that the application was called. `offset` is the start, after `ACTIVATED`; None if that
+        failed.
 
         An activation that failed gives the connection up: another consumer gets its turn.
         """
@@ -168,7 +171,7 @@ class SacMember:
                 self._end_connection(now_ms)
             else:
                 self._move(_E.OFFSET_CHOSEN, _S.ACTIVE)
-                # What is sent begins with the chunk that holds the offset.
+                # The server sends from the chunk that holds the offset.
                 self._started_at = offset
                 self._next_offset = offset.value if offset.kind is OffsetKind.OFFSET else None
                 if self._closing:
@@ -185,7 +188,7 @@ class SacMember:
         return self._done()
 
     def deadline_reached(self, now_ms: int) -> tuple[Action, ...]:
-        """Time has come for `deadline_ms`."""
+        """Do what is due at `deadline_ms`."""
         if self.deadline_ms is not None and now_ms >= self.deadline_ms:
             if self.state is _S.BACKING_OFF:
                 self._connect(_E.BACKOFF_OVER, now_ms)
@@ -240,7 +243,7 @@ class SacMember:
         self._run(SacCallback.STEPPING_DOWN)
 
     def _end_connection(self, now_ms: int) -> None:
-        """The connection does not count any more; the application is told if it was, or may be, active."""
+        """Ignore the connection from now on; call the application if the consumer was, or may be, active."""
         self._updates.clear()
         self.deadline_ms = None
         self._actions += [Hold(), Disconnect()]

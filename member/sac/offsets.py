@@ -10,7 +10,7 @@ class OffsetKind(enum.IntEnum):
     """The kinds of start offset, by their numbers in the protocol."""
 
     NONE = 0
-    """Nothing is said: the answer to a step-down, or the offset of the subscription."""
+    """No offset: the response to a step-down, or the offset of the subscription."""
     FIRST = 1
     LAST = 2
     """The last chunk."""

@@ -19,7 +19,7 @@ _SHOWN: Final = 40
 def check_text(
     name: str, value: object, *, low: int = 1, high: int = MAX_TEXT_BYTES, is_secret: bool = False
 ) -> str:
-    """A text of so many bytes. A secret is not shown.
+    """Check that a text has `low` to `high` bytes. A secret is not shown.
 
     :raises TypeError: if it is no text.
     :raises ValueError: if it is too short or too long, or UTF-8 can't express it.
@@ -49,7 +49,7 @@ def check_tls(value: object) -> ssl.SSLContext | None:
 def check_place(name: str, value: object) -> OffsetSpecification:
     """A place in a stream.
 
-    :raises TypeError: if it is something else, such as what another library calls by the same name.
+    :raises TypeError: if it is something else, such as another library's class of the same name.
     :raises ValueError: if its offset or its time can't be one.
     """
     if not isinstance(value, OffsetSpecification) or not isinstance(value.kind, OffsetKind):

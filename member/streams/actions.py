@@ -18,7 +18,7 @@ class Level(enum.StrEnum):
 
 
 class StreamsMoved(msgspec.Struct, frozen=True, gc=False):
-    """A machine took an arrow of its table. Listeners hear of it in this order."""
+    """A machine took an arrow of its table. Listeners receive them in this order."""
 
     level: Level
     name: str
@@ -29,7 +29,7 @@ class StreamsMoved(msgspec.Struct, frozen=True, gc=False):
 
 
 class MoveRefused(msgspec.Struct, frozen=True, gc=False):
-    """A machine was asked for a move that is forbidden but no error: nothing has changed. To be logged."""
+    """A forbidden move that is not an error: nothing has changed. To be logged."""
 
     level: Level
     name: str
@@ -39,7 +39,7 @@ class MoveRefused(msgspec.Struct, frozen=True, gc=False):
 
 
 class StartThread(msgspec.Struct, frozen=True, gc=False):
-    """Run this thread; it says `thread_started` first."""
+    """Run this thread; it calls `thread_started` first."""
 
     thread: str
     asks_for_shutdown: bool = False
@@ -47,7 +47,7 @@ class StartThread(msgspec.Struct, frozen=True, gc=False):
 
 
 class EndThread(msgspec.Struct, frozen=True, gc=False):
-    """Let this thread stop after what it is doing, and close; `thread_ended` follows."""
+    """Let this thread stop after its current record, and close; `thread_ended` follows."""
 
     thread: str
 
@@ -65,7 +65,7 @@ class StartServices(msgspec.Struct, frozen=True, gc=False):
 
 
 class EndServices(msgspec.Struct, frozen=True, gc=False):
-    """Stop both, before any thread is told to stop."""
+    """Stop both, before any thread is asked to stop."""
 
 
 class CloseResources(msgspec.Struct, frozen=True, gc=False):
@@ -79,7 +79,7 @@ class AskForShutdown(msgspec.Struct, frozen=True, gc=False):
 
 
 class Complain(msgspec.Struct, frozen=True, gc=False):
-    """Something that whoever runs the application should read: to be logged."""
+    """A problem for the operator of the application: to be logged."""
 
     text: str
     error: bool = False

@@ -1,8 +1,8 @@
 """One client, that is one instance of an application, as a pure state machine over its threads.
 
-Inputs are method calls; each answers the actions that the shell has to carry out, in order. The client's
-state is derived by asking all threads for theirs, after every input. Nothing here waits: what an action
-leads to comes back as another input, under the thread's name.
+Inputs are method calls; each returns the actions that the shell has to carry out, in order. The client's
+state is derived from those of all threads, after every input. Nothing here waits: the outcome of an action is
+fed back as another input, under the thread's name.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _REBALANCING = (T.PARTITIONS_REVOKED, T.PARTITIONS_ASSIGNED)
 
 
 class StreamsClient(Moving[S, E]):
-    """The threads of one client, and what is made of their states and of their failures.
+    """The threads of one client, with the client's state and its failures that follow from theirs.
 
-    `escalates` says whether its members can tell the group to shut the application down; where they can't,
-    SHUTDOWN_APPLICATION shuts this client down, and says so.
+    `escalates` is true if its members can ask the group to shut the application down; if they can't,
+    SHUTDOWN_APPLICATION shuts this client down, and logs that.
     """
 
     __slots__ = (
@@ -73,9 +73,9 @@ class StreamsClient(Moving[S, E]):
             name = f"{client_id}-GlobalStreamThread"
             self.global_thread = Moving(GLOBAL_THREAD, Level.GLOBAL, name, self._actions)
         self.shutdown_requested = False
-        """A handler of this client asked for the whole application to be shut down. Never taken back."""
+        """A handler of this client asked for the shutdown of the whole application. It stays true."""
         self.shutdown_told = False
-        """The group told a thread that the application is to be shut down."""
+        """The group asked a thread to shut the application down."""
         self.failures = 0
         """Uncaught exceptions of threads."""
         self.replaced = 0
@@ -137,7 +137,7 @@ class StreamsClient(Moving[S, E]):
         return self._done()
 
     def _close_to_error(self) -> None:
-        """End for good. If the client is about to end already, it ends as it was going to."""
+        """End for good. If the client is about to end already, it ends in the same way as before."""
         if self.is_running:
             self._shut_down(E.FAILED, S.PENDING_ERROR)
         else:
@@ -166,22 +166,22 @@ class StreamsClient(Moving[S, E]):
     # -- what happens to threads ---------------------------------------------------------------------------
 
     def thread_started(self, name: str) -> tuple[bool, Actions]:
-        """The thread runs. False if it was told to stop before it could: it has only to end."""
+        """Note that the thread runs. Return false if it was stopped before it could: it has only to end."""
         started = self.threads[name].started()
         return started, self._done()
 
     def partitions_revoked(self, name: str) -> Actions:
-        """A rebalance takes partitions from a thread, or none; or all of them are lost."""
+        """Note that a rebalance takes partitions from a thread, or none; or that all of them are lost."""
         self.threads[name].revoked()
         return self._done()
 
     def partitions_assigned(self, name: str) -> Actions:
-        """A rebalance gives a thread partitions, or none."""
+        """Note that a rebalance gives a thread partitions, or none."""
         self.threads[name].assigned()
         return self._done()
 
     def tasks_ready(self, name: str) -> Actions:
-        """A thread has restored what it was assigned."""
+        """Note that a thread has restored its tasks."""
         self.threads[name].ready()
         return self._done()
 
@@ -216,10 +216,10 @@ class StreamsClient(Moving[S, E]):
             self._launch(self._new_thread(self.threads[name]))
 
     def _shut_application_down(self) -> None:
-        """Every thread that has still something to say to the group asks for it; the one that failed, too.
+        """Let every thread ask that can still send to the group; the one that failed, too.
 
-        The client goes on until the group answers. A client without any other thread gets one that asks,
-        for nobody else would hear the answer (KAFKA-12537).
+        The client goes on until the group responds. A client without any other thread gets one that asks, for
+        it would not receive the response otherwise (KAFKA-12537).
         """
         if not self.escalates:
             text = "the members' protocol can't tell the group to shut down: only this client is shut down"
@@ -237,7 +237,7 @@ class StreamsClient(Moving[S, E]):
                 self._actions.append(AskForShutdown(thread.name))
 
     def shutdown_received(self, name: str) -> Actions:
-        """The group told a thread's member that the application is to be shut down."""
+        """Take in that the group shuts the application down, as a thread's member reports."""
         self.shutdown_told = True
         if self.is_running:
             self._actions.append(Complain(f"{name} was told that the application is to be shut down"))
@@ -298,7 +298,8 @@ class StreamsClient(Moving[S, E]):
         return thread.name, self._done()
 
     def remove_thread(self, caller: str | None = None) -> tuple[str | None, Actions]:
-        """Let a live thread end, the caller only if there is no other. Its name; None if there is none."""
+        """Let a live thread end, the caller only if there is no other. Return its name; None if there is no
+        thread."""
         if not self.is_running or not self.live:
             self._actions.append(Complain(f"no thread is removed: the client is in {self.state}"))
             return None, self._done()
@@ -326,7 +327,7 @@ class StreamsClient(Moving[S, E]):
     # -- after every input -----------------------------------------------------------------------------------
 
     def _done(self) -> Actions:
-        """See what the threads make of the client, and hand out the actions."""
+        """Derive the client's state from its threads, and return the actions."""
         if self.is_running:
             self._ask_threads()
         elif self.state in (S.PENDING_SHUTDOWN, S.PENDING_ERROR):
@@ -355,7 +356,7 @@ class StreamsClient(Moving[S, E]):
             return before
         if live and all(thread.underneath is T.RUNNING for thread in live):
             return S.RUNNING
-        # Of threads that end nothing is asked; a client that never had one runs with its global thread.
+        # Threads that end do not count; a client that never had a thread runs with its global thread.
         return S.RUNNING if not self.threads and self.global_thread is not None else before
 
     def _close_the_rest(self) -> None:

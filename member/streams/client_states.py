@@ -1,6 +1,6 @@
 """The states of a Streams client, which are derived from those of its threads, and every arrow between them.
 
-KIP-696 on KIP-671 and KIP-457. ERROR and NOT_RUNNING are for ever: an instance does not start again.
+KIP-696 on KIP-671 and KIP-457. ERROR and NOT_RUNNING are final: an instance does not start again.
 
 CREATED --> REBALANCING <--> RUNNING
             REBALANCING, RUNNING <--> DISCONNECTED

@@ -12,7 +12,7 @@ class IllegalStreamsState(StreamsError):
 
 
 class MissingSourceTopic(StreamsError):
-    """A source topic does not exist: the group's leader says so, or its coordinator for five minutes."""
+    """A source topic does not exist: the group's leader reports it, or its coordinator for five minutes."""
 
 
 class TaskAssignmentFailed(StreamsError):

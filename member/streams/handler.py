@@ -23,10 +23,10 @@ class StreamThreadExceptionResponse(enum.Enum):
 
 
 UncaughtExceptionHandler: TypeAlias = Callable[[BaseException], StreamThreadExceptionResponse]
-"""Takes the exception, and answers what to do."""
+"""Takes the exception, and returns what to do."""
 
 OldExceptionHandler: TypeAlias = Callable[..., None]
-"""Takes the thread's name and the exception, or the exception alone, and answers nothing (deprecated)."""
+"""Takes the thread's name and the exception, or the exception alone, and returns nothing (deprecated)."""
 
 
 class HandlerDecision(NamedTuple):
@@ -39,7 +39,7 @@ class HandlerDecision(NamedTuple):
 
 
 def shut_down_client(error: BaseException) -> StreamThreadExceptionResponse:
-    """The handler where there is none."""
+    """The default handler."""
     return StreamThreadExceptionResponse.SHUTDOWN_CLIENT
 
 
@@ -93,7 +93,7 @@ def _takes(signature: inspect.Signature, arguments: int) -> bool:
 
 
 class Handlers:
-    """The handlers of one client. Where both are set, the new one counts."""
+    """The handlers of one client. If both are set, the new one counts."""
 
     __slots__ = ("_new", "_old")
 
@@ -102,7 +102,7 @@ class Handlers:
         self._old: OldExceptionHandler | None = None
 
     def add(self, handler: object) -> bool:
-        """Use this handler, in place of one of its style. Whether it is of the old style.
+        """Use this handler, in place of one of its style. Return true if it is of the old style.
 
         :raises TypeError: if it can't be one; see `check_handler`.
         """
@@ -114,13 +114,13 @@ class Handlers:
         return False
 
     def clear(self) -> None:
-        """Forget both: SHUTDOWN_CLIENT is the answer to everything."""
+        """Forget both: every exception leads to SHUTDOWN_CLIENT."""
         self._new = self._old = None
 
     def ask(self, thread: str, error: BaseException) -> HandlerDecision:
         """Return the decision about this exception of this thread.
 
-        A handler that raises, whatever it is, or that answers something else, counts as SHUTDOWN_CLIENT.
+        A handler that raises any exception, or that returns something else, counts as SHUTDOWN_CLIENT.
         """
         if self._new is None and self._old is not None:
             return self._tell_old(self._old, thread, error)

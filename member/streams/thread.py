@@ -1,4 +1,4 @@
-"""One stream thread, as a pure state machine, and what it has in common with the client's machine."""
+"""One stream thread, as a pure state machine, and the base that it shares with the client's machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ EventT = TypeVar("EventT", bound=enum.StrEnum)
 
 
 class Moving(Generic[StateT, EventT]):
-    """A state that moves along its table, reports each step to `out`, and counts what the table refuses."""
+    """A state that moves along its table, reports each step to `out`, and counts the moves that the table
+    refuses."""
 
     __slots__ = ("_out", "_table", "level", "name", "refusals", "state")
 
@@ -79,15 +80,15 @@ class StreamThread(Moving[S, E]):
     # -- what happens to it ------------------------------------------------------------------------------
 
     def started(self) -> bool:
-        """It runs. False if it was told to stop before: then it has nothing to do."""
+        """Note that it runs. Return false if it was stopped before: then it has nothing to do."""
         return self.move(E.STARTED, S.STARTING)
 
     def revoked(self) -> None:
-        """A rebalance begins: partitions are taken away, or none are; or all are lost."""
+        """Note that a rebalance begins: partitions are taken away, or none are; or all are lost."""
         self.move(E.REVOKED, S.PARTITIONS_REVOKED)
 
     def assigned(self) -> None:
-        """The rebalance has given it partitions, or none. One that revoked nothing began with this."""
+        """Note that a rebalance has given it partitions, or none. One that revokes nothing begins with this."""
         if self.state is not S.PARTITIONS_REVOKED and self.is_running:
             self.revoked()
         self.move(E.ASSIGNED, S.PARTITIONS_ASSIGNED)
@@ -106,7 +107,7 @@ class StreamThread(Moving[S, E]):
             self.move(E.CONNECTION_LOST, S.DISCONNECTED)
 
     def shut_down(self) -> bool:
-        """It is to end. False if somebody else has said so before: that one decides what follows."""
+        """Stop it. Return false if it was stopped before: the first stop decides what follows."""
         return self.move(E.SHUTDOWN, S.PENDING_SHUTDOWN)
 
     def ended(self) -> None:

@@ -101,7 +101,7 @@ class GlobalThreadState(enum.StrEnum):
     """The states of the global thread. It is no member of the group, and reads all partitions."""
 
     CREATED = "CREATED"
-    """The thread is made, or reads up to where its topics ended when it started."""
+    """The thread is made, or reads up to the ends that its topics had when it started."""
     RUNNING = "RUNNING"
     """The thread has caught up and keeps reading."""
     PENDING_SHUTDOWN = "PENDING_SHUTDOWN"

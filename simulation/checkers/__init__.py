@@ -41,9 +41,9 @@ def all_checkers(
 
 
 def real_checkers(protocols: Container[str] = ("consumer",)) -> list[Checker]:
-    """The same for a run on a real broker, whose journal is observed.
+    """The checkers for a run on a real broker, whose journal is observed.
 
-    Invariants of `NOT_ON_REAL` are not reported: the catalogue says why.
+    Invariants of `NOT_ON_REAL` are not reported: the catalogue has the reasons.
     """
     classic: list[Checker] = [ObservedClassicGroups(), ClassicMembers()] if "classic" in protocols else []
     checkers = [ObservedCoordination(), *_of_members(), *classic]

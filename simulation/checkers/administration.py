@@ -38,12 +38,13 @@ _OF_OFFSETS: Final = frozenset({OffsetCommitKey, PendingOffsetCommitKey})
 
 
 class AdministrationChecks:
-    """Judges the answers to people, and what their requests did. `before` is the state that a request met."""
+    """Judges the replies to administrators, and the effects of their requests. `before` is the state that a
+    request met."""
 
     def __init__(self, default_assignor: str) -> None:
         self._default_assignor = default_assignor
         self._committed: set[str] = set()
-        """Groups that offsets were committed for, whether any of them is left or not."""
+        """Groups for which offsets were committed, whether any of them is left or not."""
         self._told: Mapping[type, Callable[[GroupCoordinator, Any, Any], Iterator[Finding]]] = {
             ListGroupsRequest: self._listed,
             ConsumerGroupDescribeRequest: self._described,
@@ -58,7 +59,7 @@ class AdministrationChecks:
     def check(
         self, live: GroupCoordinator, shadow: Shadow, event: StepEvent, outcome: Outcome
     ) -> Iterator[Finding]:
-        """Findings of one step, which people may have asked for; the shadow has not taken it in."""
+        """Findings of one step, which administrators may have requested; the shadow has not taken it in."""
         if isinstance(event, OffsetCommitRequest):
             self._committed.add(event.group_id)
         told, changed = self._told.get(type(event)), self._changed.get(type(event))
@@ -68,7 +69,7 @@ class AdministrationChecks:
             yield from changed(live, shadow.coordinator, event, outcome.reply)
 
     def adopt(self, records: Iterable[Record]) -> None:
-        """Take in what was in the journal before anybody looked."""
+        """Take in the records that were in the journal before the first check."""
         self._committed.update(each.key.group_id for each in records if type(each.key) in _OF_OFFSETS)
 
     # -- what they are told ---------------------------------------------------------------------------------
@@ -162,7 +163,7 @@ class AdministrationChecks:
                 yield "admin-changes", f"{request} was refused with {reply.error_code.name}"
             return
         if group is None and live.kinds.find(group_id) is not None:
-            return  # what members of other kinds subscribe to is their own business
+            return  # members of other kinds of group may subscribe to anything
         subscribed = set() if group is None else _subscribed(group)
         gone = set()
         for partition in request.partitions:

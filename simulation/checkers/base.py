@@ -14,10 +14,10 @@ from fencepost.simulation.kernel.observers import Observer, Report, WorldObserve
 _V = TypeVar("_V")
 
 Finding: TypeAlias = tuple[str, str]
-"""An invariant's name, and who broke it, where, and at which epochs."""
+"""An invariant's name, and a text with the culprit, the place and the epochs."""
 
 REPORTS_PER_INVARIANT: Final = 5
-"""One defect is seen at every later event; the first few say all there is to say."""
+"""One defect is seen at every later event; the first few findings are enough."""
 
 OF_LOG: Final = frozenset(
     {
@@ -37,19 +37,19 @@ NOTHING: Final[frozenset[TopicPartition]] = frozenset()
 
 @lru_cache(maxsize=512)
 def as_set(partitions: tuple[TopicPartition, ...]) -> frozenset[TopicPartition]:
-    """Partitions as a set, which is the same object for all checkers that are told of the same ones."""
+    """Partitions as a set, which is the same object for all checkers that get the same ones."""
     return frozenset(partitions)
 
 
 @lru_cache(maxsize=512)
 def joined(one: frozenset[TopicPartition], other: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
-    """The union, one object for all who ask; one of the two where the other is empty."""
+    """The union, one object for all callers; one of the two if the other is empty."""
     return one | other if one and other else one or other
 
 
 @lru_cache(maxsize=512)
 def without(one: frozenset[TopicPartition], other: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
-    """The difference, one object for all who ask; `one` itself where nothing goes."""
+    """The difference, one object for all callers; `one` itself if nothing is removed."""
     return one if one.isdisjoint(other) else one - other or NOTHING
 
 
@@ -72,7 +72,7 @@ class FindingReporter(WorldObserver):
     """Invariants that do not apply to the world that is watched: nothing is reported of them."""
 
     def attach(self, world: Any, report: Report) -> None:
-        """Remember the world, and where findings go."""
+        """Keep the world, and the receiver of findings."""
         self.world = world
         self._report = report
         self._reported: dict[str, int] = {}

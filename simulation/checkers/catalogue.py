@@ -1,4 +1,4 @@
-"""Every invariant by its short name: what it says, and where it comes from."""
+"""Every invariant by its short name: its statement, and its source."""
 
 from __future__ import annotations
 

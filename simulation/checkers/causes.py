@@ -1,7 +1,8 @@
-"""Why a group rebalances: its epoch is raised once, for a change of what targets depend on, and at once.
+"""The causes of a rebalance: the group's epoch is raised once, for a change of an input of targets, and at
+once.
 
-These are the members, what they subscribe to, the topics that there are, and the preferred assignor. A static
-member that comes back as it was is no change: that is what static membership is for (KIP-848).
+These inputs are the members, their subscriptions, the existing topics, and the preferred assignor. A static
+member that comes back unchanged is no change: that is the purpose of static membership (KIP-848).
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _Pair: TypeAlias = "tuple[ConsumerGroupMember | None, ConsumerGroupMember | None
 
 
 class EpochCauses:
-    """Checks the epoch of one group against what happened to the group."""
+    """Checks the epoch of one group against the group's changes."""
 
     def __init__(self) -> None:
         self._digest = 0

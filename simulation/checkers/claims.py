@@ -4,10 +4,10 @@ A claim stands from the end of `on_assigned` to the end of `on_revoked` or the b
 void once the coordinator has removed the member, or has let a static member go: a frozen process may go on
 believing, and its commits are refused.
 
-A claim that the group can't know of does not count until the coordinator assigns the partition to the
-member. That is so in Kafka, too, in two cases. A classic group that becomes a consumer group takes what its
-leader assigned last for what members have; with a cooperative assignor they may still have more. And a join
-that comes late, behind what its member sent after it, says that the member has nothing.
+A claim that the group can't know of does not count until the coordinator assigns the partition to the member.
+That is so in Kafka, too, in two cases. A classic group that becomes a consumer group treats the last
+assignment of its leader as the members' partitions; with a cooperative assignor they may still have more. And
+a join that arrives late, after a newer request of its member, reports that the member owns nothing.
 """
 
 from __future__ import annotations
@@ -106,7 +106,7 @@ class Claims:
             self._claimed[member_id] = left
 
     def drop_all(self, member_id: MemberId) -> None:
-        """The member is gone, or fenced."""
+        """The member is removed, or fenced."""
         self._unknown.pop(member_id, None)
         for partition in sorted(self._claimed.pop(member_id, ())):
             del self._claimants[partition]
@@ -133,7 +133,7 @@ class OneClaimant(Checker):
         return self._groups[self.world.group_id]
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """Notes whom the coordinator keeps."""
+        """Note the members that the coordinator keeps."""
         group, before = self._classic_group(), self._classic
         self._classic = group
         for record in outcome.records:
@@ -158,7 +158,7 @@ class OneClaimant(Checker):
             self._in_generation(group, outcome, event)
 
     def _joined(self, member_id: MemberId) -> None:
-        """A join that comes late takes from its member what the coordinator lets go."""
+        """Note that a late join takes partitions from its member, as the coordinator releases them."""
         live = self.world.active
         group = None if live is None else live.groups.get(self.world.group_id)
         member = None if group is None else group.members.get(member_id)
@@ -182,14 +182,15 @@ class OneClaimant(Checker):
         return None if live is None else live.classic.groups.get(self.world.group_id)
 
     def _in_generation(self, group: ClassicGroup, outcome: Outcome, event: StepEvent | None = None) -> None:
-        """Of a classic group those are members who joined for its generation.
+        """Keep those members of a classic group that joined for its generation.
 
-        A static one that did not is kept by name only: what it still has the leader does not know of.
+        A static one that did not is kept by name only: the leader does not know which partitions it still
+        has.
         """
         claims = self._claims()
         for record in outcome.records if isinstance(event, RecordsObserved) else ():
             if isinstance(record.value, r.GroupMetadataValue):
-                for member in record.value.members:  # what a real coordinator answered is in no record
+                for member in record.value.members:  # no record shows the response of a real coordinator
                     self._generations[member.member_id] = record.value.generation
                     claims.stored(member.member_id, record.value.generation)
         waited = (effect.response for effect in outcome.effects if isinstance(effect, ParkedResponse))
@@ -208,7 +209,7 @@ class OneClaimant(Checker):
                     claims.stored(member_id, None)
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
-        """Members that joined for a generation which another coordinator never heard of are none."""
+        """Drop members that joined for a generation that another coordinator never received."""
         if what == "active":
             self._classic = group = self._classic_group()
             if group is not None:
@@ -222,7 +223,8 @@ class OneClaimant(Checker):
             self._member_ids[host] = self.world.members[host].member_id
 
     def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
-        """A deleted topic is claimed by nobody; who takes it up late claims nothing of one with its name."""
+        """Drop all claims on a deleted topic; a member that takes it up late claims nothing of a new topic of
+        that name."""
         if what in ("deleted", "created"):
             self._claims().drop_topic(topic)
 

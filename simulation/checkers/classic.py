@@ -1,7 +1,7 @@
-"""Classic groups in the coordinator's eyes: generations, assignments, who is refused, and what is on record.
+"""Classic groups in the coordinator: generations, assignments, refusals, and records.
 
 The rules are stated here a second time (Kafka's group membership protocol, KIP-62, KIP-345, KIP-429), and
-judged by what the group was before a request.
+applied to the state of the group before a request.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _FENCING: Final = frozenset(
 _OF_GENERATIONS: Final = frozenset(
     {r.GroupMetadataKey, r.ConsumerGroupMemberMetadataKey, r.ConsumerGroupMetadataKey}
 )
-"""Records of these keys begin, go on with, or end what a group's generations are counted in."""
+"""Records of these keys begin, continue, or end the counting of a group's generations."""
 _Fenced: TypeAlias = HeartbeatRequest | SyncGroupRequest | OffsetCommitRequest
 
 
 class KnownClassic:
-    """A classic group as it was after the event before."""
+    """A classic group after the previous event."""
 
     __slots__ = ("generation", "instances", "members", "state", "timers")
 
@@ -116,8 +116,8 @@ def check_answer(request: _Fenced, got: ErrorCode, known: KnownClassic) -> Itera
 def check_assignment(group_id: str, value: r.GroupMetadataValue) -> Iterator[Finding]:
     """Findings of classic-assignment in what a leader has assigned.
 
-    As a broker does, it takes any bytes: some clients leave out what their version has, and say nothing to
-    judge them by.
+    As a broker does, it takes any bytes: some clients leave out fields of their version, and so give nothing
+    to judge them by.
     """
     try:
         subscriptions = {member.member_id: read_subscription(member.subscription) for member in value.members}
@@ -161,8 +161,8 @@ def _assignments(records: Iterable[r.Record]) -> Iterator[Finding]:
 class WrittenGenerations:
     """The generations on record.
 
-    A group whose members go over to the other protocol keeps its generation, as its epoch, and has it again
-    when they come back. One without members takes nothing along: what replaces it begins anew, at 0.
+    A group whose members change to the other protocol keeps its generation, as its epoch, and has it again
+    when they come back. A group without members keeps nothing: the group that replaces it begins at 0.
     """
 
     def __init__(self) -> None:
@@ -211,7 +211,7 @@ class ClassicGroupsChecker(Checker):
         """
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
-        """A group goes back to its last complete generation when another coordinator has loaded it."""
+        """Take the groups from a new coordinator: a group goes back to its last complete generation."""
         self._known.clear()
         self._timers = 0
         live = self.world.coordinators[host].coordinator
@@ -251,7 +251,7 @@ class ClassicGroupsChecker(Checker):
             self.report_all(_timers(live))
 
     def _changed(self, live: GroupCoordinator) -> list[str]:
-        """The groups that an event was about which names none."""
+        """The groups that an event concerned without naming one."""
         known, groups = self._known, live.classic.groups
         changed = [group_id for group_id in known if group_id not in groups]
         for group_id, group in groups.items():
@@ -290,7 +290,7 @@ class ClassicGroupsChecker(Checker):
             )
 
     def on_end(self, now_us: int) -> None:
-        """A group at rest is what its record says."""
+        """Check that the record of a group at rest agrees with it."""
         live = self.world.active
         if live is None:
             return
@@ -317,7 +317,7 @@ class ObservedClassicGroups(Checker):
 
 
 def _is_on_record(group: ClassicGroup, stored: r.GroupMetadataValue | None) -> bool:
-    """All but when it came into its state: that is after the write."""
+    """Compare all but the time at which it entered its state: that is after the write."""
     if stored is None:
         return False
     moved = stored.current_state_timestamp_ms

@@ -1,8 +1,8 @@
-"""A second account of one classic group: what each request, and each time that is over, must lead to.
+"""A second account of one classic group: the effects of each request, and of each timeout.
 
-It is kept from requests, responses and times alone, by the rules of Kafka's group membership protocol
-(KIP-62, KIP-134, KIP-345, KIP-394, KIP-814). Where Kafka leaves a choice, such as the leader in place of one
-that left, the account takes the choice that was made, if it was open.
+It follows from requests, responses and times alone, by the rules of Kafka's group membership protocol
+(KIP-62, KIP-134, KIP-345, KIP-394, KIP-814). If Kafka leaves a choice, such as the leader in place of one
+that left, the account follows the choice that was made, if it was open.
 """
 
 from __future__ import annotations
@@ -53,14 +53,14 @@ _E = ErrorCode
 _FIRST_JOIN_MS: Final = 300_000
 """Longest time that a new member may wait in its first join, in ms: after that it may not know its id."""
 _MAY_SKIP: Final = 9
-"""JoinGroup's version from which on a leader can be told to keep the assignment (KIP-814)."""
+"""First version of JoinGroup in which a response can make a leader keep the assignment (KIP-814)."""
 _JOIN, _SYNC = Deadline("join"), Deadline("sync")
 
 
 class ExpectedGroup:
     """One classic group. Times are in milliseconds of the coordinator.
 
-    `begin` starts each event; the methods named after events then work out what follows, in `now`.
+    `begin` starts each event; the methods named after events then work out the effects, in `now`.
     """
 
     def __init__(self, group_id: str, config: GroupCoordinatorConfig) -> None:
@@ -74,17 +74,17 @@ class ExpectedGroup:
         """None while any member may become the leader."""
         self.members: dict[MemberId, ExpectedMember] = {}
         self.given_ids: set[MemberId] = set()
-        """Ids that were given out to join with, and that nobody has joined with."""
+        """Ids that were given to members that have not joined with them yet."""
         self.unsynced: set[MemberId] = set()
-        """Members that have not asked for their assignment in this generation."""
+        """Members that have not requested their assignment in this generation."""
         self.topics: frozenset[str] | None = frozenset()
         """The topics that the members of this generation subscribe to; None if not all of them can be read.
         """
         self.deadlines: dict[Deadline, int] = {}
         self._gathering: tuple[int, int] | None = None
-        """While the first members gather: how long they do, and how much longer they may."""
+        """While the first members gather: the current delay, and the time that is left for more, in ms."""
         self._newcomers = False
-        """True if one came in that time."""
+        """True if a member joined in that time."""
         self.look_ms = 0
         """Before this time nothing is over."""
         self.now = Expected()
@@ -123,9 +123,9 @@ class ExpectedGroup:
         return group
 
     def begin(self, now_ms: int, seen: Mapping[Token, Answer], *, kept: bool = True) -> None:
-        """Begin an event. `seen` are the responses that were sent: they tell which choice was made.
+        """Begin an event. `seen` are the responses that were sent: they show which choice was made.
 
-        `kept` is whether a member that came back was taken in without a rebalance, where both may be.
+        `kept` is true if a member that came back was accepted without a rebalance, when both are allowed.
         """
         self.now = Expected()
         self._now_ms = now_ms
@@ -201,7 +201,7 @@ class ExpectedGroup:
                 yield at_ms, deadline
 
     def looked(self) -> None:
-        """Note that somebody has looked what is over."""
+        """Note that all deadlines up to now were checked."""
         self.look_ms = min(self.deadlines.values(), default=1 << 62)
 
     # -- requests -----------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ class ExpectedGroup:
         member.join = request.token
 
     def _replace(self, request: JoinGroupRequest, member: ExpectedMember, offers: Offered) -> None:
-        """A static member came back without its id: it gets another one, and the old one is fenced."""
+        """A static member came back without its id: it gets a new one, and the old one is fenced."""
         old_id, new_id, was_leader = member.member_id, self._new_id(request), self.leader or ""
         before = member.offers, member.rebalance_ms, member.session_ms
         if member.join is not None:
@@ -316,7 +316,7 @@ class ExpectedGroup:
             leads = new_id == self.leader
             if request.api_version >= _MAY_SKIP:
                 told = self._in_generation(new_id, leads=leads, skip=leads)
-            else:  # an old client would assign anew if it was told that it leads
+            else:  # an old client would assign again if the response made it the leader
                 told = self._in_generation(new_id, leads=False, leader=was_leader)
             self._answer(request.token, told)
 
@@ -397,7 +397,7 @@ class ExpectedGroup:
         self._write(given, later=written, undo=undo)
 
     def beats(self, request: HeartbeatRequest, now_ms: int) -> ErrorCode:
-        """Heartbeat: what it is answered."""
+        """Return the error of the response to a Heartbeat."""
         self._now_ms = now_ms
         error = self._error_in(request.member_id, request.instance_id, request.generation)
         if error is _E.NONE:
@@ -407,7 +407,7 @@ class ExpectedGroup:
         return error
 
     def commits(self, request: OffsetCommitRequest, now_ms: int) -> MemberId | None:
-        """OffsetCommit that a group looked at: the member whose session it renews, if it does."""
+        """Take in an OffsetCommit that a group checked; return the member whose session it renews."""
         self._now_ms = now_ms
         error = self._error_in(request.member_id, request.instance_id, request.member_epoch)
         if error is not _E.NONE or self.phase not in (STABLE, JOINING):
@@ -448,7 +448,8 @@ class ExpectedGroup:
             self._start_or_complete()
 
     def ends(self, code: ErrorCode) -> None:
-        """The group is one of another kind now, or none: those who wait are told so."""
+        """End the group, which has become one of another kind, or was deleted: waiting members receive this
+        error."""
         for member in self.members.values():
             if member.join is not None:
                 self._answer(member.join, JoinGroupResponse(error_code=code))
@@ -458,7 +459,7 @@ class ExpectedGroup:
     # -- times that are over ------------------------------------------------------------------------------
 
     def is_over(self, deadline: Deadline, *, by_time: bool = True) -> None:
-        """A session, or the time of a phase, is over: `by_time`, or as somebody said so."""
+        """End a session, or the time of a phase: `by_time`, or at the request of a client."""
         if by_time:
             self._end(deadline)
         before = set(self.members)
@@ -504,7 +505,7 @@ class ExpectedGroup:
             self._complete()
 
     def start_anew(self) -> None:
-        """Members that came over from another kind of group join anew."""
+        """Let members that came from another kind of group join again."""
         self._start()
 
     def _start(self) -> None:
@@ -528,7 +529,8 @@ class ExpectedGroup:
         self._set(_JOIN, length_ms)
 
     def _complete(self) -> None:
-        """The round ends with those who joined, and with static members, whose sessions decide about them."""
+        """End the round with the members that joined, and with static members, whose sessions decide about
+        them."""
         self._end(_JOIN)
         for member in [*self.members.values()]:
             if member.join is None and member.instance_id is None:

@@ -38,7 +38,7 @@ def check_offsets_deleted(
 ) -> Iterator[Finding]:
     """Findings of a request to delete offsets: those go of topics that no consumer subscribes to.
 
-    Of members that are no consumers nobody knows what they subscribe to: nothing goes.
+    The topics of members that are not consumers are unknown: nothing is deleted.
     """
     if account.phase is not EMPTY and account.protocol_type != CONSUMER_PROTOCOL_TYPE:
         if reply.error_code is not _E.NON_EMPTY_GROUP:

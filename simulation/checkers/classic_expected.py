@@ -1,6 +1,6 @@
 """The expected effects of one event of a classic group, and the known state of the group's members.
 
-`classic_account` works it out, `classic_rounds` compares it with what happened.
+`classic_account` works it out, `classic_rounds` compares it with the actual effects.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fencepost.coordinator.protocol.records import GroupMetadataValue
 
 Answer: TypeAlias = JoinGroupResponse | SyncGroupResponse
 Offered: TypeAlias = tuple[tuple[str, bytes], ...]
-"""Protocols and what the member says of itself in each, in its order of preference."""
+"""Protocols with the member's metadata in each, in its order of preference."""
 
 ID_GIVEN_FIRST: Final = 4
 """JoinGroup's version from which on a dynamic member gets an id before it joins (KIP-394)."""
@@ -36,7 +36,7 @@ def offers_of(request: JoinGroupRequest) -> Offered:
 
 
 def metadata_of(offers: Offered, protocol: str | None) -> bytes:
-    """Return what a member says of itself in a protocol; nothing if it does not offer that one."""
+    """Return a member's metadata in a protocol; nothing if it does not offer that one."""
     return dict(reversed(offers)).get(protocol or "", b"")
 
 

@@ -1,6 +1,7 @@
 """The requests of members of classic groups: one of a round at a time, honest about their partitions.
 
-A member with an eager assignor joins with nothing; with a cooperative one it says what it keeps (KIP-429).
+A member with an eager assignor joins without partitions; with a cooperative one it lists those that it keeps
+(KIP-429).
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _BEATING: Final = (S.UNJOINED, S.COMPLETING_REBALANCE, S.STABLE)
 
 
 class ClassicSender:
-    """One member process: what its next request must look like."""
+    """One member process, and the rules for its next request."""
 
     __slots__ = ("generation", "host", "in_flight", "late_us", "owned", "patience_us", "searches", "state")
 
@@ -52,7 +53,7 @@ class ClassicSender:
         if state in (S.FENCED, S.STALE, S.UNSUBSCRIBED, S.FATAL):
             self.generation = 0
         if state not in (*_BEATING, S.PREPARING_REBALANCE):
-            self.in_flight.clear()  # the answers belong to a membership that is over
+            self.in_flight.clear()  # the responses belong to a membership that is over
         if state not in _BEATING or not self.generation:
             self.late_us = NEVER
         elif state is S.COMPLETING_REBALANCE or (self.late_us == NEVER and not self.searches):
@@ -82,7 +83,7 @@ class ClassicSender:
             self.late_us = NEVER
 
     def sends(self, request: Request, now_us: int) -> Iterator[Finding]:
-        """A request goes out."""
+        """A request is sent."""
         yield from self.silent(now_us)
         self.searches = False
         if isinstance(request, JoinGroupRequest):
@@ -167,7 +168,7 @@ class ClassicMembers(Checker):
             sender.late_us = NEVER
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
-        """States decide what may be sent."""
+        """Note the state: it decides what may be sent."""
         if isinstance(target, S):
             sender = self._senders.get(host)
             if sender is None:
@@ -178,7 +179,7 @@ class ClassicMembers(Checker):
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
     ) -> None:
-        """Callbacks decide what is owned."""
+        """Note the callback: callbacks decide what is owned."""
         if sender := self._sender(host):
             sender.callback(str(kind), phase, partitions)
 
@@ -190,7 +191,7 @@ class ClassicMembers(Checker):
     def on_member_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
-        """Takes an answer in."""
+        """Take a response in."""
         if sender := self._sender(host):
             sender.receives(request, response, now_us)
 
@@ -202,6 +203,6 @@ class ClassicMembers(Checker):
             self.report_all(sender.search(timeout_us, now_us))
 
     def on_end(self, now_us: int) -> None:
-        """Nobody is silent who ought not to be."""
+        """Check that no member is silent without a reason."""
         for sender in self._senders.values():
             self.report_all(sender.silent(now_us))

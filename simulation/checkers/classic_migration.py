@@ -1,7 +1,7 @@
 """Groups that go over between the two protocols, and members of consumer groups that speak the classic one.
 
 A classic group becomes a consumer group when the first member of the newer protocol joins it, and a classic
-one again when the last of them goes (KIP-848, Migration). Members stay, with what they have.
+one again when the last of them leaves (KIP-848, Migration). Members stay, with their partitions.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ Named: TypeAlias = dict[str, tuple[int, ...]]
 
 
 class KnownConsumers:
-    """A consumer group as it was after the event before; its members' values are immutable."""
+    """A consumer group after the previous event; its members' values are immutable."""
 
     __slots__ = ("assignment_epoch", "epoch", "members", "targets")
 
@@ -449,7 +449,7 @@ class ClassicMigration:
             names = {name for name, _ in offers}
             common = names if common is None else common & names
             right = _named(known.targets.get(member.member_id, NO_PARTITIONS), live.image)
-            # A member that comes back may be due a new target first.
+            # A member that comes back may need a new target first.
             as_before = not came or known.assignment_epoch == known.epoch == value.generation
             if as_before and _assigned(each.assignment) != right and member_id != came:
                 yield (
@@ -496,10 +496,10 @@ class ClassicMigration:
 def _rejoins(
     known: KnownConsumers, back: ConsumerGroupMember | None, generation: int, *, joins_anew: bool
 ) -> Iterator[Finding]:
-    """Findings of whether the members of a group that became a classic one join anew.
+    """Check if the members of a group that became a classic one have to join again.
 
     They need not if the last member of the newer protocol only came `back` with the classic one, and each
-    member has what the newest target gives to it.
+    member has its newest target.
     """
     settled = known.assignment_epoch == known.epoch and all(
         each.member_epoch == known.epoch and each.state is ConsumerGroupMemberState.STABLE
@@ -575,7 +575,7 @@ def _fits(assignments: Iterator[bytes]) -> bool:
 
 
 def _left_out(account: ExpectedGroup, image: TopicsImage) -> list[str]:
-    """Topics that members subscribe to, and not all of whose partitions were given to somebody."""
+    """Topics that members subscribe to, and that have partitions without an owner."""
     given: dict[str, int] = {}
     topics: set[str] = set()
     for each in account.members.values():

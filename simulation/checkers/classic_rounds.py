@@ -1,7 +1,7 @@
 """Classic groups step by step: each request gets the response that is due, at the time that it is due.
 
-A second account of the group (`classic_account`) says what an event must lead to; this compares. A group of
-which something was reported is left alone until another coordinator loads it.
+A second account of the group (`classic_account`) works out the effects of an event; this compares. After a
+finding, a group is left alone until another coordinator loads it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 _E = ErrorCode
 _NONE = ErrorCode.NONE
 _LATE_MS: Final = 1
-"""Events of the millisecond in which something is over may come before its timer."""
+"""Events in the millisecond of a deadline may come before its timer."""
 _OF_A_GROUP: Final = (
     JoinGroupRequest,
     SyncGroupRequest,
@@ -100,14 +100,14 @@ class Sent(NamedTuple):
 
 
 class Change(NamedTuple):
-    """A group, and what was written of it."""
+    """A group, and the record that was written of it."""
 
     group_id: str
     value: GroupMetadataValue
 
 
 def sent(group_id: str, event: StepEvent, outcome: Outcome) -> Sent:
-    """Return what an event led to for one group."""
+    """Return the effects of an event on one group."""
     answers: dict[Token, Answer] = {}
     fenced = []
     for effect in outcome.effects:
@@ -139,7 +139,7 @@ def _values(records: tuple[Record, ...], group_id: str) -> Iterator[GroupMetadat
 
 
 def request_error(request: JoinGroupRequest, config: GroupCoordinatorConfig) -> ErrorCode:
-    """Return what a JoinGroup is refused with whatever the group is."""
+    """Return the error with which a JoinGroup is refused, whatever the state of the group."""
     if not request.group_id:
         return _E.INVALID_GROUP_ID
     low, high = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
@@ -147,7 +147,7 @@ def request_error(request: JoinGroupRequest, config: GroupCoordinatorConfig) -> 
 
 
 def compare(group_id: str, what: str, expected: Expected, got: Sent) -> Iterator[Finding]:
-    """Findings of one event, `what` it was."""
+    """Findings of one event, which `what` describes."""
     for token in expected.answers.keys() | got.answers.keys():
         yield from _compare_answers(group_id, what, expected.answers.get(token), got.answers.get(token))
     if expected.codes != got.codes:
@@ -213,7 +213,7 @@ def _essence_of_answer(answer: Answer) -> object:
 
 
 def _essence(value: GroupMetadataValue | None) -> object:
-    """A record without its time, and what brokers only pass on."""
+    """Return a record without its time, and without data that brokers only pass on."""
     if value is None:
         return None
     members = {
@@ -233,7 +233,7 @@ class ClassicRounds(Checker):
         self._paused: set[str] = set()
         """Brokers that have done nothing since they began to stand still."""
         self._turned_away: set[str] = set()
-        """Hosts whose request waited when its coordinator gave the group up in good order."""
+        """Hosts whose request waited when its coordinator resigned in good order."""
         self._excused_ms = 0
         """Time at which a broker last went on after a pause, in ms: deadlines that passed before may be met
         late."""
@@ -242,7 +242,7 @@ class ClassicRounds(Checker):
     # -- what happens -------------------------------------------------------------------------------------
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
-        """A coordinator that has loaded has heard of every member just now; nobody waits."""
+        """Load the groups: the coordinator treats every member as just seen, and no request waits."""
         live = self.world.coordinators[host].coordinator
         if what == "resign":
             self._turn_away()
@@ -256,7 +256,7 @@ class ClassicRounds(Checker):
             self._migration.loaded(live, self.world.config)
 
     def _turn_away(self) -> None:
-        """Whoever waits is told to look for the new coordinator."""
+        """Note the members that wait: each is sent to the new coordinator."""
         hosts = self.world.hosts_by_member
         for account in self._accounts.values():
             for member_id, member in account.members.items():
@@ -275,7 +275,7 @@ class ClassicRounds(Checker):
     def on_member_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
-        """A request that waited is answered, or its connection breaks; it does not just hang."""
+        """Check that a request that waited gets a response, or loses its connection, and does not hang."""
         if host in self._turned_away and isinstance(request, JoinGroupRequest | SyncGroupRequest):
             self._turned_away.remove(host)
             if isinstance(response, RequestTimedOut):
@@ -349,7 +349,7 @@ class ClassicRounds(Checker):
         if account is None or not isinstance(reply, OffsetCommitResponse) or request.is_anonymous_transaction:
             return
         if len(missing(request, reply, live.image)) == len(request.offsets):
-            return  # of no partition that exists: the group was not asked
+            return  # of no partition that exists: the request did not reach the group
         if member_id := account.commits(request, now_ms):
             self._check_session(live, account, member_id)
 
@@ -372,7 +372,7 @@ class ClassicRounds(Checker):
             self._found(group_id, [_wrong_timer(group_id, Deadline("session", member_id), at_ms, right_ms)])
 
     def _of_a_group(self, live: GroupCoordinator, event: Any, outcome: Outcome, now_ms: int) -> None:
-        """A request that names a group, or what somebody wants of one."""
+        """Judge a request that names a group, or one that concerns a group."""
         group_id = event.group_id
         account, is_new = self._accounts.get(group_id), False
         got = sent(group_id, event, outcome)
@@ -391,7 +391,7 @@ class ClassicRounds(Checker):
         self._judge(live, account, type(event).__name__, outcome, got)
 
     def _joins(self, account: ExpectedGroup, request: JoinGroupRequest, *, is_new: bool) -> bool:
-        """JoinGroup: whether it makes a group, which is written at once."""
+        """Judge a JoinGroup. Return true if it makes a group, which is written at once."""
         error = request_error(request, self.world.config)
         if error is _NONE and is_new and request.member_id:
             error = _E.UNKNOWN_MEMBER_ID
@@ -618,7 +618,7 @@ def _wrong_timer(group_id: str, deadline: Deadline, at_ms: int | None, right_ms:
 
 
 def check_state(account: ExpectedGroup, live: GroupCoordinator) -> Iterator[Finding]:
-    """Findings of what a group is after an event: what people see of it, and its timers."""
+    """Findings of the state of a group after an event: its description, and its timers."""
     group_id = account.group_id
     group = live.classic.groups.get(group_id)
     if group is None:

@@ -1,9 +1,10 @@
-"""Clients of whom only the requests are known: they say what they were told, and own what they were given.
+"""Clients of which only the requests are known: they send the epochs that they received, and own their
+assignments.
 
-What a client is told it does one after the other, while it goes on sending heartbeats. So it may say that
-it owns what a newer answer has taken away already: a thread of Kafka Streams lists nothing in the heartbeat
-after it joined, the coordinator takes that for a release, and then it lists what it was told when it joined.
-Whether two own something at once is another invariant's business, one-claimant.
+A client carries assignments out one after the other, while it goes on sending heartbeats. So it may list
+partitions that a newer response has taken away already. A thread of Kafka Streams lists nothing in the
+heartbeat after it joined, which the coordinator treats as a release. Then it lists the assignment of its
+join. Two owners at once are the concern of another invariant, one-claimant.
 """
 
 from __future__ import annotations
@@ -55,7 +56,8 @@ class ObservedClient:
     def __init__(self, member: _Member, epoch: int) -> None:
         self.epochs: deque[int] = deque(maxlen=_REMEMBERED)
         self.believed = max(epoch - 1, 0)
-        """Up to here any epoch may have been told, before anybody looked or too long ago to be remembered."""
+        """Up to here the client may have received any epoch, before the first check or too long ago to be
+        remembered."""
         self.told: deque[_Owned] = deque(maxlen=_REMEMBERED)
         """The assignments that it received, and has not yet listed as owned."""
         self.said = _NOTHING
@@ -64,7 +66,7 @@ class ObservedClient:
         """The coordinator's state of it before the current request."""
 
     def says(self, request: _Heartbeat, topics: Container[TopicId]) -> Iterator[Finding]:
-        """A heartbeat that was accepted; `topics` are those that there are: others are nobody's business."""
+        """Judge a heartbeat that was accepted; `topics` are the existing ones: others do not count."""
         who = f"{self.member.member_id} of {request.group_id}"
         if request.member_epoch == JOIN_EPOCH:
             self.told.clear()
@@ -86,12 +88,12 @@ class ObservedClient:
         if foreign:
             yield "owned-honest", f"{who} says at epoch {request.member_epoch} that it owns {shown(foreign)}"
         self.said = listed
-        if listed and listed in self.told:  # it is done with that, and with what it was told before
+        if listed and listed in self.told:  # it is done with that, and with its assignments before
             while self.told.popleft() != listed:
                 pass
 
     def commits(self, request: OffsetCommitRequest) -> Iterator[Finding]:
-        """A commit that was accepted. Its epoch may be an old one: it has been kept with what was read."""
+        """Judge a commit that was accepted. Its epoch may be an old one, which was kept with the records."""
         if not self._was_told(request.member_epoch):
             yield (
                 "epoch-as-answered",
@@ -103,7 +105,7 @@ class ObservedClient:
         return epoch <= self.believed or epoch in self.epochs
 
     def hears(self, answer: _Answer) -> None:
-        """An answer, which may be lost on its way."""
+        """Take in a response, which may be lost on its way."""
         if answer.member_epoch not in self.epochs:
             if len(self.epochs) == _REMEMBERED:
                 self.believed = max(self.believed, self.epochs[0])
@@ -158,7 +160,7 @@ class Clients(Checker):
         self._clients: dict[tuple[str, MemberId], ObservedClient] = {}
 
     def on_steady_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """A heartbeat that changed nothing says something all the same."""
+        """Judge a heartbeat that changed nothing: it may list partitions all the same."""
         self.on_coordinator_step(host, event, outcome, now_us)
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
@@ -181,7 +183,7 @@ class Clients(Checker):
         if member is None:
             self._clients.pop(key, None)
             return
-        if client is None:  # a new one, or one of before anybody looked
+        if client is None:  # a new one, or one from before the first check
             client = self._clients[key] = ObservedClient(member, reply.member_epoch)
         client.member = member
         client.hears(reply)
@@ -189,7 +191,7 @@ class Clients(Checker):
     def _commit(
         self, host: str, request: OffsetCommitRequest, reply: OffsetCommitResponse
     ) -> Iterator[Finding]:
-        """Nobody can have processed what is not in the log, or is at an epoch that it was not told."""
+        """Check that the offset is in the log, and the epoch one that the member received."""
         client = self._clients.get((request.group_id, request.member_id))
         if client is not None and ErrorCode.NONE in reply.errors.values() and self._is_told(host, request):
             yield from client.commits(request)

@@ -1,4 +1,4 @@
-"""Commits and offset fetches, as a coordinator answers them: fenced by member and epoch (KIP-1251)."""
+"""Commits and offset fetches, as a coordinator handles them: fenced by member and epoch (KIP-1251)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _BY_MEMBER: Final = frozenset(
 
 
 _OF_THE_LOG: Final = OF_LOG | {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
-"""Answers to a commit whose records could not be written."""
+"""Errors of a commit whose records could not be written."""
 
 _NOT_THERE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
@@ -51,10 +51,11 @@ def expected_commit_error(
     has_offsets: bool = False,
     alone: Container[TopicPartition] = (),
 ) -> ErrorCode | None:
-    """The error that member and epoch bring on all partitions of a commit; None where other rules decide.
+    """Return the error that member and epoch cause for all partitions of a commit; None if other rules
+    decide.
 
-    Without a consumer group, offsets make a group: one that has no members. Partitions that were refused
-    `alone` have no say.
+    If there is no consumer group, offsets make a group without members. Partitions that were refused `alone`
+    do not count.
     """
     if request.is_anonymous_transaction:
         return NONE
@@ -184,21 +185,21 @@ def check_recorded(
 
 
 class CommittedOffsets:
-    """Checks one group's offsets against what was committed last."""
+    """Checks one group's offsets against those that were committed last."""
 
     def __init__(self) -> None:
         self.committed: dict[TopicPartition, r.OffsetCommitValue] = {}
         self._count = 0
         """Commits that were sent."""
         self._on_their_way: dict[int, tuple[int, OffsetCommitRequest]] = {}
-        """Those that have not come in, by identity: the how many-th it was, and the request itself."""
+        """Commits that have not arrived, by identity: the number of each, and the request itself."""
         self._last: dict[tuple[str, int], tuple[MemberId, int, r.OffsetCommitValue]] = {}
-        """Of each partition the last commit: whose, the how many-th, and what."""
+        """The last commit of each partition: its member, its number, and its value."""
         self._ids: dict[str, TopicId | None] = {}
         """The id of each topic at its last commit."""
         self._committed_ever: set[tuple[str, int]] = set()
         self._of_earlier: set[tuple[str, int]] = set()
-        """Partitions whose topic was created again, until a commit falls back.
+        """Partitions whose topic was created again, until a commit goes back.
 
         A commit that names its topic only may still carry the position in the topic that was deleted.
         """

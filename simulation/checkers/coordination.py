@@ -1,7 +1,7 @@
-"""The checks of the coordinator: after each of its events, on what the event's records touch.
+"""The checks of the coordinator: after each of its events, on the data that the event's records touch.
 
-A real coordinator is checked on the state that its journal shows. What a request asked for, the reply to it
-and timers are in no record, so these checks are left out; the catalogue says which invariants remain.
+A real coordinator is checked on the state that its journal shows. No record shows the content of a request,
+the reply to it, or timers, so these checks are left out; the catalogue lists the invariants that remain.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ members."""
 def makes_a_group(event: StepEvent, outcome: Outcome, shadow: GroupCoordinator) -> bool:
     """Return true if a JoinGroup was refused, and wrote only that there is an empty classic group.
 
-    There was none before, by the `shadow`; an empty group of another kind has given way to it.
+    By the `shadow` there was no group before; an empty group of another kind was replaced.
     """
     reply = outcome.reply
     if not isinstance(event, JoinGroupRequest) or not isinstance(reply, JoinGroupResponse):
@@ -134,7 +134,7 @@ class Coordination(Checker):
     """Watches the coordinators of a world: their state, their replies, and their journal."""
 
     has_the_time = True
-    """True if coordinators go by the time that observers are told; without it nothing is judged by time."""
+    """True if coordinators use the time of the observers; without it nothing is judged by time."""
 
     def attach(self, world: WorldView, report: Report) -> None:
         """Nothing has happened yet."""
@@ -146,7 +146,8 @@ class Coordination(Checker):
         self._administration = AdministrationChecks(world.config.group_consumer_assignors[0])
         self._soft = SoftStateInvariants()
         self._verified: dict[MemberId, Outcome | Response] = {}
-        """By member, the answer to its steady heartbeat, or a reply that moved its epoch and will be that."""
+        """By member, the response to its steady heartbeat, or a reply that moved its epoch and will be that.
+        """
         self._loads = 0
         self._paused: set[str] = set()
         """Brokers that have done nothing since they began to stand still."""
@@ -263,7 +264,7 @@ class Coordination(Checker):
             if self.has_the_time and step.new_target and not is_taken_over(step):
                 yield from check_new_target(step, settings.assignment_interval_ms)
             if step.new_target or any(change.lost for change in step.members):
-                self._verified.clear()  # who waits may go on
+                self._verified.clear()  # a waiting commit may go on
             yield from self._reply(live, event, outcome, now_ms)
             yield from self._soft.check(live, step)
             for change in step.members:
@@ -289,7 +290,7 @@ class Coordination(Checker):
         return self._commits[group_id].check(event, outcome, known, live.image)
 
     def _offsets(self, live: GroupCoordinator, records: tuple[Record, ...]) -> Iterator[Finding]:
-        """Takes in what an event wrote that names no group."""
+        """Take in the records of an event that names no group."""
         for group_id in {record.key.group_id: None for record in records}:
             known = self._tracker.groups.get(group_id)
             yield from self._commits[group_id].take_all(records, known, live.image)
@@ -326,7 +327,7 @@ class Coordination(Checker):
             )
 
     def takes_request(self, host: str, request: Request, now_us: int) -> None:
-        """A commit goes out."""
+        """Note a commit that is sent."""
         if type(request) is OffsetCommitRequest:
             self._commits[request.group_id].sends(request)
 
@@ -336,7 +337,7 @@ class Coordination(Checker):
         """Check nothing: the response was judged as it was sent."""
 
     def on_steady_step(self, host: str, event: Event, outcome: Outcome, now_us: int) -> None:
-        """The steady heartbeat: its answer was verified once, and the member has not changed since."""
+        """Judge the steady heartbeat: its response was verified once, and the member is unchanged."""
         if type(event) is ConsumerGroupHeartbeatRequest:
             reply: Any = outcome.reply
             verified = self._verified.get(event.member_id)
@@ -381,7 +382,7 @@ class Coordination(Checker):
         return True
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
-        """A coordinator that has loaded must be what the last one was."""
+        """Check that a coordinator that has loaded equals the last one."""
         if what != "active":
             return
         live = self.world.coordinators[host].coordinator
@@ -398,7 +399,8 @@ class Coordination(Checker):
         self._verified.clear()
 
     def adopt(self, live: GroupCoordinator, now_us: int) -> None:
-        """Take in what was in the journal before anybody looked; it was judged then, if at all."""
+        """Take in the records that were in the journal before the first check; they were judged then, if at
+        all."""
         records = tuple(self.world.journal)
         for record in records:
             self._shadow.apply(record)
@@ -416,7 +418,8 @@ class Coordination(Checker):
                 deque(self._checks[step.group_id].check(step), maxlen=0)
 
     def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
-        """A timer whose records could not be appended runs again later; a broker that stood still is late."""
+        """Note a fault: a timer whose records could not be appended runs again later; a broker that stood
+        still is late."""
         if fault == "append-failure":
             self._failing = phase == "begin"
             self._excuse(now_us)

@@ -1,4 +1,5 @@
-"""Subscriptions by regular expression: what they match, and when the coordinator looks (KIP-848)."""
+"""Subscriptions by regular expression: the topics that they match, and the time of the coordinator's lookups
+(KIP-848)."""
 
 from __future__ import annotations
 
@@ -36,10 +37,11 @@ class Expressions:
         """True if the topics are being looked up."""
         self._image: TopicsImage | None = None
         self._created = 0
-        """The version of the newest image in which a topic came."""
+        """The version of the newest image that added a topic."""
 
     def loaded(self) -> None:
-        """A coordinator has loaded: what another one waited for never comes, and all topics may be new."""
+        """Note that a coordinator has loaded: the lookup of another one never ends, and all topics may be
+        new."""
         self._waits = False
         self._image = None
 

@@ -1,4 +1,4 @@
-"""A group as a whole: its epochs, what is derived from its members, its tombstones and its soft state.
+"""A group as a whole: its epochs, the state derived from its members, its tombstones and its soft state.
 
 Nothing is left of members that were removed. Timers and contacts exist for exactly the members of now.
 """
@@ -30,7 +30,7 @@ class GroupInvariants:
         self._static = 0
 
     def check(self, step: GroupStep, held_partitions: int) -> Iterator[Finding]:
-        """Findings of one event; `held_partitions` is how many partitions the members hold."""
+        """Findings of one event; `held_partitions` is the number of partitions that the members hold."""
         if step.ends:
             yield from _tombstones(step)
         group = step.group
@@ -99,7 +99,8 @@ def _state(group: ConsumerGroup) -> GroupState:
 
 
 def _sizes(group: ConsumerGroup, held_partitions: int) -> Iterator[Finding]:
-    """Maps by member are no larger than the group, the map of epochs as large as what is held."""
+    """Check that maps by member are no larger than the group, and the map of epochs as large as the held
+    partitions."""
     members = len(group.members)
     for name, mapping in (("targets", group.targets), ("instance ids", group.static_members)):
         if len(mapping) > members:
@@ -144,7 +145,7 @@ def _tombstones(step: GroupStep) -> Iterator[Finding]:
         key = record.key
         if type(key) is r.OffsetCommitKey or key.group_id != step.group_id:
             continue
-        if ended and type(key) is not r.GroupMetadataKey:  # what it has become, if it is a classic one now
+        if ended and type(key) is not r.GroupMetadataKey:  # its type now, if it has become a classic one
             yield "journal-batches", f"{step.group_id}: a record of {key} follows the group's tombstone"
         if record.value is not None:
             continue
@@ -194,7 +195,7 @@ def check_epochs(step: GroupStep) -> Iterator[Finding]:
 
 
 def _subscribes_to_others(change: MemberChange) -> bool:
-    """Return true if a member gave other names, or gave up its expression; the topics of a new one come
+    """Return true if a member changed its names, or dropped its expression; the topics of a new one come
     later."""
     before, after = change.before, change.after
     if before is None or after is None:

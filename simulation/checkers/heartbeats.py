@@ -1,7 +1,7 @@
-"""Heartbeats and their replies: the right answer for the epoch, and a reply that tells the stored state.
+"""Heartbeats and their replies: the right error for the epoch, and a reply that has the stored state.
 
-`expected_error` is a second statement of Kafka's rules (KIP-848, Member Epoch and Static Membership), made
-from what the group was before the request; it shares no code with the coordinator.
+`expected_error` is a second statement of Kafka's rules (KIP-848, Member Epoch and Static Membership), based
+on the state of the group before the request; it shares no code with the coordinator.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NONE = ErrorCode.NONE
 
 
 def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Return true if a heartbeat asks for all: it has a rebalance timeout, a subscription and partitions."""
+    """Return true if a heartbeat has the fields that ask for the whole assignment."""
     return (
         request.rebalance_timeout_ms != -1
         and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
@@ -62,9 +62,9 @@ def malformed(request: ConsumerGroupHeartbeatRequest) -> bool:
 
 
 def expected_error(request: ConsumerGroupHeartbeatRequest, known: KnownGroup | None) -> ErrorCode | None:
-    """Kafka's answer; None where more than epochs and names decide (limits, expressions, assignors).
+    """Return Kafka's error; None if more than epochs and names decide (limits, expressions, assignors).
 
-    `known` is the group before the request, None if there was none.
+    `known` is the group before the request, None if there was no group.
     """
     if malformed(request):
         return ErrorCode.INVALID_REQUEST
@@ -87,7 +87,7 @@ def _expected_of_static(request: ConsumerGroupHeartbeatRequest, known: KnownGrou
     holder = None if holder_id is None else known.members.get(holder_id)
     epoch = request.member_epoch
     if epoch == JOIN_EPOCH:
-        # One that speaks the classic protocol never says that it is away: it is replaced like that.
+        # A classic member never sends that it is away for a while: it is replaced like that.
         classic = holder is not None and holder.classic is not None
         free = holder is None or classic or holder.member_epoch == STATIC_LEAVE_EPOCH
         if free and request.member_id in known.members and holder_id != request.member_id:
@@ -136,7 +136,7 @@ def check_answer(
 
 
 def _has_own_reason(request: ConsumerGroupHeartbeatRequest, got: ErrorCode, known: KnownGroup | None) -> bool:
-    """Return true if a refusal may come from something else than the epoch and the names."""
+    """Return true if a refusal may have another cause than the epoch and the names."""
     return (
         got in OF_LOG
         or (got is ErrorCode.GROUP_MAX_SIZE_REACHED and request.member_epoch == JOIN_EPOCH)

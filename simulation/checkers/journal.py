@@ -53,14 +53,14 @@ _HAVE_BYTES: Final = frozenset(get_args(r.RecordKey))
 class Shadow:
     """A second coordinator, which sees records only, and the bytes of most of them.
 
-    It applies them by the code that loads a journal. That is what it judges: live state must be no more than
-    what its records lead to.
+    It applies them by the code that loads a journal. That is its judgement: live state must not exceed what
+    its records lead to.
     """
 
     def __init__(self, config: GroupCoordinatorConfig) -> None:
         self._coordinator = GroupCoordinator(config)
         self._offsets: dict[r.OffsetCommitKey, r.Record] = {}
-        """The newest commits, which nothing else depends on: they are made true when somebody looks."""
+        """The newest commits, on which nothing else depends: they are applied when a check reads them."""
 
     @property
     def coordinator(self) -> GroupCoordinator:
@@ -84,7 +84,7 @@ class Shadow:
         named: Mapping[str, Touched],
         before: Mapping[MemberId, ConsumerGroupMember | None],
     ) -> Iterator[Finding]:
-        """Takes one batch in, and compares what it touches: `named`, of consumer groups.
+        """Take one batch in, and compare the groups that it touches: `named`, of consumer groups.
 
         `before` are the members that it names as the live coordinator knew them.
         """

@@ -120,7 +120,7 @@ _BY_FAMILY: Final[Mapping[str, RealJudgement]] = {
 
 
 def judgement_of(name: str) -> RealJudgement:
-    """Return how the invariant of that name is judged; in full unless a table says otherwise."""
+    """Return the judgement by the invariant of that name; in full unless a table differs."""
     if name in _BY_NAME:
         return _BY_NAME[name]
     for family, judgement in _BY_FAMILY.items():

@@ -1,6 +1,7 @@
 """The end of a membership.
 
-A member that leaves tells its coordinator, one that was fenced comes back, and none gives up without need.
+A member that leaves notifies its coordinator, one that was fenced comes back, and no member gives up without
+need.
 """
 
 from __future__ import annotations
@@ -57,13 +58,13 @@ _MENDED: Final = frozenset(
         ErrorCode.MEMBER_ID_REQUIRED,
     }
 )
-"""Responses after which a member goes on: it tries again, or joins again."""
+"""Responses after which a member goes on: it retries, or joins again."""
 _AT_ONCE_US: Final = 100_000
-"""Some time for what happens in one step: none in a simulation, a little where a machine is busy."""
+"""Time for everything that happens in one step, in µs: none in a simulation, a little on a busy machine."""
 
 
 class MembershipEnd:
-    """One process: whether it is a member as far as it knows, and what it owes its group."""
+    """One process: its membership as far as it knows, and its duty to leave."""
 
     __slots__ = (
         "_called_back_us",
@@ -85,10 +86,10 @@ class MembershipEnd:
     def __init__(self, host: str, *, is_static: bool) -> None:
         self._host = host
         self._keeps_place = is_static
-        """A static member of a classic group says nothing when it leaves: it keeps its place."""
+        """A static member of a classic group sends nothing when it leaves: it keeps its place."""
         self._is_member = False
         self._owes = False
-        """It left, and the coordinator has not been told yet."""
+        """It left, and the coordinator has not received the leave yet."""
         self._event = ""
         """Why it left."""
         self._since_us = 0
@@ -134,7 +135,7 @@ class MembershipEnd:
         self._failed_us = None
 
     def searches(self) -> None:
-        """It cannot tell its coordinator anything yet, and may be refused one."""
+        """It cannot send to its coordinator yet, and a coordinator may be refused to it."""
         self._searched = True
         self._failed_us = self._last_code = None
 
@@ -151,7 +152,7 @@ class MembershipEnd:
             )
 
     def sends(self, request: Request, now_us: int) -> Iterator[Finding]:
-        """A request goes out, by which a member may join or leave."""
+        """A request is sent by which a member may join or leave."""
         if isinstance(request, LeaveGroupRequest) or (
             isinstance(request, ConsumerGroupHeartbeatRequest) and request.member_epoch < JOIN_EPOCH
         ):
@@ -222,7 +223,7 @@ class Leaving(Checker):
             end.froze()
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
-        """States decide whether there is something to tell."""
+        """Note the state: it decides if there is a leave to send."""
         if end := self._ends.get(host):
             self.report_all(end.moved(event, source, target, now_us))
 
@@ -234,7 +235,7 @@ class Leaving(Checker):
             end.callback(phase, now_us)
 
     def on_member_search(self, host: str, now_us: int) -> None:
-        """Without a coordinator nothing can be told."""
+        """Note that without a coordinator nothing can be sent."""
         if end := self._ends.get(host):
             end.searches()
 

@@ -1,7 +1,7 @@
 """Progress: at the end the group has settled, and stays settled (invariant of progress).
 
-Once faults end the group has the session timeout (to notice who died), the longest rebalance timeout (to
-take partitions back) and three heartbeat intervals (to tell everyone). An application disturbs its group
+Once faults end the group has the session timeout (to notice dead members), the longest rebalance timeout (to
+take partitions back) and three heartbeat intervals (to reach all members). An application disturbs its group
 itself if a callback takes longer than a heartbeat interval, or a batch longer than the poll interval: the
 time starts again when the callback or the batch ends.
 """
@@ -46,7 +46,7 @@ POLL_TIMED_OUT, POLLED = ConsumerMemberEvent.POLL_TIMED_OUT, ConsumerMemberEvent
 def _members_run(
     group_id: str, members: Collection[MemberId], live: Collection[MemberId]
 ) -> Iterator[Finding]:
-    """Whoever runs is a member, and nobody else is."""
+    """Check that all members that run are in the group, and no others."""
     for member_id in live:
         if member_id not in members:
             yield "progress", f"{member_id or 'a member without id'} runs, but is not a member of {group_id}"
@@ -63,7 +63,7 @@ def _own_eyes(
     *,
     is_settled: bool,
 ) -> Iterator[Finding]:
-    """A member is settled where its coordinator has it, and owns what it is assigned there."""
+    """Check that a member is settled if its coordinator says so, and owns its assignment there."""
     assert driver is not None
     if not is_settled or driver.member_epoch != epoch:
         yield (
@@ -140,9 +140,9 @@ _OF_OFFSETS: Final = (r.OffsetCommitKey, r.PendingOffsetCommitKey)
 
 
 class Liveness(Checker):
-    """Checks progress, quiet and gone-members. `converged` says afterwards whether the group had settled.
+    """Checks progress, quiet and gone-members. `converged` shows afterwards if the group had settled.
 
-    `is_processing` says whether the application on a host has records that it has not finished with.
+    `is_processing` returns true if the application on a host has records that it has not finished with.
     """
 
     world: MembersWorldView
@@ -157,7 +157,7 @@ class Liveness(Checker):
         self._late: set[str] = set()
         """Hosts whose application is busy with a batch for longer than its poll interval."""
         self._refused: set[str] = set()
-        """Hosts whose process ended while another one's session was running that may have its instance id."""
+        """Hosts whose process ended while the session of another one ran that may have its instance id."""
         self._taken_for_known: tuple[int, Mapping[str, int]] = (NO_GENERATION, {})
         """Sizes of topics when the leader of this generation came back to it."""
         self._resolved: dict[r.ConsumerGroupRegularExpressionKey, r.ConsumerGroupRegularExpressionValue] = {}
@@ -167,7 +167,7 @@ class Liveness(Checker):
         self._calm_since_us = self._faults_end_us = now_us
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """A callback ends with its process, as a batch does. One that was refused comes back late."""
+        """End a callback with its process, as a batch. A process that was refused comes back late."""
         if what in ("start", "crash", "stopped"):
             self._callbacks.pop(host, None)
             self._late.discard(host)
@@ -176,7 +176,7 @@ class Liveness(Checker):
             self._disturbed(now_us)
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
-        """Takes down who left for its application's sake, and comes back when that polls again."""
+        """Note members that left because of their application, and come back when it polls again."""
         if event == POLL_TIMED_OUT and self._is_processing(host):
             self._late.add(host)
             self._disturbed(now_us)
@@ -189,7 +189,7 @@ class Liveness(Checker):
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
     ) -> None:
-        """Takes down how long callbacks take."""
+        """Note the duration of callbacks."""
         if phase == "begin":
             self._callbacks[host] = now_us
         else:
@@ -217,7 +217,7 @@ class Liveness(Checker):
         return bound_ms is not None and now_us > self._calm_since_us + 1000 * bound_ms
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """After the bound only commits are written, and what a refresh of expressions takes."""
+        """Check that after the bound only commits and refreshed expressions are written."""
         if type(event) is JoinGroupRequest:
             self._take_for_known(outcome)
         records = outcome.records
@@ -234,7 +234,7 @@ class Liveness(Checker):
                 return
 
     def _take_for_known(self, outcome: Outcome) -> None:
-        """A static leader that comes back takes the topics for those that were assigned."""
+        """Note the topics of a static leader that comes back: it treats them as the assigned ones."""
         answers = (effect.response for effect in outcome.effects if isinstance(effect, ParkedResponse))
         for response in (outcome.reply, *answers):
             if isinstance(response, JoinGroupResponse) and response.skip_assignment:
@@ -336,7 +336,7 @@ def untold(group: ConsumerGroup, member_id: MemberId, wanted: Subscribed | None)
 def untold_to_classic(
     group: ClassicGroup, member_id: MemberId, wanted: Subscribed | None
 ) -> Iterator[Finding]:
-    """The same of a classic member, which looks itself what its expression matches."""
+    """Check the same for a classic member, which resolves its expression itself."""
     member = group.members.get(member_id)
     if member is None or wanted is None or wanted[1] is not None:
         return
@@ -365,7 +365,7 @@ def unsettled_classic(
 ) -> Iterator[Finding]:
     """Findings of progress and gone-members; `live` are the hosts that run and subscribe, by member id.
 
-    Partitions may be nobody's below a number that their topic has in `unnoticed`.
+    Partitions may have no owner below the number that their topic has in `unnoticed`.
     """
     if group.state is not ClassicGroupState.STABLE and (live or group.members):
         yield "progress", f"{group.group_id} is {group.state} in generation {group.generation}"

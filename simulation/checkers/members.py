@@ -1,7 +1,7 @@
 """A member by itself: the moves of its machine, and its rebalance callbacks.
 
-Each move is an arrow of the table, and begins in the state in which the last one ended. Callbacks run one
-at a time, let each partition go exactly once, and records come only in between.
+Each move is an arrow of the table, and begins in the state in which the last one ended. Callbacks run one at
+a time, release each partition exactly once, and records come only in between.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CLASSIC_ARROWS: Final = frozenset(
 
 
 class MachineMoves:
-    """One member machine: where it stands."""
+    """The state of one member machine."""
 
     __slots__ = ("state",)
 
@@ -70,11 +70,12 @@ class Transitions(Checker):
 RELEASED, PASS_FINISHED = ClassicMemberEvent.RELEASED, ConsumerMemberEvent.PASS_FINISHED
 """Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call."""
 CLOSE_TIMEOUT_US = 29_000_000
-"""A member that closes takes 30 s at most, by its own clock; what it could not let go then it just drops."""
+"""A member that closes takes 30 s at most, by its own clock; it just drops what it could not release by then.
+"""
 
 
 class CallbackBalance:
-    """One member process: what its callbacks say that it owns."""
+    """The partitions that one member process owns by its callbacks."""
 
     __slots__ = ("host", "leaving_since_us", "owned", "releasing", "running", "tells_rest", "unconfirmed")
 
@@ -150,7 +151,7 @@ class CallbackBalance:
             yield "callbacks-balanced", f"{self.host} let partitions go, and no assigned callback followed"
 
     def emptied(self, why: str) -> Iterator[Finding]:
-        """The member joins anew, or is gone: it must have let everything go."""
+        """Check that a member that joins again or ended has released everything."""
         if self.owned and self.running is None:
             yield "callbacks-balanced", f"{self.host} {why} without letting go {shown_names(self.owned)}"
 
@@ -194,7 +195,7 @@ class Callbacks(Checker):
     def on_records_delivered(
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
     ) -> None:
-        """Records come only while the partition is owned."""
+        """Check that records come only while the partition is owned."""
         if not self.hosts[host].delivers(partition):
             self.report(
                 "records-while-owned",

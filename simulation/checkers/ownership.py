@@ -58,7 +58,7 @@ def held(member: ConsumerGroupMember | None) -> Partitions:
 
 
 class Holders:
-    """Each partition's holder. Changes are given as what a member lets go, and what it gains (`changes`)."""
+    """Each partition's holder. Changes are the partitions that a member releases and gains (`changes`)."""
 
     __slots__ = ("_topics", "total")
 
@@ -84,7 +84,7 @@ class Holders:
         return len(holders) - holders.count(None)
 
     def release(self, member_id: MemberId, lost: Iterable[tuple[TopicId, Collection[int]]]) -> None:
-        """Takes away what the member no longer holds."""
+        """Remove the partitions that the member no longer holds."""
         for topic_id, numbers in lost:
             holders = self._topics.get(topic_id, [])
             for number in numbers:
@@ -95,7 +95,8 @@ class Holders:
     def grant(
         self, member_id: MemberId, gained: Iterable[tuple[TopicId, Collection[int]]]
     ) -> Iterator[tuple[TopicId, int, MemberId]]:
-        """Gives what the member holds newly; yields what another one holds, which keeps it."""
+        """Give the member the partitions that it holds newly; yield those that another one holds, which keeps
+        them."""
         for topic_id, numbers in gained:
             holders = self._topics.setdefault(topic_id, [])
             holders.extend(repeat(None, max(numbers) + 1 - len(holders)))
@@ -157,10 +158,11 @@ class Ownership:
             )
 
     def _compare(self, step: GroupStep, partitions: Iterable[_OfTopic], expected: int) -> Iterator[Finding]:
-        """The coordinator's own map, on what the event gave, took, or moved to another epoch.
+        """Compare the coordinator's own map on the partitions that the event gave, took, or moved to another
+        epoch.
 
-        `expected` is the epoch of the member that holds them now, -1 if nobody does. Who does is looked up
-        only where the map has another: what one lets go the same event may give to others.
+        `expected` is the epoch of the member that holds them now, -1 if no member does. The holder is looked
+        up only if the map differs: one event may give to others what a member releases.
         """
         group = step.group
         assert group is not None

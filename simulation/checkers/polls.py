@@ -1,9 +1,10 @@
 """The consequences of an application's polls: it stays in the group, its commits go on, and it gets records.
 
 A member whose application polls in time is not removed for its silence, and one whose application does not is
-(`poll-timeouts`). With auto-commit what a poll finds processed is committed, at the latest an interval after
-(`commits-go-on`). What a member owns its application is handed (`partitions-read`), and what its target asks
-for is worked off (`reconciles-on`). It hears of what went wrong (`errors-raised`, `commits-end`).
+(`poll-timeouts`). With auto-commit, offsets that a poll finds processed are committed, at the latest an
+interval after (`commits-go-on`). The application is handed records of the member's partitions
+(`partitions-read`), and the member works its target off (`reconciles-on`). The application receives errors
+(`errors-raised`, `commits-end`).
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ HALF_WINDOW_US: Final = 30_000_000
 
 
 class PollTimer:
-    """One process: how long its application has been out of poll, and how long it may be."""
+    """One process: the time that its application has been out of poll, and the limit."""
 
     __slots__ = ("_excused", "_host", "interval_ms", "out_since_us", "state")
 
@@ -79,7 +80,7 @@ class PollTimer:
         self.out_since_us = now_us
 
     def told(self, request: Request) -> None:
-        """The member sends something, and may say in it how long its application may be out of poll."""
+        """Note a request of the member, which may have the limit of the time out of poll."""
         if type(request) is ConsumerGroupHeartbeatRequest:
             if request.rebalance_timeout_ms > 0:
                 self.interval_ms = request.rebalance_timeout_ms
@@ -122,7 +123,7 @@ class PollTimer:
 
 
 class AutoCommits:
-    """One process that commits by itself: what it has committed, and since when it could have done more."""
+    """One process that commits by itself, and the time since which it could have committed more."""
 
     __slots__ = ("_calm_us", "_committed", "_host", "_in_flight", "_interval_us", "_lacking_us", "_searches")
 
@@ -181,7 +182,7 @@ class AutoCommits:
         processed: Mapping[TopicPartition, int],
         owned: Iterable[TopicPartition],
     ) -> Iterator[Finding]:
-        """A poll ends that began then: what was due has been sent."""
+        """Check that in a poll that began then, all due commits were sent."""
         waits = self._in_flight is not None or self._searches or state == _TAKES_NO_COMMITS
         if waits or state not in ACTIVE_STATES:
             return
@@ -203,7 +204,7 @@ class AutoCommits:
 
 
 class ReadWindow:
-    """One process that nothing disturbs: what it owns, and what it was handed for a while."""
+    """One process without disturbances: its partitions, and the records that it was handed for a while."""
 
     __slots__ = ("_before", "_began_us", "_came", "_half", "_open", "_polls", "_positions")
 
@@ -296,7 +297,7 @@ class PolledProcess:
 
 
 class PollConsequences(Checker):
-    """Checks all members of a world whose applications tell of their polls."""
+    """Checks all members of a world whose applications report their polls."""
 
     world: MembersWorldView
 
@@ -340,7 +341,7 @@ class PollConsequences(Checker):
         process.in_poll = False
         if phase == "failed":
             process.raised_us = NEVER
-            process.disturbed_us = now_us  # it raised what went wrong before; the next one goes on
+            process.disturbed_us = now_us  # it raised an earlier error; the next one goes on
         elif begun_us > process.raised_us:
             self._keeps_quiet(host)
         if process.timer.state in _RECONCILING:
@@ -408,7 +409,7 @@ class PollConsequences(Checker):
                 self._processes[host].thawed_us = now_us
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
-        """States decide what may be expected."""
+        """Note the state: it decides what may be expected."""
         process = self._processes[host]
         process.disturbed(now_us)
         self.report_all(process.timer.moved(event, source, target, now_us))
@@ -454,7 +455,7 @@ class PollConsequences(Checker):
         process.disturbed_us = now_us + self.world.scenario.network.request_timeout.us
 
     def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
-        """Nothing is to be committed, or to be read, of a topic that is gone."""
+        """Allow time: of a deleted topic, nothing is committed or read."""
         for process in self._processes.values():
             process.disturbed(now_us)
 

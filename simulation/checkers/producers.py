@@ -23,17 +23,17 @@ _NONE, _FENCED = ErrorCode.NONE, ErrorCode.PRODUCER_FENCED
 _NOT_KNOWN, _NOT_YET = ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.CONCURRENT_TRANSACTIONS
 _WRONG_STATE: Final = ErrorCode.INVALID_TXN_STATE
 _DECIDED: Final = {_S.PREPARE_COMMIT.code: True, _S.PREPARE_ABORT.code: False}
-"""By status, whether the transaction commits."""
+"""By status, true if the transaction commits."""
 _OVER: Final = {_S.COMPLETE_COMMIT.code: True, _S.COMPLETE_ABORT.code: False}
 _ONGOING: Final = _S.ONGOING.code
 _LATE_MS: Final = 15_000
 """Time that a transaction may be open beyond its timeout, in ms: the coordinator looks every ten seconds."""
 _LAST_EPOCHS: Final = 32_760
-"""From here on epochs run out, and rules change: nothing is said of these."""
+"""From here on epochs run out, and rules change: nothing is checked."""
 
 
 class KnownProducers:
-    """Each transactional id as it was after the step before."""
+    """Each transactional id after the previous step."""
 
     def __init__(self) -> None:
         self.known: dict[str, TransactionValue] = {}
@@ -41,21 +41,21 @@ class KnownProducers:
         self._given: set[tuple[int, int]] = set()
         """Ids with epochs that producers got."""
         self._since_ms = 0
-        """Since when the coordinator could end what takes too long."""
+        """Time since which the coordinator could end overdue transactions."""
         self._told: dict[int, bool] = {}
-        """By producer, how the group was told that the decided transaction ended."""
+        """By producer, the end of the decided transaction that the group received."""
 
     def id_of(self, producer_id: int) -> str | None:
         """The transactional id of a producer."""
         return self._ids.get(producer_id)
 
     def is_open(self, producer_id: int) -> bool:
-        """Return whether the producer's transaction is open, or its end is on the way to the group."""
+        """Return true if the producer's transaction is open, or its end is on the way to the group."""
         value = self.known.get(self._ids.get(producer_id, ""))
         return value is not None and (value.status == _ONGOING or value.status in _DECIDED)
 
     def told(self, producer_id: int, *, commit: bool) -> Iterator[Finding]:
-        """The group was told that the producer's transaction ended."""
+        """The group received that the producer's transaction ended."""
         value = self.known.get(self._ids.get(producer_id, ""))
         decided = None if value is None else _DECIDED.get(value.status)
         if decided is not commit:
@@ -247,7 +247,7 @@ def _code(reply: Any) -> ErrorCode | None:
 
 
 def _expected(event: Any, before: TransactionValue | None) -> ErrorCode | None:
-    """The error that the protocol has for a request to an id that was so; None: nothing is said."""
+    """Return the protocol's error for a request to an id in that state; None if there is no rule."""
     if before is not None and before.producer_epoch >= _LAST_EPOCHS:
         return None
     if isinstance(event, InitProducerIdRequest):

@@ -67,7 +67,7 @@ class Reconciliation:
     def _bounded(self, step: GroupStep, change: MemberChange) -> Iterator[Finding]:
         """A rebalance timer is set anew by each reconciliation that changed the member.
 
-        Members that speak the classic protocol have none: they are expected to join, and to sync.
+        Members that speak the classic protocol have no timer: they are expected to join, and to sync.
         """
         after, member_id = change.after, change.member_id
         since = self.revoking_since.pop(member_id, None)
@@ -206,10 +206,10 @@ def _frozen(
 
 
 def acknowledges(step: GroupStep, member_id: MemberId, pending: Partitions) -> bool:
-    """Return true if the event is a heartbeat of this member that says it owns none of these partitions.
+    """Return true if the event is a heartbeat of this member that lists none of these partitions as owned.
 
-    One of the classic protocol says so when it joins again, under the topics' names.
-    A real coordinator's journal does not show what was acknowledged, only what followed from it.
+    A classic member reports it when it joins again, under the topics' names. A real coordinator's journal
+    does not show the acknowledgement, only what followed from it.
     """
     request = step.event
     if isinstance(request, RecordsObserved):

@@ -66,7 +66,7 @@ class CommittedHistory:
         )
 
     def committed(self, partition: TopicPartition, offset: int, now_us: int) -> None:
-        """The coordinator has this offset now; 0 if it has none any more."""
+        """The coordinator has this offset now; 0 if it no longer has one."""
         self._commits[partition].append((now_us, offset))
 
     def forget(self, topic: str) -> None:
@@ -88,7 +88,7 @@ class CommittedHistory:
 
 
 class ProcessedRecords:
-    """One member process: what it was handed, has processed, and commits."""
+    """One member process: the records that it was handed, has processed, and commits."""
 
     __slots__ = (
         "attempted",
@@ -112,13 +112,13 @@ class ProcessedRecords:
         self.in_hand: set[TopicPartition] = set()
         """Those of the batch that is being processed."""
         self.of_earlier: set[TopicPartition] = set()
-        """Of these, what was handed over before their topic was created again."""
+        """Those of them that were handed over before their topic was created again."""
         self.outlived = NOTHING
         """Still owned, but of a topic that was deleted since: its offsets are nothing to one of that name."""
         self.finished_us = -1
         """Time at which it was last done with records, in µs."""
         self.unreachable = False
-        """Nothing was answered since a request was lost or the coordinator was searched for."""
+        """True if no response arrived since a request was lost or the coordinator was searched for."""
 
     def assigned(self, partitions: Iterable[TopicPartition]) -> None:
         """Positions begin anew."""
@@ -152,7 +152,7 @@ class ProcessedRecords:
         return (finding,)
 
     def finished(self, partition: TopicPartition, last_exclusive: int) -> bool:
-        """The application has processed what it was handed. Whether the topic is still the same."""
+        """Note that the application has processed its records. Return true if the topic is still the same."""
         self.in_hand.discard(partition)
         if partition in self.of_earlier:
             self.of_earlier.remove(partition)
@@ -161,7 +161,7 @@ class ProcessedRecords:
         return True
 
     def rewound(self, partition: TopicPartition, offset: int) -> None:
-        """The application goes back to a committed position, and has processed up to there."""
+        """Note that the application goes back to a committed position, and has processed up to there."""
         if partition in self.positions:
             self.positions[partition] = self.processed[partition] = self.attempted[partition] = offset
 
@@ -194,7 +194,7 @@ class ProcessedRecords:
                 )
 
     def released(self, partitions: Iterable[TopicPartition]) -> Iterator[Finding]:
-        """A revoked callback ended. A commit that cannot be sent holds nothing up for ever."""
+        """Check a revoked callback that ended. A commit that cannot be sent delays nothing forever."""
         if self.unreachable:
             return
         late = [
@@ -222,7 +222,7 @@ class Records(Checker):
         self._starts: defaultdict[str, dict[TopicPartition, int]] = defaultdict(dict)
         """By host, partitions that are new to it, and since when: nothing of them was handed over yet."""
         self._again: set[str] = set()
-        """Topics that were created again. Classic members can't tell them from those before."""
+        """Topics that were created again. Classic members can't distinguish them from those before."""
 
     def application(self, host: str) -> ProcessedRecords:
         """Return the records that the application on that host was handed, and its progress with them."""
@@ -321,11 +321,11 @@ class Records(Checker):
         self._applications[host].unreachable = True
 
     def on_member_search(self, host: str, now_us: int) -> None:
-        """Nobody to commit to is known, and perhaps nobody can say who it is."""
+        """Note that no coordinator is known to commit to, and perhaps no broker can name one."""
         self._applications[host].unreachable = True
 
     def takes_request(self, host: str, request: Request, now_us: int) -> None:
-        """A commit goes out: it covers what was processed, of partitions that are owned."""
+        """Check a commit that is sent: it covers processed records of owned partitions."""
         if type(request) is not OffsetCommitRequest:
             return
         offsets = {partition: value.offset for partition, value in request.offsets.items()}

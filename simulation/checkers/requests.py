@@ -69,7 +69,7 @@ _NOT_FINAL = (
 
 
 class RequestFollower(Protocol):
-    """A checker that looks at requests, too, except a steady heartbeat that is answered as the one before."""
+    """A checker that looks at requests, too, except a steady heartbeat with the same response as before."""
 
     def takes_request(self, host: str, request: Request, now_us: int) -> None:
         """A member's driver sent a request."""
@@ -77,7 +77,7 @@ class RequestFollower(Protocol):
     def takes_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
-        """A member's driver got an answer, or the exception that stands for none."""
+        """A member's driver received a response, or the exception that stands for none."""
 
 
 NEVER = 2**63
@@ -94,7 +94,7 @@ def patience_us(interval_ms: int) -> int:
 
 
 class Sender:
-    """One member process: what its next request must look like."""
+    """One member process, and the rules for its next request."""
 
     __slots__ = (
         "_adding",
@@ -163,7 +163,7 @@ class Sender:
         self._may_hold_instance = False
         """Its instance id may be its own: it was a member, or a join of it has no final response."""
         self._names_sent: tuple[str, ...] | None = None
-        """The names that the coordinator took; None if it has to be told them."""
+        """The names that the coordinator took; None if they have to be sent."""
         self._refused_itself = False
         """Its last join was refused because of the instance id that it may hold itself."""
 
@@ -229,7 +229,7 @@ class Sender:
             )
 
     def sends(self, request: ConsumerGroupHeartbeatRequest, now_us: int) -> Iterator[Finding]:
-        """A heartbeat goes out."""
+        """A heartbeat is sent."""
         self.searches = False
         if request.member_epoch < 0:
             self._refused_itself = False
@@ -341,7 +341,7 @@ class Sender:
             )
 
     def _assigned_names(self, assigned: Partitions) -> frozenset[TopicPartition]:
-        """The names of what it was assigned, which stays the same for many heartbeats."""
+        """The names of its assignment, which stays the same for many heartbeats."""
         known, count, found = self._named_of
         if known is not assigned or count != len(self._names):
             found = frozenset(self._named(assigned))
@@ -357,7 +357,7 @@ class Sender:
     def receives(
         self, request: ConsumerGroupHeartbeatRequest, response: Response | Exception, now_us: int
     ) -> None:
-        """A heartbeat was answered, or failed."""
+        """A heartbeat was answered or failed."""
         if request is not self.in_flight:
             return
         self.in_flight = None
@@ -393,7 +393,7 @@ class Sender:
                 self.checked = None
 
     def rests(self, now_us: int) -> None:
-        """A heartbeat was answered well: the next one is due an interval later."""
+        """A heartbeat was successful: the next one is due an interval later."""
         if not self.searches:
             self.late_us = now_us + self.patience_us
         self.early_us = now_us + self.haste_us
@@ -404,7 +404,7 @@ class Sender:
         return joined(self._owned, self._adding)
 
     def commits(self, request: OffsetCommitRequest) -> Iterator[Finding]:
-        """A commit goes out."""
+        """A commit is sent."""
         if not self.classic and request.member_epoch >= 0 and request.member_epoch != self._epoch:
             yield (
                 "epoch-as-answered",
@@ -452,7 +452,7 @@ class Requests(Checker):
         self.report_all(sender.search(timeout_us, now_us))
 
     def on_end(self, now_us: int) -> None:
-        """Nobody is silent who ought not to be."""
+        """Check that no member is silent without a reason."""
         for sender in self._senders.values():
             self.report_all(sender.silent(now_us))
 
@@ -461,7 +461,7 @@ class Requests(Checker):
         self._learn_names()
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
-        """States decide what may be sent."""
+        """Note the state: it decides what may be sent."""
         sender = self._senders[host]
         sender.moved(target)
         if target == FATAL:
@@ -470,7 +470,7 @@ class Requests(Checker):
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
     ) -> None:
-        """Callbacks decide what is owned."""
+        """Note the callback: callbacks decide what is owned."""
         self._senders[host].callback(str(kind), phase, partitions)
 
     def on_member_request(self, host: str, request: Request, now_us: int) -> None:
@@ -517,7 +517,7 @@ class Requests(Checker):
     def on_member_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
-        """Takes an answer in."""
+        """Take a response in."""
         sender = self._senders[host]
         if response is sender.last_answer and request is sender.in_flight:
             sender.in_flight = None

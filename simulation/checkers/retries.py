@@ -1,7 +1,8 @@
 """Retries wait, and go to the right broker.
 
-A member that is refused, or gets no answer, does not try again at once, again and again (`retries-back-off`).
-One that asked a broker which is not the coordinator asks who is, before anything else (`searches-anew`).
+A member that is refused, or gets no response, does not retry at once, again and again (`retries-back-off`). A
+member that sent a request to a broker which is not the coordinator looks the coordinator up before anything
+else (`searches-anew`).
 """
 
 from __future__ import annotations
@@ -65,7 +66,8 @@ class Retries(Checker):
         self._asked: defaultdict[str, list[Request]] = defaultdict(list)
         """By host, requests that were sent since it looked for the coordinator, and have no response."""
         self._misled: set[str] = set()
-        """Hosts that have asked a broker which is not the coordinator, and not looked for it since."""
+        """Hosts that have sent a request to a broker which is not the coordinator, and not looked for it
+        since."""
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
         """A new process has failed at nothing."""
@@ -75,7 +77,7 @@ class Retries(Checker):
             self._misled.discard(host)
 
     def takes_request(self, host: str, request: Request, now_us: int) -> None:
-        """A request goes to a broker that may be the coordinator."""
+        """Note a request to a broker that may be the coordinator."""
         if type(request) is OffsetCommitRequest and request.producer_id >= 0:
             return
         if type(request) is LeaveGroupRequest:
@@ -110,7 +112,7 @@ class Retries(Checker):
     def takes_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
-        """A heartbeat, or a request of a round, was answered, or failed."""
+        """Note that a heartbeat, or a request of a round, was answered or failed."""
         code = getattr(response, "error_code", ErrorCode.NONE)
         self._answered(host, request, (code,))
         self._ended(
@@ -120,7 +122,7 @@ class Retries(Checker):
     def on_commit(
         self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
     ) -> None:
-        """A commit was answered, or failed. Producers look for the coordinator themselves."""
+        """Note that a commit was answered or failed. Producers look for the coordinator themselves."""
         if request.producer_id >= 0:
             return
         fails = True
@@ -132,13 +134,13 @@ class Retries(Checker):
         self._ended(host, type(request).__name__, now_us, fails=fails)
 
     def on_member_search(self, host: str, now_us: int) -> None:
-        """A search that finds a coordinator which answers is no failure, and is forgotten then."""
+        """Note a search. One that finds a coordinator that responds is no failure, and is forgotten then."""
         self._asked.pop(host, None)
         self._misled.discard(host)
         self._ended(host, _SEARCH, now_us, fails=True)
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """Members do not tell of their questions for offsets; the coordinator has them."""
+        """Note fetches of offsets: members do not report them; the coordinator has them."""
         if type(event) is OffsetFetchRequest and isinstance(outcome.reply, OffsetFetchResponse):
             name = self.world.hosts_by_member.get(event.member_id or "")
             if name is not None:

@@ -1,7 +1,7 @@
 """The removal of members: for a reason, after their whole timeouts, and no later (KIP-848, Sessions).
 
-The checker keeps its own account of when each member was heard. A coordinator that has loaded has heard
-everybody just now.
+The checker keeps its own account of the time of each member's last contact. A coordinator that has loaded
+treats every member as just seen.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ _REQUESTS: Final = (HeartbeatRequest, JoinGroupRequest, SyncGroupRequest)
 _ANSWERS: Final = (HeartbeatResponse, JoinGroupResponse, SyncGroupResponse)
 """Of the classic protocol."""
 _ALIVE: Final = frozenset({ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS})
-"""Answers to a member whose session goes on."""
+"""Errors of responses to a member whose session goes on."""
 _NEVER_MS: Final = 2**63
 _SLACK_MS: Final = 1
-"""Events of the millisecond in which a session ends may come before its timer."""
+"""Events in the millisecond in which a session ends may come before its timer."""
 
 
 class Sessions:
@@ -61,13 +61,14 @@ class Sessions:
         self._told_to_join: dict[MemberId, int] = {}
         """Members of the classic protocol: since when they know that they are to join again."""
         self._joined: dict[MemberId, int] = {}
-        """The same: since when they have joined, and not asked for their assignment."""
+        """Classic members too: the time since which they have joined, and not requested their assignment."""
         self._excused_ms = 0
         self._look_ms = _NEVER_MS
         """Before this time no session can end."""
 
     def loaded(self, now_ms: int) -> None:
-        """A coordinator has loaded: sessions have their full length again, and nobody is waited for."""
+        """Note that a coordinator has loaded: sessions have their full length again, and no member is waited
+        for."""
         self.heard = dict.fromkeys(self.heard, now_ms)
         self._told_to_join.clear()
         self._joined.clear()
@@ -114,7 +115,7 @@ class Sessions:
                     yield from self._removed(step, change, reconciliation, default_session_ms)
                 self._forget(change.member_id)
             else:
-                # One that joins anew, under whatever name, begins a session; it may be a short one.
+                # A member that joins again, under whatever name, begins a session; it may be a short one.
                 self.keeps(change.after, default_session_ms, step.now_ms)
 
     def keeps(self, member: ConsumerGroupMember, default_session_ms: int, now_ms: int) -> None:
@@ -173,7 +174,7 @@ class Sessions:
     def overdue(
         self, group_id: str, members: Mapping[MemberId, ConsumerGroupMember], session_ms: int, now_ms: int
     ) -> Iterator[Finding]:
-        """Members that have not been heard for longer than their session, and are still there."""
+        """Yield members that were silent for longer than their session, and are still there."""
         self._look_ms = _NEVER_MS
         for member_id, member in members.items():
             heard_ms = max(self.heard.get(member_id, now_ms), self._perhaps.get(member_id, 0))
@@ -197,7 +198,7 @@ def _is_other_kind(step: GroupStep) -> bool:
 
 
 def _may_remove(step: GroupStep, change: MemberChange) -> bool:
-    """Return true if the event says that this member goes."""
+    """Return true if the event removes this member."""
     event = step.event
     if isinstance(event, ConsumerGroupHeartbeatRequest):
         leaves = event.member_epoch == LEAVE_EPOCH and event.member_id == change.member_id

@@ -1,7 +1,7 @@
-"""One event of the coordinator as its checkers see it: what was there before, and what is there now.
+"""One event of the coordinator for its checkers: the state before it, and the state now.
 
-Values are immutable, so "before" is a reference that was kept; nothing is copied. Only what the event's
-records name is looked at.
+Values are immutable, so "before" is a reference that was kept; nothing is copied. Only the groups and members
+that the event's records name are compared.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ class MemberChange:
 
 
 class TargetChange:
-    """A member whose target was written. None: there was, or is, none."""
+    """A member whose target was written. None: there was, or is, no target."""
 
     __slots__ = ("after", "before", "gained", "lost", "member_id")
 
@@ -70,7 +70,7 @@ class TargetChange:
 
 
 class KnownGroup:
-    """A group as it was after the event before."""
+    """A group after the previous event."""
 
     __slots__ = (
         "assignment_epoch",
@@ -132,17 +132,17 @@ class GroupStep(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_load(self) -> bool:
-        """True if this is all that a real coordinator had done before anybody looked."""
+        """True if this is all that a real coordinator had done before the first check."""
         return isinstance(self.event, RecordsObserved) and self.event.cause == "load"
 
     @property
     def unsettled(self) -> frozenset[TopicId]:
-        """Topics on which this step's coordinator and the image may differ; none in a simulated world."""
+        """Topics on which this step's coordinator and the image may differ; empty in a simulated world."""
         return self.event.unsettled if isinstance(self.event, RecordsObserved) else frozenset()
 
 
 class Tracker:
-    """Remembers each group as it was, and tells what an event changed."""
+    """Remembers each group, and finds the changes of an event."""
 
     def __init__(self) -> None:
         self.groups: dict[str, KnownGroup] = {}
@@ -157,9 +157,10 @@ class Tracker:
         *,
         now_ms: int,
     ) -> Iterator[GroupStep]:
-        """One step for each group that the outcome's records name; settled when the next one is asked for.
+        """Yield one step for each group that the outcome's records name; it is settled when the next one is
+        requested.
 
-        `named` is what `touched_groups` says of these records.
+        `named` is the result of `touched_groups` for these records.
         """
         for group_id, touched in named.items():
             known = self.groups.get(group_id)
@@ -201,7 +202,8 @@ class Touched:
 
 
 def touched_groups(records: Iterable[r.Record]) -> dict[str, Touched]:
-    """By consumer group, what these records name. Records of offsets and of other groups touch none."""
+    """Return the keys that these records name, by consumer group. Records of offsets and of other groups
+    touch none."""
     groups: dict[str, Touched] = {}
     for record in records:
         key = record.key
@@ -229,7 +231,7 @@ def subscribed_topics(
     resolved: Mapping[str, r.ConsumerGroupRegularExpressionValue],
     image: TopicsImage,
 ) -> frozenset[TopicId]:
-    """The existing topics that a member subscribes to: its names, and what its expression matched."""
+    """Return the existing topics that a member subscribes to, by name or by expression."""
     resolution = resolved.get(member.subscribed_topic_regex or "")
     names = member.subscribed_topic_names
     if resolution is not None:

@@ -104,7 +104,7 @@ class Targets:
     def _even(
         self, step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]]
     ) -> Iterator[Finding]:
-        """The uniform assignor where all subscribe alike."""
+        """The uniform assignor if all members subscribe alike."""
         group = step.group
         assert group is not None
         sizes = [self._sizes.get(member_id, 0) for member_id in subscriptions]
@@ -126,8 +126,8 @@ def is_taken_over(step: GroupStep) -> bool:
 def _digest(step: GroupStep) -> Iterator[Finding]:
     """The group's epoch was raised for these topics: its record has their digest.
 
-    An expression whose topics are not known yet comes without a new epoch, and the one before it goes at
-    once: the digest waits for the answer.
+    An expression whose topics are not known yet comes without a new epoch, and the one before it is removed
+    at once: the digest waits for the response.
     """
     group = step.group
     assert group is not None
@@ -194,10 +194,11 @@ def _sticky(step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]
 
 
 def _mixed(step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]]) -> Iterator[Finding]:
-    """The uniform assignor where members subscribe to different topics.
+    """The uniform assignor if members subscribe to different topics.
 
-    Of each topic nobody has a partition who has two partitions more than another subscriber. One partition
-    too many may have to go from member to member to where there is room, once in each topic at most.
+    If a member has a partition of a topic, it has at most one partition more than any other subscriber of the
+    topic. One partition too many may have to move from member to member to where there is room, once in each
+    topic at most.
     """
     group, image = step.group, step.image
     assert group is not None
@@ -238,7 +239,7 @@ def _mixed(step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]]
 
 
 def _targets_before(step: GroupStep) -> Mapping[MemberId, Partitions]:
-    """The target before; that of a static member is that of whom it replaces."""
+    """Return the target before; that of a static member is that of the member that it replaces."""
     group, before = step.group, step.known.targets
     assert group is not None
     found = {}
@@ -255,7 +256,7 @@ def _ranges(step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]
     """Each topic in as many ranges as there are subscribers, in the same order of members for all topics.
 
     The first ranges may be one longer than the others. So members have the same partitions of topics that are
-    alike, and a static member that comes back under another id has the range that it had.
+    alike, and a static member that comes back under another id has the same range as before.
     """
     group = step.group
     assert group is not None

@@ -57,7 +57,7 @@ class StagedOffsets:
         return any(partition in offsets for offsets in self.staged.values())
 
     def commit(self, request: OffsetCommitRequest, reply: OffsetCommitResponse) -> None:
-        """Take in what was accepted of a commit."""
+        """Take in the accepted offsets of a commit."""
         for partition, code in reply.errors.items():
             if code is not _NONE:
                 continue
@@ -163,9 +163,9 @@ class CountedRecords:
 
     def __init__(self) -> None:
         self._counted: dict[TopicPartition, int] = {}
-        """Up to where they count, without a gap."""
+        """The offset up to which they count, without a gap."""
         self._first: dict[str, dict[TopicPartition, int]] = {}
-        """By host, where its records begin that are processed and not staged."""
+        """By host, the first of its records that are processed and not staged."""
         self._open: dict[int, dict[TopicPartition, CountedRange]] = {}
         self._unjudged: set[TopicPartition] = set()
         """Partitions with commits outside of transactions: these may well count twice."""
@@ -282,7 +282,7 @@ class Transactions(Checker):
             )
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
-        """A coordinator that has loaded has what the one before had."""
+        """Check that a coordinator that has loaded has the state of the one before."""
         live = self.world.coordinators[host].coordinator
         if what == "active" and live is not None:
             self.report_all(self._offsets.compare(live, self.world.group_id, "after a load"))
@@ -295,7 +295,7 @@ class Transactions(Checker):
         self.report_all(self._producers.check(event, outcome, now_us // 1_000, may_fail=fails))
 
     def on_transactions_loaded(self, host: str, now_us: int) -> None:
-        """A coordinator that has loaded knows what the one before knew."""
+        """Check that a coordinator that has loaded knows the producers of the one before."""
         self._producers.disturbed(now_us // 1_000)
         if (live := self.world.transactions) is not None:
             self.report_all(self._producers.compare(live.transactions))
@@ -336,7 +336,7 @@ class Transactions(Checker):
     # -- the end ------------------------------------------------------------------------------------------
 
     def on_end(self, now_us: int) -> None:
-        """No transaction is left that took too long, or whose end was decided."""
+        """Check that no transaction is left that took too long, or whose end was decided."""
         if self.world.transactions is None or self.world.active is None:
             return
         self.report_all(self._producers.unfinished(now_us // 1_000))

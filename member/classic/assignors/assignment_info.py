@@ -1,7 +1,7 @@
 """AssignmentInfo, versions 7 to 11: data that the leader of Kafka Streams sends each thread.
 
-The versions differ in their number, and from 10 on in how they name a task. Order is that of the mappings;
-the dictionary of topics has that of Java's hash tables.
+The versions differ in their number, and from 10 on in how they name a task. The order is that of the
+mappings, except that the dictionary of topics has the order of Java's hash tables.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fencepost.member.classic.assignors.streams_metadata import (
 )
 
 NO_REBALANCE_MS = 2**63 - 1
-"""No further rebalance is asked for."""
+"""No further rebalance is requested."""
 
 HostPartitions = Mapping[HostInfo, tuple[TopicPartition, ...]]
 
@@ -47,7 +47,7 @@ class AssignmentInfo(msgspec.Struct, frozen=True, kw_only=True):
     partitions_by_host: HostPartitions = {}
     standby_partitions_by_host: HostPartitions = {}
     error_code: int = 0
-    """An AssignorError; with any but NONE the rest says nothing."""
+    """An AssignorError; unless it is NONE, the other fields mean nothing."""
     next_rebalance_ms: int = NO_REBALANCE_MS
     """Time at which this thread has to join again, in milliseconds since 1970; 0 is at once."""
 
@@ -72,7 +72,7 @@ def write_assignment_info(info: AssignmentInfo) -> bytes:
 def read_assignment_info(data: bytes | None) -> AssignmentInfo:
     """Read an assignment from bytes.
 
-    :raises MalformedUserData: if they are none of version 7 to 11.
+    :raises MalformedUserData: if they are not of version 7 to 11.
     """
     reader = JavaBytesReader(data or b"")
     version = reader.int32()

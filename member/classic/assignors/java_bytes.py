@@ -48,7 +48,7 @@ class JavaBytesReader:
     def count(self, smallest: int) -> int:
         """Read the number of the elements that follow, each of at least `smallest` bytes.
 
-        :raises MalformedUserData: if so many can't follow.
+        :raises MalformedUserData: if the data is too short for them.
         """
         count = self.int32()
         if not 0 <= count * smallest <= len(self._data) - self._at:
@@ -58,7 +58,7 @@ class JavaBytesReader:
     def text(self) -> str:
         """A text in modified UTF-8, with its length in two bytes.
 
-        :raises MalformedUserData: if that is not what comes.
+        :raises MalformedUserData: if the data is different.
         """
         raw = self.take(int.from_bytes(self.take(2), "big"))
         try:
@@ -98,7 +98,7 @@ def hash_of_text(text: str) -> int:
 def in_hash_order(elements: Iterable[T], hash_of: Callable[[T], int]) -> list[T]:
     """The distinct elements in the order in which a HashSet that got them one by one hands them out.
 
-    Buckets with eight elements or more, which Java makes trees of, are not told apart from others.
+    Buckets with eight elements or more, which Java turns into trees, are not treated differently.
     """
     distinct = list(dict.fromkeys(elements))
     size = _SMALLEST_TABLE

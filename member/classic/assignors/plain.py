@@ -24,7 +24,7 @@ class PlainAssignor:
 
 
 def in_order(members: Iterable[Subscriber]) -> list[Subscriber]:
-    """Members as Kafka sorts them: static ones come first, by their instance ids."""
+    """Members as Kafka sorts them: static ones first, by their instance ids."""
     return sorted(
         members, key=lambda member: (member.instance_id is None, member.instance_id or member.member_id)
     )
@@ -33,7 +33,7 @@ def in_order(members: Iterable[Subscriber]) -> list[Subscriber]:
 class RangeAssignor(PlainAssignor):
     """Assign each topic by itself, in ranges of the sorted members.
 
-    Gives the first members of a topic one partition more where they do not come out even.
+    The first members of a topic get one partition more if they do not come out even.
     """
 
     name = "range"
@@ -59,7 +59,7 @@ class RangeAssignor(PlainAssignor):
 
 
 class RoundRobinAssignor(PlainAssignor):
-    """Deals partitions like cards, topic by topic; who does not want a topic is passed over."""
+    """Deals partitions like cards, topic by topic; members that do not want a topic are skipped."""
 
     name = "roundrobin"
 

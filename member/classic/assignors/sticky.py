@@ -1,9 +1,9 @@
 """Kafka's `sticky` and `cooperative-sticky` of the classic protocol: even, and moving as little as can be.
 
-Members say what they have. What two members of one generation say that they have is nobody's, and what a
-member of an older generation says counts for nothing (KIP-341). The cooperative assignor gives nothing
-away that somebody says he has: who is to lose it lets go first, and joins again (KIP-429). Here that holds
-for members of older generations, too. Kafka's gives away at once what such a member still has.
+Members list what they own. If two members of one generation list a partition, neither owns it; the list of a
+member of an older generation is ignored (KIP-341). The cooperative assignor gives away no partition that a
+member lists: a member that is to lose one releases it first, and joins again (KIP-429). Here that holds for
+members of older generations, too. Kafka's assignor gives away at once what such a member still owns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _INT32, _INT16 = struct.Struct(">i"), struct.Struct(">h")
 
 
 class StickyAssignor:
-    """Members tell what they were given last in bytes of their own, as they join with nothing. Eager."""
+    """Members send their last assignment in bytes of their own, as they join without partitions. Eager."""
 
     name = "sticky"
     cooperative = False
@@ -55,7 +55,7 @@ class StickyAssignor:
 
 
 class CooperativeStickyAssignor:
-    """Members keep what they have while they join; who has it is in their subscription. Cooperative."""
+    """Members keep their partitions while they join; the subscription lists them. Cooperative."""
 
     name = "cooperative-sticky"
     cooperative = True

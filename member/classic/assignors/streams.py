@@ -1,9 +1,9 @@
-"""The partition assignor of Kafka Streams in the classic protocol, as a leader and as everybody else.
+"""The partition assignor of Kafka Streams in the classic protocol, as a leader and as any member.
 
-It leads groups of applications whose topology it was told of, and which keep no state in changelogs: it makes
-no internal topics and no standby tasks. The request to shut the application down (KIP-671) comes with the
-subscription of a member, and goes to all with their assignments. Who is told repeats it in another round, for
-those that have missed the first one, until a round comes in which all members say it.
+It leads groups of applications whose topology it was given, and which keep no state in changelogs: it makes
+no internal topics and no standby tasks. A member sends the request to shut the application down (KIP-671) in
+its subscription, and all members receive it in their assignments. A member that receives it repeats it in
+another round, for those that have missed the first one, until all members of a round send it.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ from fencepost.member.classic.assignors.subscription_info import (
 )
 
 PROBING_REBALANCE_MS = 600_000
-"""After how long a member joins again that is to do so at some moment: probing.rebalance.interval.ms."""
+"""Delay before a member joins again that is to do so at some time: probing.rebalance.interval.ms."""
 ASK_AGAIN_MS = 1_000
-"""After how long a member joins again whose request for a shutdown was not answered."""
+"""Delay before a member joins again if its request for a shutdown was not answered."""
 MOST_REPEATS = 5
-"""In how many rounds a member repeats that the application is to be shut down: others may come for ever."""
+"""Number of rounds in which a member repeats that the application is to be shut down: others may keep coming.
+"""
 
 _AT_ONCE_MS = 0
 _ALL_KNOW_MS = 1
-"""All members know that the application is to be shut down. Kafka Streams ignores dates beside errors."""
+"""All members know that the application is to be shut down. Kafka Streams ignores dates next to errors."""
 
 _FUTURE = "future"
 """The process of members whose subscription is of a newer version than ours."""
@@ -62,9 +63,9 @@ class _Member(NamedTuple):
 class StreamsAssignor:
     """One thread's assignor. `subtopologies` are the source topics of each part of the topology.
 
-    `error` is what the leader's last assignment said, an AssignorError or a number that is none;
-    ASSIGNMENT_ERROR also if it could not be read. `shutdown_requested` says that subscriptions carry the
-    request, this thread's own or the one that it was told of; it is never taken back.
+    `error` is that of the leader's last assignment, an AssignorError or an unknown number; ASSIGNMENT_ERROR
+    also if it could not be read. `shutdown_requested` is true if subscriptions carry the request, this
+    thread's own or one that it received; it never becomes false again.
     """
 
     name = "stream"
@@ -89,7 +90,7 @@ class StreamsAssignor:
         """The version that the next subscription is written in."""
         self.shutdown_requested = False
         self.all_know = False
-        """True if all members of the last round said that the application is to be shut down."""
+        """True if all members of the last round sent that the application is to be shut down."""
         self._repeats = 0
         self.error: int = AssignorError.NONE
         self.message = ""
@@ -121,7 +122,7 @@ class StreamsAssignor:
     def assign(
         self, partitions: Mapping[str, int], members: Sequence[Subscriber]
     ) -> Mapping[MemberId, ConsumerProtocolAssignment]:
-        """Tasks for everybody, or an error for everybody. Who can't be understood is left out."""
+        """Tasks for all members, or an error for all. Members whose data can't be read are left out."""
         known = {each.member_id: found for each in members if (found := _understood(each, self._latest))}
         version = min((self._latest, *(each.info.version for each in known.values())))
         common = min((self._latest, *(each.info.latest_supported_version for each in known.values())))
@@ -172,9 +173,10 @@ class StreamsAssignor:
         return self._rejoin_after(info)
 
     def _repeat(self, info: AssignmentInfo) -> int | None:
-        """Say what was told: who did not fetch this assignment in time has to hear it in the next round.
+        """Repeat the request: members that did not fetch this assignment in time receive it in the next
+        round.
 
-        A leader of Kafka Streams does not say whether all know: then once has to do.
+        A leader of Kafka Streams does not report if all know: then one repetition has to do.
         """
         self.shutdown_requested = True
         self.all_know = info.next_rebalance_ms == _ALL_KNOW_MS
@@ -203,7 +205,7 @@ class StreamsAssignor:
         self.active_tasks = tasks
 
     def _rejoin_after(self, info: AssignmentInfo) -> int | None:
-        """Version probing: down to what the leader wrote, and up again once all members can."""
+        """Version probing: go down to the version of the leader, and up again once all members support it."""
         common = info.commonly_supported_version
         if common > self.used_version or info.version < self.used_version:
             self.used_version = common
@@ -238,7 +240,7 @@ def _learns(info: SubscriptionInfo, latest: int) -> bool:
 def _refusal(
     error: AssignorError, common: int, members: Iterable[MemberId], again_ms: int = NO_REBALANCE_MS
 ) -> dict[MemberId, ConsumerProtocolAssignment]:
-    """Nothing but an error for everybody, in the newest version that all can read.
+    """Only an error for all members, in the newest version that all of them can read.
 
     Kafka's leader takes its own latest one, at which an older member fails.
     """
@@ -347,8 +349,8 @@ def share(
 ) -> dict[MemberId, list[TaskId[int]]]:
     """Tasks by member; no member has two more than another.
 
-    `members` names the process of each; `before` who worked on a task last, as far as that is known;
-    `stateful` processes that have state of a task, those that are furthest first.
+    `members` names the process of each; `before` the last worker of each task, as far as it is known;
+    `stateful` the processes that have state of a task, furthest first.
     """
     given: dict[MemberId, list[TaskId[int]]] = {member: [] for member in sorted(members)}
     fewest, more = divmod(len(tasks), len(given)) if given else (0, 0)

@@ -1,8 +1,8 @@
 """SubscriptionInfo, versions 7 to 11: the data that a thread of Kafka Streams sends when it joins.
 
-Version 7 has offset sums, 8 a byte that makes each join differ from the last, 9 the error code of KIP-671,
-10 the names of topologies, 11 the tags of the client. Order is that of the mappings, but for the groups of
-versions 7 to 9, which have that of Java's hash table.
+Version 7 has offset sums, 8 a byte that makes each join differ from the last, 9 the error code of KIP-671, 10
+the names of topologies, 11 the tags of the client. The order is that of the mappings, except for the groups
+of versions 7 to 9, which have that of Java's hash table.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ ERROR_CODE_VERSION = 9
 _UNIQUE_FIELD_VERSION = 8
 _CLIENT_TAGS_VERSION = 11
 _LAST_PLAUSIBLE_VERSION = 1_000
-"""Four bytes of text are a larger number: whoever sends them is no thread of a future Kafka Streams."""
+"""Four bytes of text are a larger number: a member that sends them is not a thread of a future Kafka Streams.
+"""
 _NO_PROCESS = uuid.UUID(int=0)
 
 
@@ -61,7 +62,7 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_subscription_info(info: SubscriptionInfo) -> bytes:
-    """The bytes of `info`, in its version. What the version does not have is left out.
+    """The bytes of `info`, in its version. Fields that the version does not have are left out.
 
     :raises ValueError: if the version is not 7 to 11, above what the sender supports, or can't name a task.
     """
@@ -93,7 +94,7 @@ def write_subscription_info(info: SubscriptionInfo) -> bytes:
 def read_subscription_info(data: bytes | None) -> SubscriptionInfo:
     """Read a subscription from bytes.
 
-    :raises MalformedUserData: if they are none of a version from 7 on.
+    :raises MalformedUserData: if they are not of a version from 7 on.
     """
     reader = JavaBytesReader(data or b"")
     version, latest = reader.int32(), reader.int32()
@@ -152,7 +153,7 @@ def _grouped_sums(sums: Mapping[TaskId[int], int]) -> list[bytes]:
             raise ValueError(f"task {task} is of a named topology: it takes version {NAMED_TOPOLOGY_VERSION}")
         groups.setdefault(task.subtopology, []).append((task.partition, offset_sum))
     parts = [int32(len(groups))]
-    # HashMap.computeIfAbsent, which fills the table, puts what is new before the rest of its bucket.
+    # HashMap.computeIfAbsent, which fills the table, puts a new key before the rest of its bucket.
     for subtopology in in_hash_order(reversed(groups), int):
         parts += [int32(subtopology), int32(len(groups[subtopology]))]
         parts += [struct.pack(">iq", partition, offset_sum) for partition, offset_sum in groups[subtopology]]

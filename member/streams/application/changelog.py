@@ -36,7 +36,7 @@ class Changelog(Protocol):
         """
 
     async def write(self, partition: TopicPartition, changes: Mapping[Key, Value | None]) -> int:
-        """Write what has changed, in this order; answers the offset after the last change.
+        """Write the changes, in this order; return the offset after the last change.
 
         :raises CommitRefused: if not everything was written.
         :raises StreamsError: if it never will be.
@@ -59,7 +59,7 @@ def encode_change(key: Key, value: Value | None) -> tuple[bytes, bytes | None]:
 def decode_change(key: bytes, value: bytes | None) -> tuple[Key, Value | None]:
     """The change of a record.
 
-    :raises ValueError: if it is none of ours.
+    :raises ValueError: if it is not one of ours.
     """
     try:
         found, written = _decode(key), None if value is None else _decode(value)

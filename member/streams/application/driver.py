@@ -58,7 +58,7 @@ class GlobalWork(NamedTuple):
 class StreamsDriver:
     """One client at work. To be used on the loop's own thread.
 
-    `make_member` makes the member of a thread of this name. `observer` hears of each step of each machine.
+    `make_member` makes the member of a thread of this name. `observer` receives each step of each machine.
     """
 
     def __init__(
@@ -124,7 +124,8 @@ class StreamsDriver:
                 raise error
 
     async def close(self, timeout_s: float | None) -> bool:
-        """End in good order. Whether it is over within the time; without one it waits as long as it takes.
+        """End in good order. Return true if it is over within the time; without one it waits as long as it
+        takes.
 
         Threads divide the time between the last commit and leaving the group, so that they end in it.
         A thread that calls this itself does not wait: it would wait for its own end.
@@ -142,7 +143,7 @@ class StreamsDriver:
         return self._ended.is_set()
 
     async def wait_ended(self) -> StreamClientState:
-        """Wait until the client is in NOT_RUNNING or ERROR; answers in which."""
+        """Wait until the client is in NOT_RUNNING or ERROR; return that state."""
         await self._ended.wait()
         return self.client.state
 
@@ -153,7 +154,8 @@ class StreamsDriver:
         return name
 
     async def remove_thread(self, timeout_s: float | None) -> str | None:
-        """End a thread, the calling one only if there is no other, and wait for that. None if there is none.
+        """End a thread, the calling one only if there is no other, and wait for that. Return None if there is
+        no thread.
 
         :raises TimeoutError: if it takes longer; it goes on ending.
         """
@@ -169,7 +171,7 @@ class StreamsDriver:
     # -- what happens to threads ---------------------------------------------------------------------------
 
     def failed(self, thread: str, error: BaseException) -> None:
-        """An exception left a thread: ask the handler, and do what it says."""
+        """Call the handler for an exception that left a thread, and follow its decision."""
         reason = str(error) or type(error).__name__
         log(logging.ERROR, "a stream thread failed", thread=thread, error=reason, exc_info=error)
         number = self.client.threads[thread].number
@@ -185,7 +187,8 @@ class StreamsDriver:
         self.carry_out(self.client.thread_ended(thread))
 
     def global_failed(self, error: BaseException, *, ask: bool) -> None:
-        """An exception left the global thread; one of its start goes to whoever started the client."""
+        """Handle an exception that left the global thread; one of its start is raised to the caller of the
+        start."""
         answer = HandlerDecision(None)
         if ask:
             log(logging.ERROR, "the global thread failed", exc_info=error)
@@ -195,7 +198,7 @@ class StreamsDriver:
     # -- carrying out --------------------------------------------------------------------------------------
 
     def carry_out(self, actions: tuple[Action, ...]) -> None:
-        """Carry these out, after those that are being carried out: who listens sees all in order."""
+        """Carry these out, after those that are being carried out: listeners see all in order."""
         self._queue.extend(actions)
         if self._carrying_out:
             return

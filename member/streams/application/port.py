@@ -18,9 +18,9 @@ class PartitionRecords(NamedTuple):
 
 
 class CommitRefused(Exception):
-    """Offsets were not committed: the member lost its partitions, or nobody answered.
+    """Offsets were not committed: the member lost its partitions, or the coordinator did not respond.
 
-    What was processed comes again, to whoever has the partition then.
+    The next owner of the partition receives these records again.
     """
 
 
@@ -28,29 +28,30 @@ class ThreadEvents(Protocol):
     """Callbacks of a member to its thread. A rebalance's callbacks run while the thread polls or closes."""
 
     async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """These are given up when this ends; what was processed may still be committed."""
+        """These are given up when this ends; processed offsets may still be committed."""
 
     async def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """These are added, or none are: the rebalance is over."""
+        """These are added (or none): the rebalance is over."""
 
     async def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """These are gone; nothing can be committed for them."""
+        """These are lost; nothing can be committed for them."""
 
     def on_connection(self) -> None:
         """The result of the member's `is_connected` may have changed; also while records are processed."""
 
     def on_shutdown_requested(self) -> None:
-        """The group is to be shut down, as some client of the application asked (KIP-671)."""
+        """The group is to be shut down, at the request of some client of the application (KIP-671)."""
 
 
 class StreamThreadMember(Protocol):
-    """One member of the group, used by one thread. What it raises goes to the exception handler."""
+    """One member of the group, used by one thread. Its exceptions go to the exception handler."""
 
     async def start(self) -> None:
         """Connect, and begin to join."""
 
     async def poll(self) -> Sequence[PartitionRecords]:
-        """Records that came; none after a short while without any, or when there is something to look at."""
+        """Return the records that came; none after a short while without any, or when there is something to
+        look at."""
 
     @property
     def joined(self) -> bool:
@@ -64,12 +65,12 @@ class StreamThreadMember(Protocol):
         """Return true if the last request to the coordinator was answered, or none was sent yet (KIP-457)."""
 
     async def committed(self, partition: TopicPartition) -> int | None:
-        """The committed offset of an owned partition; None if there is none."""
+        """Return the committed offset of an owned partition; None if there is none."""
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit these offsets.
 
-        :raises CommitRefused: if they were not committed. What else is raised goes to the handler.
+        :raises CommitRefused: if they were not committed. Other exceptions go to the handler.
         """
 
     def ask_for_shutdown(self) -> None:
@@ -81,8 +82,8 @@ class StreamThreadMember(Protocol):
     async def close(self, *, told_to_end: bool = False, within_s: float = 10.0) -> None:
         """Leave the group at once, and disconnect, in at most that many seconds. Raises nothing.
 
-        `told_to_end` says that the group told all members to end. Where a leave would keep it from telling
-        the others, the member does not leave.
+        `told_to_end` is true if the group ends all members. The member does not leave if that would keep the
+        others from learning of it.
         """
 
 
@@ -90,10 +91,10 @@ class GlobalReader(Protocol):
     """Reads all partitions of the global thread's topics from their beginning. It is in no group."""
 
     async def start(self) -> None:
-        """Connect, and see where the topics end now."""
+        """Connect, and find the current ends of the topics."""
 
     async def poll(self) -> Sequence[PartitionRecords]:
-        """Records that came; none after a short while without any."""
+        """Return the records that came; none after a short while without any."""
 
     @property
     def caught_up(self) -> bool:

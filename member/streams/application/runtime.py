@@ -15,7 +15,7 @@ class Runtime(Protocol):
     """Tasks and time."""
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run this beside everything else."""
+        """Run this next to everything else."""
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""

@@ -1,8 +1,8 @@
 """The services that run next to the threads of a client: the cleaner of the state directory, and the recorder
 of metrics.
 
-Both run from the start of the threads to the begin of the client's end, whatever happens to threads. What
-goes wrong in them is logged, and goes to no handler.
+Both run from the start of the threads to the begin of the client's end, whatever happens to threads. Their
+errors are logged, and go to no handler.
 """
 
 from __future__ import annotations

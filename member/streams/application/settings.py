@@ -21,7 +21,7 @@ class GlobalThread(NamedTuple):
 
 
 class Processing(NamedTuple):
-    """A processing function, and whether it wants the store."""
+    """A processing function, and true if it wants the store."""
 
     function: Process
     wants_store: bool
@@ -63,7 +63,7 @@ def check_topics(topics: object, name: str = "topics") -> tuple[str, ...]:
     """The topics.
 
     :raises TypeError: if they are not several texts.
-    :raises ValueError: if there is none, one is blank, or one is there twice.
+    :raises ValueError: if the list is empty, or if a topic is blank or there twice.
     """
     if isinstance(topics, str | bytes) or not isinstance(topics, Iterable):
         raise TypeError(f"{name} should be a list of names, got {topics!r}")
@@ -81,7 +81,7 @@ def check_threads(threads: object, *, global_thread: bool) -> int:
     """The number of threads.
 
     :raises TypeError: if it is not a whole number.
-    :raises ValueError: if it is negative, or 0 where there is no global thread either.
+    :raises ValueError: if it is negative, or 0 without a global thread.
     """
     number = check_whole("threads", threads, 0)
     if not number and not global_thread:
@@ -103,10 +103,10 @@ def check_seconds(name: str, value: object) -> float:
 
 
 def check_milliseconds(name: str, value: object, *, zero: bool) -> float:
-    """A number of milliseconds, which may be 0 or not; answers seconds.
+    """Check a number of milliseconds, which may be 0 or not; return seconds.
 
     :raises TypeError: if it is no number.
-    :raises ValueError: if there can't be so many.
+    :raises ValueError: if it is too small.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} should be a number of milliseconds, got {value!r}")
@@ -126,9 +126,9 @@ def check_flag(name: str, value: object) -> bool:
 
 
 def check_text(name: str, value: object) -> str:
-    """A text that says something.
+    """Check that a text is not blank.
 
-    :raises ValueError: if it does not.
+    :raises ValueError: if it is blank.
     """
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{name} is needed, got {value!r}")

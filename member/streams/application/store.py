@@ -2,10 +2,10 @@
 
     <state directory>/<group>/<topic>-<partition>/store.sqlite
 
-What a processing function writes becomes durable just before its offsets are committed. With a changelog,
-the changes are in that topic before, and the file knows up to where it has what is there: what another
-process has added since is read when the partition comes back. Without one the file knows the offset up to
-which it counts; if another process has processed the partition since, it is emptied.
+A processing function's changes become durable just before its offsets are committed. With a changelog, they
+are in that topic first, and the file knows up to which offset it has the topic: changes that another process
+has added since are read when the partition comes back. Without one, the file knows the offset up to which it
+counts; if another process has processed the partition since, it is emptied.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class TaskStore:
     # -- what processing functions use -------------------------------------------------------------------
 
     def get(self, key: Key) -> Value | None:
-        """The value of a key; None if there is none.
+        """Return the value of a key; None if it has none.
 
         :raises TypeError: if it can be no key.
         :raises ValueError: if it is too large for one.
@@ -80,7 +80,7 @@ class TaskStore:
     def put(self, key: Key, value: Value) -> None:
         """Give a key a value.
 
-        :raises TypeError: if one of them is of another type; True and False are none of ours.
+        :raises TypeError: if one of them is of another type; True and False are not allowed.
         :raises ValueError: if a whole number has more than 64 bits, or a float is not a number.
         """
         _check_key(key)
@@ -115,7 +115,7 @@ class TaskStore:
         return None if row is None else row[0]
 
     def follow(self, committed: int | None) -> None:
-        """Take up work at a committed offset: what another process has made stale is dropped."""
+        """Take up work at a committed offset: data that another process has made stale is dropped."""
         if committed is not None and (self.next_offset or 0) < committed:
             self._database.execute("DELETE FROM entries")
 
@@ -135,7 +135,7 @@ class TaskStore:
         return changes
 
     def put_back(self, changes: dict[Key, Value | None]) -> None:
-        """These were not written to the changelog; what has changed since counts."""
+        """Put back changes that were not written to the changelog; newer changes count."""
         self._changes = {**changes, **self._changes}
 
     @property
@@ -162,7 +162,7 @@ class TaskStore:
         self._database.execute("BEGIN")
 
     def close(self) -> None:
-        """Close; what was not committed is dropped."""
+        """Close; changes that were not committed are dropped."""
         self.is_closed = True
         self._database.execute("ROLLBACK")
         self._database.close()
@@ -170,7 +170,7 @@ class TaskStore:
 
 
 def _check_key(key: object) -> None:
-    # SQLite takes True for 1, and 1.0 too, where it looks something up.
+    # SQLite treats True as 1, and 1.0 too, when it looks something up.
     if isinstance(key, bool) or not isinstance(key, str | bytes | int):
         raise TypeError(f"keys are text, bytes or whole numbers, got {type(key).__name__}")
     _check_bits(key)
@@ -190,7 +190,7 @@ def _check_bits(number: object) -> None:
 
 
 class StateDirectory:
-    """The directory of one client. Without a path it is a temporary one, which goes with the client.
+    """The directory of one client. Without a path it is a temporary one, which is deleted with the client.
 
     :raises ValueError: if the path is a file.
     """
@@ -252,7 +252,7 @@ class StateDirectory:
         self._waiting.setdefault(partition, set()).add(waiter)
 
     def clean(self, older_than_s: float) -> list[str]:
-        """Remove the stores that nobody has open and nobody had open for so long; answers their names."""
+        """Remove the stores that are not open and were not open for this long; return their names."""
         if self.path is None:
             return []
         kept = {_folder_of(partition) for partition in self._open}
@@ -267,14 +267,14 @@ class StateDirectory:
         return removed
 
     def size(self) -> int:
-        """Bytes of all open stores, without what is not written yet."""
+        """Return the bytes of all open stores, without changes that are not written yet."""
         if self.path is None:
             return 0
         files = (self.path / _folder_of(partition) / _FILE for partition in self._open)
         return sum(file.stat().st_size for file in files if file.is_file())
 
     def close(self) -> None:
-        """Close what is open, and let others have the directory."""
+        """Close all open stores, and let others have the directory."""
         for partition in list(self._open):
             self.release(partition)
         if self._lock is not None:
@@ -316,7 +316,7 @@ def _made(folder: Path) -> Path:
 def _locked(file: Path) -> sqlite3.Connection:
     """A connection that has a file to itself.
 
-    :raises StreamsError: if another client has it, or nobody can.
+    :raises StreamsError: if another client has it, or if it can't be used at all.
     """
     lock: sqlite3.Connection | None = None
     try:

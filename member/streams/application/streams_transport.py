@@ -20,7 +20,7 @@ from fencepost.member.streams.heartbeats import StreamsHeartbeats
 class StreamsTransport:
     """Sends streams heartbeats in place of consumer heartbeats, over another transport.
 
-    `on_shutdown` is called with each answer that says that the application is to be shut down.
+    `on_shutdown` is called for each response that shuts the application down.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class StreamsTransport:
         return self._transport.find_coordinator(group_id)
 
     def topic_names(self, topic_ids: Iterable[TopicId]) -> Reply[Mapping[TopicId, str]]:
-        """The topics of these subtopologies, which nobody has to be asked for."""
+        """Return the topics of these subtopologies, which are known without a request."""
         names: asyncio.Future[Mapping[TopicId, str]] = asyncio.get_running_loop().create_future()
         known = self._heartbeats.names
         names.set_result({each: known[each] for each in topic_ids if each in known})

@@ -62,7 +62,7 @@ class Worker:
         self._engine = engine
         self._stopping = False
         self._told = asyncio.Event()
-        """Set with `_stopping`, for what may be cut short then."""
+        """Set with `_stopping`, to cut waits short."""
         self._stirred = asyncio.Event()
         """Set when a wait for a store may be over: it is free, or not wanted any more."""
         self._committing = asyncio.Lock()
@@ -74,7 +74,7 @@ class Worker:
         """With the number of the assignment that brought them."""
         self._assignments = 0
         self._fresh: dict[TopicPartition, None] = {}
-        """Those of them whose stores are not opened yet."""
+        """Those of them whose stores are not open yet."""
         self._current: TopicPartition | None = None
         """The partition that is being processed; its store stays open until that is over, even if the
         partition is lost."""
@@ -83,14 +83,15 @@ class Worker:
         """No broker responded to the last commit."""
 
     def stop(self) -> None:
-        """End after what is being processed."""
+        """End after the current record."""
         self._stopping = True
         self._told.set()
         self._stirred.set()
         self.member.wake()
 
     async def run(self) -> None:
-        """The whole life of the thread. An exception of any kind goes to the handler; then all is closed."""
+        """Run the thread for its whole life. An exception of any kind goes to the handler; then all is
+        closed."""
         engine, client = self._engine, self._engine.client
         try:
             if self.rest_s:
@@ -111,7 +112,7 @@ class Worker:
             await self._end()
 
     async def _rest(self) -> None:
-        """Wait before the start, until it is time or the thread is told to end."""
+        """Wait before the start, until it is time or the thread has to end."""
         runtime = self._engine.runtime
         until = runtime.now() + self.rest_s
         while not self._stopping and (left := until - runtime.now()) > 0:
@@ -158,12 +159,12 @@ class Worker:
             engine.carry_out(client.tasks_ready(self.name))
 
     async def _restore_unless_told(self, partition: TopicPartition) -> None:
-        """Open a partition's store, unless the thread is told to end."""
+        """Open a partition's store, unless the thread has to end."""
         with contextlib.suppress(CutShort):
             await self._engine.runtime.wait_for(self._restore(partition), self._told, lambda: 0.0)
 
     async def _restore(self, partition: TopicPartition) -> None:
-        """Open a partition's store, with what its changelog has, or at the offset that was committed.
+        """Open a partition's store, with the content of its changelog, or at the offset that was committed.
 
         A thread of this client that lost the partition may still be busy with it.
         """
@@ -205,7 +206,8 @@ class Worker:
             del self._fresh[partition]
 
     async def _log_from_now_on(self, partition: TopicPartition, store: TaskStore) -> None:
-        """A store from before it had a changelog: what is not stale goes there with the next commit."""
+        """Start the changelog of a store that had none: content that is not stale is written there with the
+        next commit."""
         committed = await self.member.committed(partition)
         if not store.is_closed:
             store.follow(committed)
@@ -235,19 +237,20 @@ class Worker:
             self._processed[partition] = batch.next_offset
 
     async def _commit(self) -> None:
-        """Make durable what was processed. Stores go first: records may come twice, changes must not go."""
+        """Make the processed records durable. Stores go first: records may come twice, changes must not get
+        lost."""
         self._commit_at = self._engine.runtime.now() + self._engine.commit_interval_s
         if self._engine.changelog is None:
             await self._commit_all()
             return
-        # What one commit has taken, and not written yet, the next one must not commit.
+        # The next commit must not commit offsets that one commit has taken, and not written yet.
         async with self._committing:
             await self._commit_all()
 
     async def _commit_in_time(self) -> None:
-        """Commit; a thread that is told to end waits for it no longer than it may take.
+        """Commit; a thread that has to end waits for it only as long as it may take.
 
-        What is not committed comes again.
+        Records that are not committed come again.
         """
         if self._unheard:
             return
@@ -324,7 +327,7 @@ class Worker:
     # -- what the member tells -----------------------------------------------------------------------------
 
     async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """Commit what was processed of all partitions, then let go of these."""
+        """Commit the processed offsets of all partitions, then release these."""
         self._engine.carry_out(self._engine.client.partitions_revoked(self.name))
         try:
             await self._commit()
@@ -339,12 +342,12 @@ class Worker:
         self._engine.carry_out(self._engine.client.partitions_assigned(self.name))
 
     async def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """Let go of these; what was processed and not committed comes again."""
+        """Release these; records that were processed and not committed come again."""
         self._engine.carry_out(self._engine.client.partitions_revoked(self.name))
         self._forget(partitions)
 
     def on_connection(self) -> None:
-        """Take over what the member knows of its connection, also while records are processed (KIP-457)."""
+        """Take over the member's connection state, also while records are processed (KIP-457)."""
         client = self._engine.client
         if self.name in client.threads:
             self._engine.carry_out(client.connection(self.name, connected=self.member.is_connected()))
@@ -369,7 +372,7 @@ class GlobalWorker:
         self._stopping = False
 
     def stop(self) -> None:
-        """End after what is being processed."""
+        """End after the current record."""
         self._stopping = True
 
     async def run(self) -> None:
