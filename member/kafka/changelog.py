@@ -174,8 +174,8 @@ class KafkaChangelog:
             count = self._partitions[name] = await self._look_up(consumer, name, partition.topic)
         if partition.partition >= count:
             raise StreamsError(
-                f"{name} has {count} partitions, and none for partition {partition.partition} of"
-                f" {partition.topic}: delete it, or give it as many as {partition.topic} has"
+                f"{name} has {count} partitions, too few for partition {partition.partition} of"
+                f" {partition.topic}: delete it, or give it as many partitions as {partition.topic} has"
             )
         return KafkaPartition(name, partition.partition)
 

@@ -192,7 +192,7 @@ async def why_not(client: AIOKafkaClient, host: str, port: int, what: object) ->
     except (OSError, KafkaError, TimeoutError) as error:
         return as_connection_error(what, error)
     await connection.close()
-    return KafkaConnectionError(f"{what}: it accepts connections but does not answer")
+    return KafkaConnectionError(f"{what}: it accepts connections but does not respond")
 
 
 async def _connect(client: AIOKafkaClient, host: str, port: int) -> AIOKafkaConnection:

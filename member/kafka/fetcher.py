@@ -80,7 +80,7 @@ class PatientFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
             has_records: bool = await super()._proc_fetch_request(assignment, node_id, fetch)
             is_misdirected = fetch.answer is not None and self._misdirects(fetch.answer)
         except (LookupError, TypeError, ValueError, struct.error) as error:
-            text = "broker sent a damaged answer to a fetch"
+            text = "broker sent a damaged fetch response"
             log(logging.WARNING, text, node_id=node_id, error=repr(error))
             # The next responses on that connection are as doubtful.
             connection = self._client._conns.get((node_id, ConnectionGroup.DEFAULT))

@@ -272,7 +272,7 @@ class KafkaMember:
         :raises IllegalStateError: in a callback, if it would wait for its own end.
         """
         if timeout_s is None and self.driver.is_in_callback:
-            raise IllegalStateError("records come after rebalance callbacks, and can't be waited for in one")
+            raise IllegalStateError("records can't be awaited in a rebalance callback: they come after it")
         self.settle()
         until = None if timeout_s is None else self._loop.time() + timeout_s
         self._polling += 1
@@ -406,7 +406,7 @@ class KafkaMember:
         self.settle()
         is_lost = self._has_lost if offsets is None else not self._being_lost.isdisjoint(offsets)
         if is_lost:
-            raise CommitFailedError("the member was out of the group, and what it had been given is lost")
+            raise CommitFailedError("the member was out of the group, and its partitions are lost")
         work = self.driver.commit(self.driver.delivered() if offsets is None else offsets)
         task = self._loop.create_task(work)
         self._committing.add(task)

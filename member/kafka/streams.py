@@ -247,7 +247,7 @@ class StreamsApp:
 
     def _add_handler(self, handler: Any) -> None:
         if self._engine.handlers.add(handler):
-            text = "handlers that answer no StreamThreadExceptionResponse are deprecated (KIP-671)"
+            text = "handlers that return no StreamThreadExceptionResponse are deprecated (KIP-671)"
             warnings.warn(text, DeprecationWarning, stacklevel=3)
 
     def set_state_listener(self, listener: StateListener | None) -> None:

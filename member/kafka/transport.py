@@ -278,7 +278,7 @@ async def _translated(work: Coroutine[Any, Any, T], needs: str = _KIP_848) -> T:
     except IncompatibleBrokerVersion as error:
         raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION, f"{needs}; {error}") from error
     except (RequestTimedOutError, TimeoutError) as error:
-        raise RequestTimedOut(str(error) or "no answer in time") from error
+        raise RequestTimedOut(str(error) or "no response in time") from error
     except (KafkaError, OSError) as error:
         raise Disconnected(str(error)) from error
 

@@ -129,7 +129,7 @@ class StreamConnection(asyncio.Protocol):
                     self._tuned.set_result(frame)
             case frames.MetadataUpdate():
                 # The subscription is lost: a new connection will show if that is final.
-                self._hang_up(f"{frame.stream!r} is gone or moves: {_code(frame).name}")
+                self._hang_up(f"{frame.stream!r} was deleted or is moving: {_code(frame).name}")
             case frames.Close():
                 self._hang_up(f"the node closes the connection: {frame.reason} ({frame.code})")
             case _ if frame.is_response and (number := getattr(frame, "correlation_id", None)) is not None:
@@ -197,7 +197,7 @@ class StreamConnection(asyncio.Protocol):
         """
         answer = await self._ask(frames.Metadata, (self._stream,))
         if not isinstance(answer, frames.MetadataResponse) or len(answer.streams) != 1:
-            raise TransportError(f"the node was asked about {self._stream!r}, and answered something else")
+            raise TransportError(f"the node was asked about {self._stream!r}, and sent another response")
         (place,) = answer.streams
         if place.code == ResponseCode.STREAM_DOES_NOT_EXIST:
             return ()
@@ -213,7 +213,7 @@ class StreamConnection(asyncio.Protocol):
             return
         now = self._loop.time()
         if now - self._heard_at > 2 * self._heartbeat_s:
-            self._abort(f"the node has said nothing for {now - self._heard_at:.1f} s")
+            self._abort(f"the node has sent nothing for {now - self._heard_at:.1f} s")
             return
         if now - self._said_at >= self._heartbeat_s / 2:
             self._send(frames.Heartbeat())
@@ -234,8 +234,8 @@ class StreamConnection(asyncio.Protocol):
             )
         if subscription.partition_index != SIMPLE:
             raise SubscriptionRefused(
-                f"partition_index is {subscription.partition_index}, and RabbitMQ's protocol carries none:"
-                " leave it out and set super_stream; RabbitMQ then finds the index of the partition"
+                f"partition_index is {subscription.partition_index}, and RabbitMQ's protocol has no field for"
+                " it: leave it out and set super_stream; RabbitMQ then finds the index of the partition"
                 f" {subscription.stream!r} itself"
             )
         properties = {"single-active-consumer": "true", "name": subscription.name}
@@ -274,7 +274,7 @@ class StreamConnection(asyncio.Protocol):
         if code is ResponseCode.NO_OFFSET:
             return None
         if code is not ResponseCode.OK:
-            raise TransportError(f"the offset of {subscription.name!r} is not told: {code.name}")
+            raise TransportError(f"the node did not return the offset of {subscription.name!r}: {code.name}")
         return answer.offset
 
     def close(self) -> None:

@@ -254,7 +254,7 @@ class SingleActiveConsumer:
         """
         self._check_started()
         if self._connection is None:
-            raise Disconnected("the stored offset can't be asked for: the consumer has no connection now")
+            raise Disconnected("the stored offset can't be fetched: the consumer has no connection now")
         return await self._connection.query_offset(self.subscription)
 
     def _check_started(self) -> None:
@@ -352,7 +352,7 @@ class SingleActiveConsumer:
     def _timer_fired(self) -> None:
         self._timer = None
         if self.state is not SacMemberState.BACKING_OFF:
-            self._warn("no answer in time")
+            self._warn("no response in time")
         self._run(self._machine.deadline_reached(self._clock.now_ms()))
 
     def _connect_done(self, number: int, future: asyncio.Future[SacConnection]) -> None:
@@ -476,7 +476,7 @@ class SingleActiveConsumer:
 
     async def _stored_or(self, chosen: object) -> OffsetSpecification:
         if chosen is not None:
-            place = check_place("on_activated's answer", chosen)
+            place = check_place("on_activated's result", chosen)
             return self.subscription.offset if place.kind is OffsetKind.NONE else place
         if self._connection is None:  # lost meanwhile: the machine drops this choice
             return self.subscription.offset

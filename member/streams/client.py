@@ -222,7 +222,7 @@ class StreamsClient(Moving[S, E]):
         it would not receive the response otherwise (KAFKA-12537).
         """
         if not self.escalates:
-            text = "the members' protocol can't tell the group to shut down: only this client is shut down"
+            text = "the members' protocol can't ask the group to shut down: only this client is shut down"
             self._actions.append(Complain(text, error=True))
             self._close_to_error()
             return
@@ -240,7 +240,7 @@ class StreamsClient(Moving[S, E]):
         """Take in that the group shuts the application down, as a thread's member reports."""
         self.shutdown_told = True
         if self.is_running:
-            self._actions.append(Complain(f"{name} was told that the application is to be shut down"))
+            self._actions.append(Complain(f"{name} received the request to shut the application down"))
         self._close_to_error()
         return self._done()
 

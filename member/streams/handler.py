@@ -67,7 +67,7 @@ def check_handler(handler: object) -> Callable[..., Any]:
     """
     if not callable(handler):
         raise TypeError(
-            f"handler should be a function of an exception that answers a StreamThreadExceptionResponse, "
+            f"handler should be a function of an exception that returns a StreamThreadExceptionResponse, "
             f"got {handler!r}"
         )
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
@@ -141,7 +141,7 @@ class Handlers:
             )
         return HandlerDecision(
             StreamThreadExceptionResponse.SHUTDOWN_CLIENT,
-            f"the uncaught-exception handler answered {response!r}, which is no "
+            f"the uncaught-exception handler returned {response!r}, which is not a "
             "StreamThreadExceptionResponse: the client is shut down",
         )
 

@@ -88,7 +88,7 @@ class StreamThread(Moving[S, E]):
         self.move(E.REVOKED, S.PARTITIONS_REVOKED)
 
     def assigned(self) -> None:
-        """Note that a rebalance has given it partitions, or none. One that revokes nothing begins with this."""
+        """Note that a rebalance has given it partitions, or none. One without revocations begins here."""
         if self.state is not S.PARTITIONS_REVOKED and self.is_running:
             self.revoked()
         self.move(E.ASSIGNED, S.PARTITIONS_ASSIGNED)

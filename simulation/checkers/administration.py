@@ -96,20 +96,23 @@ class AdministrationChecks:
             each.group_id: (each.group_state, each.group_type, each.protocol_type) for each in reply.groups
         }
         if told != expected or list(told) != sorted(told) or len(told) != len(reply.groups):
-            yield "told-equals-state", f"{request} was answered with {told}; there is {expected}"
+            yield "told-equals-state", f"{request} returned {told}; expected {expected}"
 
     def _described(
         self, live: GroupCoordinator, request: ConsumerGroupDescribeRequest, reply: Any
     ) -> Iterator[Finding]:
         if [each.group_id for each in reply.groups] != [*request.group_ids]:
-            yield "told-equals-state", f"{request} was answered with other groups"
+            yield "told-equals-state", f"{request} returned other groups"
             return
         for told in reply.groups:
             group = live.groups.get(told.group_id)
             if group is None:
                 right = ErrorCode.GROUP_ID_NOT_FOUND if told.group_id else ErrorCode.INVALID_GROUP_ID
                 if told.error_code is not right or told.members:
-                    yield "told-equals-state", f"a missing group {told.group_id!r} was described as {told}"
+                    yield (
+                        "told-equals-state",
+                        f"the description of a missing group {told.group_id!r} is {told}",
+                    )
                 continue
             yield from self._of_group(live, group, told)
 
@@ -119,13 +122,16 @@ class AdministrationChecks:
         epochs = told.error_code, told.group_state, told.group_epoch, told.assignment_epoch
         stored = _NONE, state_of(group), group.group_epoch, group.assignment_epoch
         if epochs != stored:
-            yield "told-equals-state", f"{group.group_id} was described with {epochs}; it has {stored}"
+            yield "told-equals-state", f"{group.group_id} is at {epochs} in its description; it has {stored}"
         named = {each.server_assignor for each in group.members.values()} - {None}
         default = self._default_assignor
         if told.assignor_name != default and told.assignor_name not in named:
-            yield "told-equals-state", f"{group.group_id} was described with assignor {told.assignor_name!r}"
+            yield (
+                "told-equals-state",
+                f"{group.group_id} has assignor {told.assignor_name!r} in its description",
+            )
         if [each.member_id for each in told.members] != sorted(group.members):
-            yield "told-equals-state", f"{group.group_id} was described with other members than it has"
+            yield "told-equals-state", f"{group.group_id} has other members in its description"
             return
         for each in told.members:
             member = group.members[each.member_id]
@@ -135,7 +141,7 @@ class AdministrationChecks:
         self, live: GroupCoordinator, request: DescribeGroupsRequest, reply: Any
     ) -> Iterator[Finding]:
         if [each.group_id for each in reply.groups] != [*request.group_ids]:
-            yield "told-equals-state", f"{request} was answered with other groups"
+            yield "told-equals-state", f"{request} returned other groups"
             return
         for told in reply.groups:
             classic = live.classic.groups.get(told.group_id)
@@ -148,7 +154,10 @@ class AdministrationChecks:
                 set(told.members),
             )
             if shown != expected:
-                yield "told-equals-state", f"{told.group_id!r} was described as {shown}; it is {expected}"
+                yield (
+                    "told-equals-state",
+                    f"{told.group_id!r} is {shown} in its description; expected {expected}",
+                )
 
     # -- what they change -----------------------------------------------------------------------------------
 
@@ -175,7 +184,7 @@ class AdministrationChecks:
             else:
                 gone.add(partition)
             if (told := reply.errors.get(partition)) is not right:
-                yield "admin-changes", f"{request}: {partition} was answered {told} instead of {right.name}"
+                yield "admin-changes", f"{request}: {partition} got {told} instead of {right.name}"
         left = {partition for partition, _ in live.offsets.committed(group_id)}
         if left != had - gone:
             yield "admin-changes", f"{request} left {shown_names(left)} of {shown_names(had)}"
@@ -215,7 +224,7 @@ class AdministrationChecks:
                 gone.add(holder)
         told = [each.error_code for each in reply.members]
         if told != expected:
-            yield "admin-changes", f"{request} was answered {told} instead of {expected}"
+            yield "admin-changes", f"{request} returned {told} instead of {expected}"
         found = live.kinds.find(request.group_id)
         left = set() if found is None else {*found[1].members}
         if left != had.keys() - gone:
@@ -265,7 +274,7 @@ def _of_member(
         told.member_type,
     )
     if stored != shown:
-        yield "told-equals-state", f"{told.member_id} was described with {shown}; it has {stored}"
+        yield "told-equals-state", f"{told.member_id} has {shown} in its description; stored is {stored}"
     for what, parts, held in (
         ("assignment", told.assignment, (member.assigned, member.pending_revocation)),
         ("target", told.target_assignment, (group.targets.get(member.member_id, {}),)),
@@ -283,7 +292,7 @@ def _of_member(
         if {*partitions} != expected or len(partitions) != len(expected):
             yield (
                 "told-equals-state",
-                f"the {what} of {told.member_id} was described as {partitions}; it is {expected}",
+                f"the {what} of {told.member_id} is {partitions} in its description; expected {expected}",
             )
 
 

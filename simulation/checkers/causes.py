@@ -87,14 +87,14 @@ class EpochCauses:
     def _due(self, step: GroupStep, pairs: list[_Pair], matched: dict[str, tuple[str, ...]]) -> str:
         """Return the change that should have raised the epoch; empty if there was none."""
         if isinstance(step.event, RebalanceRequested):
-            return "a rebalance was asked for"
+            return "a rebalance was requested"
         for text, topics in self._matched.items():
             if topics != matched.get(text, ()):
                 return f"{text} matches {topics} now"
         for before, after in pairs:
             if after is None:
                 assert before is not None
-                return f"{before.member_id} is gone"
+                return f"{before.member_id} was removed"
             names = () if before is None else before.subscribed_topic_names
             if after.subscribed_topic_names != names:
                 return f"{after.member_id} subscribes to {after.subscribed_topic_names}"

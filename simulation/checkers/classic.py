@@ -342,7 +342,7 @@ def _sizes(group: ClassicGroup) -> Iterator[Finding]:
             f"{group.group_id} has {static} static members and {len(group.static_members)} instance ids",
         )
     if strangers := [each for each in group.pending_syncs if each not in group.members]:
-        yield "bounded-memory", f"{group.group_id} waits for {strangers}, who are no members"
+        yield "bounded-memory", f"{group.group_id} waits for {strangers}, which are not members"
 
 
 def _most_timers(group: ClassicGroup) -> int:

@@ -116,7 +116,7 @@ class ClassicSender:
         if generation != self.generation:
             yield (
                 "epoch-as-answered",
-                f"{self.host} sent {type(request).__name__} in generation {generation}, it was told"
+                f"{self.host} sent {type(request).__name__} in generation {generation}, it received"
                 f" {self.generation} last",
             )
 

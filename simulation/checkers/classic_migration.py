@@ -341,17 +341,20 @@ class ClassicMigration:
             or account.protocol_type != CONSUMER_PROTOCOL_TYPE
             or len(account.members) > config.group_consumer_max_size
         ):
-            yield "classic-migrates", f"{group_id} became a consumer group, as which it may not be"
+            yield "classic-migrates", f"{group_id} became a consumer group, which is not allowed"
         for each in account.members.values():
             member = group.members.get(each.member_id)
             if each.instance_id is not None and each.instance_id == event.instance_id:
                 continue  # that is the one that came back with the newer protocol
             if member is None:
-                yield "classic-migrates", f"{each.member_id} of {group_id} did not come along"
+                yield "classic-migrates", f"{each.member_id} of {group_id} was not converted"
                 continue
             topics = _subscribed(account, each)
             if topics is None:
-                yield "classic-migrates", f"{group_id} came along with what {each.member_id} can't have said"
+                yield (
+                    "classic-migrates",
+                    f"{group_id} was converted, though the metadata of {each.member_id} can't be read",
+                )
                 continue
             gone = {name: n for name, n in _assigned(each.assignment).items() if name in live.image.by_name}
             right = (
@@ -375,14 +378,14 @@ class ClassicMigration:
             if found != right:
                 yield (
                     "classic-migrates",
-                    f"{each.member_id} of {group_id} came along as {found} instead of {right}",
+                    f"{each.member_id} of {group_id} was converted to {found} instead of {right}",
                 )
         in_a_round = account.phase in (JOINING, SYNCING)
         left_out = _left_out(account, live.image)
         if (in_a_round or left_out) and group.group_epoch <= account.generation:
             yield (
                 "classic-migrates",
-                f"{group_id} came along in {account.phase} without {left_out}, at epoch"
+                f"{group_id} was converted in {account.phase} without {left_out}, at epoch"
                 f" {group.group_epoch} as before",
             )
 
@@ -391,12 +394,12 @@ class ClassicMigration:
         ):
             yield (
                 "classic-migrates",
-                f"{group_id} came along at epoch {group.group_epoch}, and only a static member came back",
+                f"{group_id} was converted at epoch {group.group_epoch}, and only a static member came back",
             )
         if group.group_epoch > account.generation + 1:
             yield (
                 "classic-migrates",
-                f"{group_id} of generation {account.generation} came along at epoch {group.group_epoch}",
+                f"{group_id} of generation {account.generation} was converted at epoch {group.group_epoch}",
             )
 
     def downgraded(
@@ -454,8 +457,8 @@ class ClassicMigration:
             if as_before and _assigned(each.assignment) != right and member_id != came:
                 yield (
                     "classic-migrates",
-                    f"{member_id} of {group_id} came along with {_assigned(each.assignment)}, its target is"
-                    f" {right}",
+                    f"{member_id} of {group_id} was converted with {_assigned(each.assignment)},"
+                    f" its target is {right}",
                 )
             if member_id != came and member.classic is not None:
                 said = (each.session_timeout_ms, each.rebalance_timeout_ms, each.subscription)
@@ -465,9 +468,12 @@ class ClassicMigration:
                     metadata_of(offers, value.protocol),
                 )
                 if said != known_as:
-                    yield "classic-migrates", f"{member_id} of {group_id} came as {said}, not {known_as}"
+                    yield (
+                        "classic-migrates",
+                        f"{member_id} of {group_id} was converted to {said} instead of {known_as}",
+                    )
         if common is not None and value.protocol not in common:
-            yield "classic-migrates", f"{group_id} goes by {value.protocol}, its members share {common}"
+            yield "classic-migrates", f"{group_id} has protocol {value.protocol}, its members share {common}"
         group = live.classic.groups.get(group_id)
         if group is not None:
             yield from _rejoins(known, was, value.generation, joins_anew=group.state is not STABLE)
@@ -513,12 +519,12 @@ def _rejoins(
         and generation == known.epoch
     )
     if not joins_anew and not (back is not None and settled):
-        yield "classic-migrates", "a group became a classic one, and its members do not join anew"
+        yield "classic-migrates", "a group became a classic one, and its members do not join again"
     elif joins_anew and back is not None and settled and was_settled:
         yield (
             "classic-migrates",
-            f"{back.member_id} came back with the classic protocol to a group in which nothing is to be done,"
-            " and all join anew",
+            f"{back.member_id} came back with the classic protocol to a group that is settled,"
+            " and all members join again",
         )
 
 
@@ -529,7 +535,7 @@ def _joined(
     said = reply.generation, reply.protocol_type, reply.protocol_name, reply.leader, reply.members
     right: Any = (member.member_epoch, CONSUMER_PROTOCOL_TYPE, request.protocols[0].name, "", ())
     if said != right:
-        yield "classic-joined", f"{member.member_id} of {group_id} was told {said} instead of {right}"
+        yield "classic-joined", f"{member.member_id} of {group_id} received {said} instead of {right}"
     topics = _topics(request.protocols[0].metadata)
     assert member.classic is not None
     assert topics is not None
@@ -548,7 +554,7 @@ def _joined(
         tuple(sorted(topics)),
     )
     if known != asked:
-        yield "classic-migrates", f"{member.member_id} of {group_id} said {asked}, and is {known}"
+        yield "classic-migrates", f"{member.member_id} of {group_id} sent {asked}, and is stored as {known}"
 
 
 def _changes(account: ExpectedGroup, request: ConsumerGroupHeartbeatRequest) -> bool:

@@ -153,7 +153,7 @@ def compare(group_id: str, what: str, expected: Expected, got: Sent) -> Iterator
     if expected.codes != got.codes:
         yield (
             "classic-answers",
-            f"{what} of {group_id} was answered {_names(got.codes)} instead of {_names(expected.codes)}",
+            f"{what} of {group_id} returned {_names(got.codes)} instead of {_names(expected.codes)}",
         )
     if expected.fenced != got.fenced:
         yield (
@@ -177,18 +177,18 @@ def _compare_answers(
     if expected is None or got is None or type(expected) is not type(got):
         yield (
             "classic-rounds" if joins else "classic-synced",
-            f"{what} of {group_id}: a {request} was answered {_short(got)} instead of {_short(expected)}",
+            f"{what} of {group_id}: a {request} got {_short(got)} instead of {_short(expected)}",
         )
     elif expected.error_code is not got.error_code:
         yield (
             "classic-answers",
-            f"{what} of {group_id}: {request} was answered {got.error_code.name} instead of"
+            f"{what} of {group_id}: {request} got {got.error_code.name} instead of"
             f" {expected.error_code.name}",
         )
     elif _essence_of_answer(expected) != _essence_of_answer(got):
         yield (
             "classic-joined" if joins else "classic-synced",
-            f"{what} of {group_id}: {request} was answered {got} instead of {expected}",
+            f"{what} of {group_id}: {request} got {got} instead of {expected}",
         )
 
 
@@ -281,7 +281,7 @@ class ClassicRounds(Checker):
             if isinstance(response, RequestTimedOut):
                 self.report(
                     "classic-rounds" if isinstance(request, JoinGroupRequest) else "classic-synced",
-                    f"{host} was not told that its group has another coordinator, and waited until its"
+                    f"{host} was not notified that its group has another coordinator, and waited until its"
                     f" {type(request).__name__} timed out",
                 )
 
@@ -464,7 +464,7 @@ class ClassicRounds(Checker):
         if not due:
             for group_id in [*accounts]:
                 got = sent(group_id, event, outcome)
-                self._found(group_id, compare(group_id, "a timer that nobody had set", Expected(), got))
+                self._found(group_id, compare(group_id, "a timer that was never set", Expected(), got))
             return
         first_ms = min(at for at, _, _ in due)
         chosen = [(group_id, one) for at, group_id, one in due if at == first_ms]
@@ -622,7 +622,7 @@ def check_state(account: ExpectedGroup, live: GroupCoordinator) -> Iterator[Find
     group_id = account.group_id
     group = live.classic.groups.get(group_id)
     if group is None:
-        yield "classic-members", f"{group_id} is gone, it has {sorted(account.members)}"
+        yield "classic-members", f"{group_id} was deleted, it has {sorted(account.members)}"
         return
     at, right = (group.state, group.generation), (account.phase, account.generation)
     if at != right:
@@ -638,7 +638,7 @@ def check_state(account: ExpectedGroup, live: GroupCoordinator) -> Iterator[Find
     if group.protocol != account.protocol or (group.protocol_type or None) != account.protocol_type:
         yield (
             "classic-joined",
-            f"{group_id} goes by {group.protocol_type} {group.protocol} instead of"
+            f"{group_id} has protocol {group.protocol_type} {group.protocol} instead of"
             f" {account.protocol_type} {account.protocol}",
         )
     if group.pending_joins.keys() != account.given_ids or group.pending_syncs.keys() != account.unsynced:

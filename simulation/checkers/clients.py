@@ -73,7 +73,7 @@ class ObservedClient:
         elif not self._was_told(request.member_epoch):
             yield (
                 "epoch-as-answered",
-                f"{who} sent epoch {request.member_epoch}, it was told {list(self.epochs)}",
+                f"{who} sent epoch {request.member_epoch}, it received {list(self.epochs)}",
             )
         listed = _listed(request)
         if listed is None:
@@ -86,7 +86,10 @@ class ObservedClient:
             if (extra := numbers.difference(*(owned.get(each, ()) for owned in known)))
         }
         if foreign:
-            yield "owned-honest", f"{who} says at epoch {request.member_epoch} that it owns {shown(foreign)}"
+            yield (
+                "owned-honest",
+                f"{who} at epoch {request.member_epoch} listed {shown(foreign)} without owning it",
+            )
         self.said = listed
         if listed and listed in self.told:  # it is done with that, and with its assignments before
             while self.told.popleft() != listed:
@@ -97,8 +100,8 @@ class ObservedClient:
         if not self._was_told(request.member_epoch):
             yield (
                 "epoch-as-answered",
-                f"{request.member_id} of {request.group_id} commits at epoch {request.member_epoch}, it was"
-                f" told {list(self.epochs)}",
+                f"{request.member_id} of {request.group_id} commits at epoch {request.member_epoch}, it"
+                f" received {list(self.epochs)}",
             )
 
     def _was_told(self, epoch: int) -> bool:

@@ -145,7 +145,7 @@ def check_recorded(
         units = len(metadata.encode("utf-16-le", "surrogatepass")) // 2 if metadata else 0
         too_large = units > metadata_max
         if (too_large and code is NONE) or (not too_large and code is ErrorCode.OFFSET_METADATA_TOO_LARGE):
-            yield "commit-recorded", f"metadata of {units} units for {partition} was answered {code.name}"
+            yield "commit-recorded", f"metadata of {units} units for {partition} got {code.name}"
         if code is NONE:
             topic = by_name.get(partition.topic)
             topic_id = None if topic is None else topic.topic_id
@@ -369,7 +369,7 @@ class CommittedOffsets:
             if value != stored:
                 yield (
                     "fetch-equals-commit",
-                    f"{request.group_id}: {partition.topic}-{partition.partition} was answered as"
+                    f"{request.group_id}: {partition.topic}-{partition.partition} was returned as"
                     f" {value}, committed is {stored}",
                 )
 

@@ -527,7 +527,7 @@ class ObservedCoordination(Checker):
             what = "nothing" if told is None else shown(told)
             self.report(
                 "reply-equals-state",
-                f"{member_id} was told {what} at epoch {epoch}; of that there is no record, but of"
+                f"{member_id} received {what} at epoch {epoch}, without a record; there are records of"
                 f" {', '.join(f'{shown(assigned)} at epoch {at}' for at, assigned in known) or 'nothing'}",
             )
 

@@ -129,7 +129,7 @@ def _resolved(
         ) != (event.topics.get(key.regular_expression), event.image_version, now_ms):
             yield (
                 "expressions-resolved",
-                f"{key.regular_expression} of {group.group_id} is {value} by its record, the answer was"
+                f"{key.regular_expression} of {group.group_id} is {value} by its record, the result was"
                 f" {event.topics.get(key.regular_expression)} at {now_ms} ms",
             )
 

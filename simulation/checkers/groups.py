@@ -114,7 +114,7 @@ def _sizes(group: ConsumerGroup, held_partitions: int) -> Iterator[Finding]:
     if group.resolved and (foreign := group.resolved.keys() - group.counts.regexes.keys()):
         yield (
             "regexes-subscribed",
-            f"{group.group_id} keeps the resolution of {sorted(foreign)}, to which nobody subscribes",
+            f"{group.group_id} keeps the resolution of {sorted(foreign)}, to which no member subscribes",
         )
 
 
@@ -222,7 +222,7 @@ def _member(step: GroupStep, assignment_epoch: int, change: MemberChange) -> Ite
             f"{who} has previous epoch {after.previous_member_epoch} at epoch {after.member_epoch}",
         )
     if not away and after.previous_member_epoch < 0 and not isinstance(step.event, RecordsObserved):
-        yield "epochs-ordered", f"{who} is there, with previous epoch {after.previous_member_epoch}"
+        yield "epochs-ordered", f"{who} exists with previous epoch {after.previous_member_epoch}"
     if before is not None and not away and after.member_epoch < before.member_epoch:
         yield (
             "epochs-monotone",
@@ -311,5 +311,5 @@ def _timers(live: GroupCoordinator, step: GroupStep) -> Iterator[Finding]:
                 yield (
                     "timers-armed",
                     f"{change.member_id} of {group_id} has {'no' if wanted else 'a'} {kind} timer, it is"
-                    f" {'gone' if member is None else f'{member.state} at epoch {member.member_epoch}'}",
+                    f" {'removed' if member is None else f'{member.state} at epoch {member.member_epoch}'}",
                 )

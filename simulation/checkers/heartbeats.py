@@ -159,45 +159,45 @@ def check_reply(
         if reply.member_epoch != request.member_epoch or reply.assignment is not None:
             yield (
                 "reply-equals-state",
-                f"{who} left with {request.member_epoch}, was told {reply.member_epoch}",
+                f"{who} left with {request.member_epoch}, received {reply.member_epoch}",
             )
         if request.member_epoch == LEAVE_EPOCH and after is not None:
             yield "reply-equals-state", f"{who} left, and is still there at epoch {after.member_epoch}"
         return
     if after is None:
-        yield "reply-equals-state", f"{who} was told epoch {reply.member_epoch}, but is not stored"
+        yield "reply-equals-state", f"{who} received epoch {reply.member_epoch}, but is not stored"
         return
     if reply.member_epoch != after.member_epoch:
         yield (
             "reply-equals-state",
-            f"{who} was told epoch {reply.member_epoch}, stored is {after.member_epoch}",
+            f"{who} received epoch {reply.member_epoch}, stored is {after.member_epoch}",
         )
     if reply.heartbeat_interval_ms <= 0:
-        yield "reply-equals-state", f"{who} was told a heartbeat interval of {reply.heartbeat_interval_ms} ms"
+        yield "reply-equals-state", f"{who} received a heartbeat interval of {reply.heartbeat_interval_ms} ms"
     if reply.assignment is None:
         changed = before is not None and before.assigned != after.assigned
         if request.member_epoch == JOIN_EPOCH or is_full(request) or changed:
             why = (
                 "joined"
                 if request.member_epoch == JOIN_EPOCH
-                else "asked for it"
+                else "requested it"
                 if not changed
                 else "changed"
             )
             yield (
                 "assignment-present",
-                f"{who} {why} at epoch {after.member_epoch}, and was told no assignment",
+                f"{who} {why} at epoch {after.member_epoch}, and received no assignment",
             )
         return
     if reply.assignment != after.assigned:
         yield (
             "reply-equals-state",
-            f"{who} was told {shown(reply.assignment)} at epoch {after.member_epoch}, assigned is"
+            f"{who} received {shown(reply.assignment)} at epoch {after.member_epoch}, assigned is"
             f" {shown(after.assigned)}",
         )
     if ownership is not None:
         for topic_id, number, holder in ownership.others(after.member_id, reply.assignment):
             yield (
                 "granted-after-release",
-                f"{who} was told {topic_id}-{number} at epoch {after.member_epoch} while {holder} holds it",
+                f"{who} received {topic_id}-{number} at epoch {after.member_epoch} while {holder} holds it",
             )

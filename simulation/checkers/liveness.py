@@ -52,7 +52,7 @@ def _members_run(
             yield "progress", f"{member_id or 'a member without id'} runs, but is not a member of {group_id}"
     for member_id in members:
         if member_id not in live:
-            yield "gone-members", f"{member_id} is a member of {group_id}, but nobody runs under that id"
+            yield "gone-members", f"{member_id} is a member of {group_id}, but no process runs under that id"
 
 
 def _own_eyes(

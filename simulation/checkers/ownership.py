@@ -150,7 +150,7 @@ class Ownership:
             )
         for topic_id, number, holder in self.holders.grant(change.member_id, change.gained):
             other = None if step.group is None else step.group.members.get(holder)
-            epoch = "gone" if other is None else f"epoch {other.member_epoch}"
+            epoch = "removed" if other is None else f"epoch {other.member_epoch}"
             yield (
                 "one-owner",
                 f"{step.group_id}: partition {topic_id}-{number} was given to {change.member_id} at epoch"
@@ -178,7 +178,7 @@ class Ownership:
                     yield (
                         "owners-map",
                         f"{step.group_id}: the map has epoch {stored} for {topic_id}-{number}, which"
-                        f" {holder or 'nobody'} holds at epoch {epoch}",
+                        f" {holder or 'no member'} holds at epoch {epoch}",
                     )
 
     @staticmethod

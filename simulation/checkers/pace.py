@@ -111,7 +111,7 @@ def check_progress(
             if (rest := tuple(number for number in numbers if (topic_id, number) not in held))
         }
         if free:
-            yield "heartbeat-reconciles", f"{who} was not given {shown(free)}, which nobody else holds"
+            yield "heartbeat-reconciles", f"{who} was not given {shown(free)}, which no other member holds"
 
 
 def _subscribes_alike(before: ConsumerGroupMember, after: ConsumerGroupMember) -> bool:

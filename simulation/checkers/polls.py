@@ -370,7 +370,7 @@ class PollConsequences(Checker):
             process.commits.released(chosen)
 
     def _keeps_quiet(self, host: str) -> None:
-        self.report("errors-raised", f"{host} does not tell its application that a callback raised")
+        self.report("errors-raised", f"{host} does not report to its application that a callback raised")
 
     def _comes_back(self, host: str, process: PolledProcess, now_us: int) -> None:
         """An application that has processed its records is held up by nothing but a commit."""

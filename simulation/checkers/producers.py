@@ -61,7 +61,7 @@ class KnownProducers:
         if decided is not commit:
             yield (
                 "transaction-decided",
-                f"the group was told that the transaction of producer {producer_id}"
+                f"the group received that the transaction of producer {producer_id}"
                 f" {'committed' if commit else 'aborted'}; decided was {_shown(decided)}",
             )
         self._told[producer_id] = commit
@@ -75,7 +75,7 @@ class KnownProducers:
             if expected is not None and code is not expected:
                 yield (
                     "transaction-fenced",
-                    f"{event} was answered {code.name} instead of {expected.name}; {_status(before)}",
+                    f"{event} got {code.name} instead of {expected.name}; {_status(before)}",
                 )
             if isinstance(event, InitProducerIdRequest) and code is _NONE:
                 yield from self._given_out(event, outcome.reply, before)
@@ -97,7 +97,7 @@ class KnownProducers:
                 value.groups,
                 value.partitions,
             ):
-                yield "transaction-decided", f"{effect} is no marker of what is decided: {_status(value)}"
+                yield "transaction-decided", f"{effect} is not the marker of the decision: {_status(value)}"
 
     def _given_out(
         self, event: InitProducerIdRequest, reply: Any, before: TransactionValue | None
@@ -132,7 +132,7 @@ class KnownProducers:
             if _OVER.get(after.status) is not decided:
                 yield "transaction-decided", f"{who}, which was not decided"
             elif before.groups and self._told.pop(before.producer_id, None) is not decided:
-                yield "transaction-decided", f"{who} before its group was told"
+                yield "transaction-decided", f"{who} before its group received that"
         elif after.status in _DECIDED:
             yield from self._decided(who, before, after, event, now_ms)
         elif after.status in _OVER:
@@ -161,7 +161,7 @@ class KnownProducers:
         if not {*before.groups} <= {*after.groups} or not {*before.partitions} <= {*after.partitions}:
             yield "transaction-decided", f"{who} without some of its groups or partitions"
         if after.start_ms != before.start_ms:
-            yield "transaction-ends", f"{who}: its time began anew"
+            yield "transaction-ends", f"{who}: its time began again"
 
     def _decided(
         self, who: str, before: TransactionValue | None, after: TransactionValue, event: Any, now_ms: int
@@ -169,7 +169,7 @@ class KnownProducers:
         commits = _DECIDED[after.status]
         asked = isinstance(event, EndTxnRequest) and event.committed is commits
         if asked and (before is None or (commits and before.status != _ONGOING)):
-            yield "transaction-decided", f"{who}, though none was open"
+            yield "transaction-decided", f"{who}, though no transaction was open"
         if not asked:
             fences = isinstance(event, InitProducerIdRequest | DeadlineReached)
             if commits or not fences:
@@ -214,7 +214,7 @@ class KnownProducers:
             own_epochs = event.client_version >= EPOCH_PER_TRANSACTION
             expected = (value.producer_id, value.producer_epoch) if own_epochs else (-1, -1)
             if given != expected and value.producer_epoch < _LAST_EPOCHS:
-                yield "transaction-epochs", f"{event} was answered with {given} instead of {expected}"
+                yield "transaction-epochs", f"{event} returned {given} instead of {expected}"
         if missing:
             yield "transaction-decided", f"{event} was accepted, and the record is {_status(value)}"
 

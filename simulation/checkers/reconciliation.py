@@ -136,7 +136,7 @@ class Reconciliation:
         if after.state == UNRELEASED and not any(self._ownership.others(change.member_id, lacking)):
             yield (
                 "unreleased-waits",
-                f"{who} waits at epoch {after.member_epoch}, but nobody else holds {shown(lacking)}",
+                f"{who} waits at epoch {after.member_epoch}, but no other member holds {shown(lacking)}",
             )
 
 

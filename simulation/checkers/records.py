@@ -45,8 +45,8 @@ class ProcessedProgress:
             return ()
         finding = (
             "at-least-once",
-            f"{host} processed {partition.topic}-{partition.partition} from {first}; nobody has processed"
-            f" [{frontier}, {first})",
+            f"{host} processed {partition.topic}-{partition.partition} from {first}; no application"
+            f" has processed [{frontier}, {first})",
         )
         return (finding,)
 

@@ -239,7 +239,7 @@ class Sender:
             self._refused_itself = False
             yield (
                 "frees-own-instance",
-                f"{self.host} asks again without freeing the instance id that it holds itself",
+                f"{self.host} retries without freeing the instance id that it holds itself",
             )
         if self.in_flight is not None:
             yield (
@@ -259,7 +259,7 @@ class Sender:
         if now_us < self.early_us and self.state != ACKNOWLEDGING and _says_nothing(request):
             yield (
                 "heartbeats-go-on",
-                f"{self.host} in {self.state} has nothing to say, and sent a heartbeat"
+                f"{self.host} in {self.state} has nothing to send, and sent a heartbeat"
                 f" {(self.early_us - now_us) // 1000} ms too early",
             )
         if request is self.checked:
@@ -305,12 +305,12 @@ class Sender:
             if self._owned:
                 yield "owned-honest", f"{self.host} joins while it owns {shown_names(self._owned)}"
             if self._epoch != JOIN_EPOCH:
-                yield "epoch-as-answered", f"{self.host} joins again, it was told epoch {self._epoch}"
+                yield "epoch-as-answered", f"{self.host} joins again, it received epoch {self._epoch}"
             return
         if request.member_epoch != self._epoch:
             yield (
                 "epoch-as-answered",
-                f"{self.host} sent epoch {request.member_epoch}, it was told {self._epoch} last",
+                f"{self.host} sent epoch {request.member_epoch}, it received {self._epoch} last",
             )
         if self._must_be_full and not is_full(request):
             yield "request-fields", f"{self.host} sent less than everything after a failure: {request}"
@@ -408,7 +408,7 @@ class Sender:
         if not self.classic and request.member_epoch >= 0 and request.member_epoch != self._epoch:
             yield (
                 "epoch-as-answered",
-                f"{self.host} commits at epoch {request.member_epoch}, it was told {self._epoch} last",
+                f"{self.host} commits at epoch {request.member_epoch}, it received {self._epoch} last",
             )
 
 
@@ -510,7 +510,7 @@ class Requests(Checker):
         elif not holds <= told or not calls_back:
             self.report(
                 "owned-honest",
-                f"{host} tells its application that it owns {shown_names(assignment)}, by its"
+                f"{host} reports to its application that it owns {shown_names(assignment)}, by its"
                 f" callbacks it owns {shown_names(holds)}",
             )
 

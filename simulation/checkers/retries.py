@@ -87,7 +87,8 @@ class Retries(Checker):
             self._misled.remove(host)
             self.report(
                 "searches-anew",
-                f"{host} sends {type(request).__name__} to a broker that said it is not the coordinator",
+                f"{host} sends {type(request).__name__} to a broker that responded that it is not the"
+                " coordinator",
             )
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:

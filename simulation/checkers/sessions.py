@@ -139,7 +139,10 @@ class Sessions:
         who = f"{change.member_id} of {step.group_id}"
         if not isinstance(event, DeadlineReached):
             if not _may_remove(step, change):
-                yield "members-kept", f"{who} was removed by {type(event).__name__}, which is not about it"
+                yield (
+                    "members-kept",
+                    f"{who} was removed by {type(event).__name__}, which does not concern it",
+                )
             return
         reason = next(
             (
@@ -151,7 +154,7 @@ class Sessions:
         )
         if reason is None:
             if not _is_other_kind(step):
-                yield "members-kept", f"{who} was removed, and nobody was told why"
+                yield "members-kept", f"{who} was removed without a reported reason"
             return
         began: Mapping[MemberId, int] = {
             "session": self.heard,
@@ -183,7 +186,7 @@ class Sessions:
             if now_ms > ends_ms + _SLACK_MS:
                 yield (
                     "gone-members",
-                    f"{member_id} of {group_id} was heard last {now_ms - heard_ms} ms ago, its session is"
+                    f"{member_id} of {group_id} was last seen {now_ms - heard_ms} ms ago, its session is"
                     f" {_session_ms(member, session_ms)} ms, and it is still a member",
                 )
 

@@ -71,7 +71,7 @@ class Targets:
             if self._owners.count(topic_id):
                 yield (
                     "target-covers",
-                    f"target {epoch} of {step.group_id} has partitions of {topic_id}, to which nobody"
+                    f"target {epoch} of {step.group_id} has partitions of {topic_id}, to which no member"
                     " subscribes",
                 )
 

@@ -277,7 +277,7 @@ class Transactions(Checker):
         if reply.unstable != expected:
             yield (
                 "transaction-stable-fetch",
-                f"{request.group_id}: {shown_names(reply.unstable)} was answered as unstable, staged is"
+                f"{request.group_id}: {shown_names(reply.unstable)} was returned as unstable, staged is"
                 f" {shown_names(expected)}",
             )
 

@@ -158,7 +158,7 @@ class StreamsAssignor:
         self.active_tasks = {}
         try:
             info = read_assignment_info(assignment.user_data)
-            self.error, self.message = info.error_code, f"the leader answered with error {info.error_code}"
+            self.error, self.message = info.error_code, f"the leader sent error {info.error_code}"
             if not self.error:
                 self._take(info, assignment)
         except MalformedUserData as error:
@@ -194,7 +194,7 @@ class StreamsAssignor:
             for number in numbers
         )
         if info.version > self.used_version:
-            raise MalformedUserData(f"version {info.version} answers version {self.used_version}")
+            raise MalformedUserData(f"version {info.version} is above the subscription's {self.used_version}")
         if info.commonly_supported_version > self._latest:
             raise MalformedUserData(f"version {info.commonly_supported_version} is above {self._latest}")
         if len(assigned) != len(info.active_tasks):

@@ -71,7 +71,7 @@ def check_topics(topics: object, name: str = "topics") -> tuple[str, ...]:
     if not all(isinstance(each, str) for each in names):
         raise TypeError(f"{name} should be a list of names, got {names!r}")
     if not names or not all(each.strip() for each in names):
-        raise ValueError(f"{name} should name at least one topic, and none of them blank; got {names!r}")
+        raise ValueError(f"{name} should name at least one topic, and no blank one; got {names!r}")
     if len(set(names)) < len(names):
         raise ValueError(f"{name} names a topic twice: {names!r}")
     return names

@@ -181,7 +181,7 @@ def _check_value(value: object) -> None:
         raise TypeError(f"values are text, bytes, whole numbers or floats, got {type(value).__name__}")
     _check_bits(value)
     if isinstance(value, float) and math.isnan(value):
-        raise ValueError("nan is no value: SQLite takes it for none")
+        raise ValueError("nan can't be stored: SQLite treats it as NULL")
 
 
 def _check_bits(number: object) -> None:
@@ -198,7 +198,7 @@ class StateDirectory:
     def __init__(self, path: str | os.PathLike[str] | None, group_id: str) -> None:
         self._temporary = path is None
         if path is not None and Path(path).exists() and not Path(path).is_dir():
-            raise ValueError(f"state_dir should be a directory: {os.fspath(path)} is none")
+            raise ValueError(f"state_dir should be a directory: {os.fspath(path)} is not one")
         self._given = None if path is None else Path(path)
         self._group = urllib.parse.quote(group_id, safe="").replace(".", "%2E")
         self.path: Path | None = None

@@ -284,7 +284,7 @@ def app(**settings: Any) -> StreamsApp:
         ({"topics": "t"}, TypeError, "list of names"),
         ({"topics": [1]}, TypeError, "list of names"),
         ({"topics": []}, ValueError, "at least one topic"),
-        ({"topics": ["t", " "]}, ValueError, "none of them blank"),
+        ({"topics": ["t", " "]}, ValueError, "no blank one"),
         ({"topics": ["t", "t"]}, ValueError, "twice"),
         ({"group_id": ""}, ValueError, "group_id is needed"),
         ({"threads": -1}, ValueError, "0 or more, got -1"),
