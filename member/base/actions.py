@@ -38,7 +38,7 @@ class SendFindCoordinator(msgspec.Struct, frozen=True, gc=False):
 
 
 class ResolveTopicNames(msgspec.Struct, frozen=True, gc=False):
-    """Ask fresh metadata for the names of these topics."""
+    """Look the names of these topics up in fresh metadata."""
 
     token: int
     topic_ids: tuple[TopicId, ...]
@@ -59,7 +59,7 @@ class FetchOffsets(msgspec.Struct, frozen=True, gc=False):
 
 
 class FindLogOffsets(msgspec.Struct, frozen=True, gc=False):
-    """Ask for the first (earliest) or next (latest) offset of each partition's log."""
+    """Look up the first (earliest) or next (latest) offset of each partition's log."""
 
     token: int
     partitions: tuple[TopicPartition, ...]
@@ -95,7 +95,7 @@ class RaiseToApplication(msgspec.Struct, frozen=True):
 
 
 class CommitFinished(msgspec.Struct, frozen=True, gc=False):
-    """The commit that the application asked for under this id ended."""
+    """The commit that the application requested under this id ended."""
 
     commit_id: int
     error: ErrorCode

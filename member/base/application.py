@@ -20,7 +20,7 @@ class Polls:
         """Time at which the application has been out of poll for too long; None in poll and before the first
         poll."""
         self.waits_for_next = False
-        """A callback raised: its work is tried again when the application polls again."""
+        """A callback raised: its work is retried when the application polls again."""
 
     def begin(self) -> None:
         """Enter poll: the timer stops."""
@@ -39,7 +39,7 @@ class Polls:
 
 
 class RebalanceCallbacks:
-    """The callback that runs, and the one that gives everything up as soon as no other one runs."""
+    """The callback that runs, and the one that gives everything up as soon as no other callback runs."""
 
     __slots__ = ("release", "running")
 
@@ -47,7 +47,7 @@ class RebalanceCallbacks:
         self.running: Any = None
         """The callback that runs, with its token and the protocol's own data."""
         self.release: CallbackKind | None = None
-        """Everything owned is to be given up with this callback."""
+        """The callback with which everything owned has to be given up."""
 
     def ended(self, token: int) -> Any:
         """Return the callback that runs if it has this token, and forget it; otherwise None."""

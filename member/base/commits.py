@@ -25,9 +25,9 @@ class CommitKind(enum.Enum):
     AUTO = "auto"
     """The interval passed. Tried once; the next poll tries again."""
     RELEASE = "release"
-    """Partitions are about to be given up. Tried until the deadline, through stale epochs too."""
+    """Partitions are about to be given up. Retried until the deadline, through stale epochs too."""
     MANUAL = "manual"
-    """The application asked. Tried until the deadline; a stale epoch fails it, as in Kafka."""
+    """The application requested it. Retried until the deadline; a stale epoch fails it, as in Kafka."""
 
 
 class Commit:
@@ -52,10 +52,10 @@ class Commit:
         self.let_go: frozenset[TopicPartition] = frozenset()
         """The offsets in flight whose partitions were released since they were sent."""
         self.is_late = False
-        """Something of it was not committed before its partition was let go."""
+        """True if a part of it was not committed before its partition was released."""
 
     def drop(self, gone: Iterable[TopicPartition]) -> None:
-        """Try these no more."""
+        """Remove these from the commit."""
         left = {partition: offset for partition, offset in self.offsets.items() if partition not in gone}
         self.is_late = self.is_late or len(left) < len(self.offsets)
         self.offsets = left
@@ -70,8 +70,8 @@ class Commit:
     def stated_ids(self) -> Mapping[str, TopicId]:
         """The id of each topic of the commit, or nothing if one of them is not known.
 
-        With its id a topic cannot be mistaken for another that was created under its name since: the
-        offsets of the one are nothing to the other.
+        With its id, a topic cannot be mistaken for a later topic of the same name, to which these offsets
+        mean nothing.
         """
         ids: dict[str, TopicId] = {}
         for partition in self.offsets:
@@ -129,11 +129,11 @@ class Commits:
         self._backoff = backoff
         self._tokens = tokens
         self.queue: list[Commit] = []
-        """Those that wait or are in flight."""
+        """The commits that wait or are in flight."""
         self._sent: Commit | None = None
         """The commit in flight, as long as a caller waits for its result."""
         self.in_flight: int | None = None
-        """Its request."""
+        """The token of its request."""
         self.retry_at_ms = 0
         self.next_auto_ms = 0
         """Time at which the next commit by interval is due."""
@@ -165,7 +165,8 @@ class Commits:
         return any(commit.kind is not CommitKind.MANUAL for commit in self.queue)
 
     def add(self, commit: Commit) -> None:
-        """Queue a commit. One before partitions are let go has all that the member itself meant to commit."""
+        """Queue a commit. One before partitions are released has everything that the member itself meant to
+        commit."""
         if commit.kind is CommitKind.RELEASE:
             self.abandon()
         self.queue.append(commit)
@@ -202,7 +203,7 @@ class Commits:
         self.queue = commits
 
     def drop(self, commit: Commit) -> None:
-        """Take a commit out that was added last, before anything of it was sent."""
+        """Remove a commit that was added last, before any of it was sent."""
         self.queue.remove(commit)
 
     def expired(self, now_ms: int) -> list[Commit]:
@@ -217,7 +218,8 @@ class Commits:
         self._backoff.reset()
 
     def request(self, epoch: int, now_ms: int) -> SendCommit | None:
-        """The next OffsetCommit, if one is due, under the member's newest epoch (0 or less: of no member)."""
+        """Return the next OffsetCommit, if one is due, under the member's newest epoch (0 or less: of no
+        member)."""
         if not self.queue or self.in_flight is not None or now_ms < self.retry_at_ms:
             return None
         ids = self.queue[0].stated_ids

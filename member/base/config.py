@@ -14,13 +14,13 @@ BY_DURATION = "by_duration:"
 
 
 class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of one consumer. Times are milliseconds.
+    """Settings of one consumer. Times are in milliseconds.
 
     :raises FencepostError: if a value is impossible; the text names the setting.
     """
 
     max_poll_interval_ms: int = 300_000
-    """The longest time between two polls. Sent to the coordinator as the rebalance time-out."""
+    """The longest time between two polls. Sent to the coordinator as the rebalance timeout."""
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
     request_timeout_ms: int = 30_000

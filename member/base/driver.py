@@ -29,9 +29,9 @@ from fencepost.member.base.transport import Clock, Transport
 class MemberDriver(MachineShell, abc.ABC):
     """One member of one group, over a transport and a clock, on the running event loop.
 
-    All methods are to be called from the loop's thread. Errors that only the application can deal with
-    are raised by `poll_begin` and `wait_assignment_change`: MemberError once, FatalMemberError from then
-    on, CallbackFailed when a listener raised.
+    Call all methods from the loop's thread. Errors that only the application can deal with are raised by
+    `poll_begin` and `wait_assignment_change`: MemberError once, FatalMemberError from then on, CallbackFailed
+    when a listener raised.
     """
 
     __slots__ = ("_changes", "_commits", "_errors", "_fatal", "_leaving", "_waiting", "on_change")
@@ -64,7 +64,7 @@ class MemberDriver(MachineShell, abc.ABC):
 
     @property
     def member_id(self) -> MemberId:
-        """The member id; one that the coordinator gives is empty before."""
+        """The member id; empty until the coordinator has given one."""
         return self._member.member_id
 
     @property
@@ -80,7 +80,7 @@ class MemberDriver(MachineShell, abc.ABC):
 
     @property
     def changes(self) -> int:
-        """Grows whenever an application in poll should look again; see `wait_assignment_change`."""
+        """Grows when an application in poll should look again; see `wait_assignment_change`."""
         return self._changes
 
     def fetchable(self) -> Mapping[TopicPartition, int]:
@@ -88,11 +88,12 @@ class MemberDriver(MachineShell, abc.ABC):
         return self._member.positions.fetchable()
 
     def position(self, partition: TopicPartition) -> int | None:
-        """Offset of the next record of an owned partition; None while it is looked for, or not owned."""
+        """Return the offset of the next record of an owned partition; None while it is looked up, or if not
+        owned."""
         return self._member.positions.position(partition)
 
     def undecided(self, partition: TopicPartition) -> NoOffsetForPartition | None:
-        """Why the application has to seek in this partition, if it has."""
+        """Return the reason why the application has to seek in this partition, if there is one."""
         kind = self._member.positions.undecided.get(partition)
         return None if kind is None else kind.of(partition)
 
@@ -115,7 +116,7 @@ class MemberDriver(MachineShell, abc.ABC):
     def subscribe(self, topics: Iterable[str] = (), *, pattern: str | None = None) -> None:
         """Subscribe to these topics, to those that an RE2 pattern matches, or both; nothing: unsubscribe.
 
-        Replaces the subscription before. The member joins with the next `poll_begin`.
+        It replaces the previous subscription. The member joins with the next `poll_begin`.
 
         :raises ValueError: after `close`.
         """
@@ -149,10 +150,10 @@ class MemberDriver(MachineShell, abc.ABC):
             self._stop()
 
     def poll_begin(self) -> None:
-        """The application waits for records; those of the polls before count as processed.
+        """Begin a poll: the application waits for records; those of the polls before count as processed.
 
-        Commits that are due go out, reconciliations may take partitions away, and a member that was
-        removed for not polling joins again.
+        Commits that are due are sent, reconciliations may take partitions away, and a member that was removed
+        for not polling joins again.
 
         :raises MemberError, CallbackFailed: the errors since the last poll; this poll has not begun.
         """
@@ -161,9 +162,9 @@ class MemberDriver(MachineShell, abc.ABC):
         self._run(self._member.poll_begin(now_ms))
 
     def poll_end(self, consumed: Mapping[TopicPartition, int]) -> None:
-        """The application got all records before these offsets; the poll timer starts.
+        """End a poll: the application got all records before these offsets; the poll timer starts.
 
-        Hand over records of partitions only that are `fetchable` at this moment.
+        Hand over only records of partitions that are `fetchable` at this moment.
         """
         self._run(self._member.poll_end(consumed, self._clock.now_ms()))
 
@@ -179,7 +180,7 @@ class MemberDriver(MachineShell, abc.ABC):
         self._raise_pending(self._clock.now_ms())
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None) -> None:
-        """Commit these offsets, or everything that was handed over; retries within default_api_timeout_ms.
+        """Commit these offsets, or everything that was handed over; retry within default_api_timeout_ms.
 
         Without offsets, only those not committed yet are sent, and no request if all are; `delivered` is all
         of them.
@@ -200,7 +201,7 @@ class MemberDriver(MachineShell, abc.ABC):
         self._run(self._member.seek(partition, offset, self._clock.now_ms()))
 
     def offset_out_of_range(self, partition: TopicPartition) -> None:
-        """A fetch found that the log has no record at the position: reset it by `auto_offset_reset`."""
+        """Reset a position by `auto_offset_reset`: a fetch found that the log has no record there."""
         self._run(self._member.offset_out_of_range(partition, self._clock.now_ms()))
 
     def _raise_pending(self, now_ms: int) -> None:

@@ -47,7 +47,7 @@ ERROR_RULES: dict[ErrorCode, ErrorRule] = {
 
 
 def heartbeat_rule(code: ErrorCode) -> ErrorRule:
-    """The rule for an error of a heartbeat."""
+    """Return the rule for an error of a heartbeat."""
     return ERROR_RULES.get(code, ErrorRule.FATAL)
 
 
@@ -74,7 +74,7 @@ class NoOffsetForPartition(MemberError):
 
     @classmethod
     def of(cls, partition: TopicPartition) -> NoOffsetForPartition:
-        """The error about this partition."""
+        """Return the error about this partition."""
         name = f"{partition.topic}-{partition.partition}"
         return cls(ErrorCode.OFFSET_OUT_OF_RANGE, cls._reason.format(name))
 
@@ -86,7 +86,7 @@ class PositionOutOfRange(NoOffsetForPartition):
 
 
 class CallbackFailed(Exception):
-    """A rebalance callback raised. `__cause__` is its exception; the reconciliation is tried again."""
+    """A rebalance callback raised. `__cause__` is its exception; the reconciliation is retried."""
 
     @classmethod
     def of(cls, callback: str, error: BaseException) -> CallbackFailed:

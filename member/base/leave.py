@@ -40,7 +40,7 @@ class Closing:
         self._config = config
         self.closed = False
         self.wanted = False
-        """The application waits for the end of a leave."""
+        """True if the application waits for the end of a leave."""
         self.option = CloseOption.DEFAULT
         self.deadline_ms: int | None = None
         """The end of the time for closing."""
@@ -76,7 +76,7 @@ class Leave(Generic[R, A]):
         self._tokens = tokens
         self._send = send
         self.pending: R | None = None
-        """Its request; None if there is nothing (more) to do."""
+        """The request of the leave; None if there is nothing (more) to do."""
         self.in_flight: int | None = None
         self.retry_at_ms = 0
         self.deadline_ms = 0
@@ -95,7 +95,7 @@ class Leave(Generic[R, A]):
         self.in_flight = None
 
     def request(self, now_ms: int) -> A | None:
-        """The leave, if it is to be sent now."""
+        """Return the leave, if it has to be sent now."""
         if self.pending is None or self.in_flight is not None or now_ms < self.retry_at_ms:
             return None
         self.in_flight = next(self._tokens)

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
 
 Phase = Literal["begin", "end", "raised"]
-"""A callback that raised has not ended: it is called again, or on_revoked or on_lost is. Those that give
+"""A callback that raised has not ended: it is called again, or on_revoked or on_lost is. Callbacks that give
 everything up, and all of a classic member, have ended even so."""
 
 PROGRAM_ENDS: Final = (GeneratorExit, KeyboardInterrupt, SystemExit)
@@ -28,8 +28,8 @@ AnyState: TypeAlias = "ConsumerMemberState | ClassicMemberState"
 class RebalanceListener(Protocol):
     """The application's callbacks, plain or async. They never overlap; heartbeats go on while they run.
 
-    An exception is raised to the application from its next poll. After one from `on_partitions_assigned`
-    or `on_partitions_revoked` the same reconciliation is tried again at the poll after that.
+    An exception is raised to the application from its next poll. After one from `on_partitions_assigned` or
+    `on_partitions_revoked`, the same reconciliation is retried at the poll after that.
     """
 
     def on_partitions_assigned(self, partitions: tuple[TopicPartition, ...]) -> Awaitable[None] | None:
@@ -43,20 +43,20 @@ class RebalanceListener(Protocol):
 
 
 class NoListener:
-    """Does nothing."""
+    """Do nothing."""
 
     def on_partitions_assigned(self, partitions: tuple[TopicPartition, ...]) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def on_partitions_revoked(self, partitions: tuple[TopicPartition, ...]) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def on_partitions_lost(self, partitions: tuple[TopicPartition, ...]) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 class MemberObserver(Protocol):
-    """Sees everything that a member does, as it happens. Must not call back into the driver."""
+    """Sees all steps of a member, as they happen. Must not call back into the driver."""
 
     def on_state(self, event: AnyEvent, source: AnyState, target: AnyState) -> None:
         """The machine took an arrow of its table."""

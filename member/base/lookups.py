@@ -1,4 +1,4 @@
-"""Lookups that are tried again until they succeed: the group's coordinator, and the names of topics."""
+"""Lookups that are retried until they succeed: the group's coordinator, and the names of topics."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ class CoordinatorLookup:
         self.retry_at_ms = 0
 
     def lost(self, now_ms: int) -> None:
-        """The coordinator moved, or the way to it broke."""
+        """Note that the coordinator moved, or the connection to it broke."""
         if self.known:
             self.known = False
             self.retry_at_ms = now_ms if self._answered else now_ms + self.backoff.next_ms()
             self._answered = False
 
     def answered(self) -> None:
-        """The coordinator that was found does its work."""
+        """Note that the coordinator that was found does its work."""
         self._answered = True
         self.backoff.reset()
 
@@ -54,7 +54,7 @@ class CoordinatorLookup:
             self.answered()
 
     def request(self, now_ms: int) -> SendFindCoordinator | None:
-        """The lookup, if one is due."""
+        """Return the lookup, if one is due."""
         if self.known or self.in_flight is not None or now_ms < self.retry_at_ms:
             return None
         action = SendFindCoordinator(next(self._tokens))
@@ -97,7 +97,7 @@ class ResolvedTopicNames:
         self.retry_at_ms = 0
 
     def forget(self) -> None:
-        """A member that joins starts with an empty cache."""
+        """Empty the cache, as a member that joins does."""
         self.known = {}
         self._asked = {}
         self.in_flight = None
@@ -105,11 +105,11 @@ class ResolvedTopicNames:
         self.backoff.reset()
 
     def unknown(self, topic_ids: Iterable[TopicId]) -> tuple[TopicId, ...]:
-        """Those without a name, in the given order."""
+        """Return those without a name, in the given order."""
         return tuple(filterfalse(self.known.__contains__, topic_ids))
 
     def never_answered(self, topic_ids: Iterable[TopicId]) -> bool:
-        """Return true if no lookup for any of these has ended yet; its name may be known in a moment."""
+        """Return true if no lookup for any of these has ended yet; its name may be known soon."""
         return any(topic_id not in self._asked for topic_id in topic_ids)
 
     def request(self, topic_ids: tuple[TopicId, ...], now_ms: int) -> ResolveTopicNames | None:

@@ -59,7 +59,7 @@ class MemberMachine(abc.ABC):
     )
 
     _ACTIVE: ClassVar[tuple[enum.StrEnum, ...]]
-    """States of a member that is in the group and means to stay."""
+    """States of a member that is in the group and intends to stay."""
 
     state: enum.StrEnum
 
@@ -82,7 +82,7 @@ class MemberMachine(abc.ABC):
         self.coordinator = CoordinatorLookup(Backoff.of(config, rng), tokens)
         self.commits = Commits(group_id, member_id, config, Backoff.of(config, rng), tokens)
         self.leave: Leave[Any, Any]
-        """The leave on its way, in the protocol's own requests."""
+        """The leave in flight, in the protocol's own requests."""
 
     # -- what each protocol has of its own ---------------------------------------------------------------
 
@@ -99,7 +99,7 @@ class MemberMachine(abc.ABC):
 
     @abc.abstractmethod
     def request_failed(self, token: int, failure: RequestFailure, now_ms: int) -> Actions:
-        """Take note that a request of any kind got no response."""
+        """Note that a request of any kind got no response."""
 
     @abc.abstractmethod
     def deadline_reached(self, now_ms: int) -> Actions:
@@ -115,7 +115,7 @@ class MemberMachine(abc.ABC):
 
     @abc.abstractmethod
     def _begin_leaving(self, now_ms: int, *, closes: bool) -> None:
-        """Leave on purpose: from a group, give everything up first."""
+        """Leave on purpose: a member of a group gives everything up first."""
 
     @abc.abstractmethod
     def _freeze(self) -> None:
@@ -127,7 +127,7 @@ class MemberMachine(abc.ABC):
 
     @abc.abstractmethod
     def _release_committed(self) -> None:
-        """Go on: partitions that are to be given up are committed, or could not be."""
+        """Go on: partitions that have to be given up are committed, or could not be."""
 
     @abc.abstractmethod
     def _callback_ended(self, callback: Any, error: BaseException | None, now_ms: int) -> None:
@@ -135,7 +135,7 @@ class MemberMachine(abc.ABC):
 
     @abc.abstractmethod
     def _released(self) -> None:
-        """Own nothing any more."""
+        """Drop all owned partitions."""
 
     @abc.abstractmethod
     def _left(self, now_ms: int) -> None:
@@ -148,7 +148,7 @@ class MemberMachine(abc.ABC):
 
     @property
     def _has_told(self) -> bool:
-        """True if the group knows of the leave, or is not to know."""
+        """True if the group has received the leave, or will not receive one."""
         return self.leave.pending is None
 
     @property
@@ -200,8 +200,8 @@ class MemberMachine(abc.ABC):
     def poll_end(self, consumed: Mapping[TopicPartition, int], now_ms: int) -> Actions:
         """End a poll: the application got all records before these offsets; the poll timer starts.
 
-        Partitions that are not fetchable (any more) are left as they are: their records must not be
-        handed over.
+        Partitions that are not fetchable (any more) are left unchanged: their records must not be handed
+        over.
         """
         self.polls.end(now_ms)
         self.positions.deliver(consumed)
@@ -236,7 +236,7 @@ class MemberMachine(abc.ABC):
         return self._step(now_ms)
 
     def offset_out_of_range(self, partition: TopicPartition, now_ms: int) -> Actions:
-        """Start again by `auto_offset_reset`: the log does not have the position (any more)."""
+        """Reset the position by `auto_offset_reset`: the log does not have it (any more)."""
         if not self.positions.reset(partition):
             self.out.raise_to_application(PositionOutOfRange.of(partition))
         return self._step(now_ms)
@@ -252,12 +252,12 @@ class MemberMachine(abc.ABC):
     # -- what comes back from the cluster ----------------------------------------------------------------
 
     def coordinator_found(self, token: int, now_ms: int) -> Actions:
-        """Take the group's coordinator for known."""
+        """Note that the group's coordinator is known."""
         self.coordinator.found(token)
         return self._step(now_ms)
 
     def coordinator_refused(self, token: int, code: ErrorCode, now_ms: int) -> Actions:
-        """Take the error that the cluster gave in place of the group's coordinator."""
+        """Handle the error that the cluster returned instead of the group's coordinator."""
         if self.coordinator.failed(token, now_ms) and not code.retriable:
             if self.state in self._ACTIVE or self._gives_up:
                 self._fail(code, "the group's coordinator cannot be looked up")
@@ -268,7 +268,7 @@ class MemberMachine(abc.ABC):
         return self._step(now_ms)
 
     def commit_answered(self, token: int, response: OffsetCommitResponse, now_ms: int) -> Actions:
-        """Take the response to an OffsetCommit. A stale epoch leaves the member's own alone (KIP-848)."""
+        """Take in the response to an OffsetCommit. A stale epoch does not stop the member's own (KIP-848)."""
         answer = self.commits.answered(token, response, now_ms)
         if answer is not None:
             commit, accepted, error, ended = answer
@@ -279,7 +279,7 @@ class MemberMachine(abc.ABC):
         return self._step(now_ms)
 
     def offsets_fetched(self, token: int, response: OffsetFetchResponse, now_ms: int) -> Actions:
-        """Take the response to an OffsetFetch."""
+        """Take in the response to an OffsetFetch."""
         undecided = self.positions.fetched(token, response, now_ms)
         if undecided is not None:
             self.coordinator.note(response.error_code, now_ms)
@@ -288,13 +288,13 @@ class MemberMachine(abc.ABC):
         return self._step(now_ms)
 
     def log_offsets_found(self, token: int, offsets: Mapping[TopicPartition, int], now_ms: int) -> Actions:
-        """Take the offsets that the logs gave to start at."""
+        """Take in the start offsets of the logs."""
         if self.positions.log_offsets_found(token, offsets, now_ms):
             self.out.wakes = True
         return self._step(now_ms)
 
     def _work_failed(self, token: int, now_ms: int) -> None:
-        """Take note that a commit or a question about positions got no response."""
+        """Note that a commit or a lookup of positions got no response."""
         if token == self.positions.fetch_in_flight:
             self.coordinator.lost(now_ms)
             self.positions.failed(token, now_ms)

@@ -32,7 +32,7 @@ class PositionState(enum.Enum):
     RESETTING = "resetting"
     """Nothing is committed; the position is looked up in the log."""
     UNDECIDED = "undecided"
-    """Nothing is committed, and the policy is to leave it to the application."""
+    """Nothing is committed, and the policy leaves the position to the application."""
     KNOWN = "known"
 
 
@@ -131,10 +131,10 @@ class Positions:
             elif not self._frozen:
                 self.sought[partition] = position
         if not self._announced:
-            self._announced = {}  # one that was emptied keeps its room
+            self._announced = {}  # an empty one keeps its room
 
     def remove(self, partitions: Collection[TopicPartition]) -> None:
-        """The application does not own these any more."""
+        """Remove partitions that the application does not own any more."""
         for partition in partitions:
             self._partitions.pop(partition, None)
             self.sought.pop(partition, None)
@@ -162,14 +162,14 @@ class Positions:
             }
 
     def freeze(self) -> None:
-        """Everything is about to be given up: nothing may be fetched any more."""
+        """Freeze all partitions, which are about to be given up: nothing may be fetched any more."""
         self._frozen = True
         self._announced = {}
         self.sought = {}
         self._positions_found()
 
     def clear(self) -> None:
-        """Nothing is owned any more."""
+        """Remove all partitions."""
         self._partitions.clear()
         self._fresh.clear()
         self.sought = {}
@@ -181,14 +181,16 @@ class Positions:
         self._positions_found()
 
     def suspend(self, partitions: Iterable[TopicPartition]) -> None:
-        """Exactly these are on their way out: not fetchable, and nothing new starts on them (KAFKA-19781)."""
+        """Mark exactly these as about to be released: not fetchable, and nothing new starts on them
+        (KAFKA-19781)."""
         suspended = frozenset(partitions)
         if suspended != self._suspended:
             self._suspended = suspended
             self._fetchable = None
 
     def fetchable(self) -> Mapping[TopicPartition, int]:
-        """Position of each partition that may be fetched now; the same object until something changes."""
+        """Return the position of each partition that may be fetched now; the same object until something
+        changes."""
         if self._fetchable is None:
             partitions = {} if self._frozen else self._partitions
             self._fetchable = {
@@ -201,14 +203,16 @@ class Positions:
         return self._fetchable
 
     def position(self, partition: TopicPartition) -> int | None:
-        """Offset of the next record to hand over, also of a partition on its way out; None if not known."""
+        """Return the offset of the next record to hand over, even of a partition about to be released; None
+        if not known."""
         position = self._partitions.get(partition)
         if position is None:
             return self._announced.get(partition)
         return position.delivered if position.state is KNOWN else None
 
     def deliver(self, consumed: Mapping[TopicPartition, int]) -> None:
-        """Records before these offsets were handed over. Partitions that are not fetchable are left alone."""
+        """Note that records before these offsets were handed over. Partitions that are not fetchable are
+        unchanged."""
         if not consumed:
             return
         fetchable = self.fetchable()
@@ -241,7 +245,7 @@ class Positions:
         return True
 
     def reset(self, partition: TopicPartition) -> bool:
-        """The position is outside of the log: start again by `auto_offset_reset`, if that is its policy."""
+        """Reset a position that is outside of the log by `auto_offset_reset`, if that is its policy."""
         if partition not in self.fetchable():
             return True
         resets = self._config.resets_offsets
@@ -258,7 +262,7 @@ class Positions:
     def uncommitted(self, *, delivered: bool) -> dict[TopicPartition, OffsetAndMetadata]:
         """Return the offsets that the member's own commit needs: processed positions, or all delivered
         positions."""
-        # Of thousands of positions a few have moved since the last commit.
+        # Only a few of thousands of positions have moved since the last commit.
         if delivered:
             return {
                 partition: OffsetAndMetadata(offset=position.delivered)
@@ -272,7 +276,7 @@ class Positions:
         }
 
     def delivered(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """All that was handed over, committed or not."""
+        """Return everything that was handed over, committed or not."""
         return {
             partition: OffsetAndMetadata(offset=position.delivered)
             for partition, position in self._partitions.items()
@@ -280,7 +284,7 @@ class Positions:
         }
 
     def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """The coordinator took these."""
+        """Note that the coordinator took these."""
         for partition, offset in offsets.items():
             if (position := self._partitions.get(partition)) is not None:
                 position.committed = offset.offset
@@ -299,7 +303,7 @@ class Positions:
         return self.fetch_in_flight is None and bool(self._sought_in(UNKNOWN))
 
     def fetch_request(self, epoch: int, now_ms: int) -> FetchOffsets | None:
-        """The OffsetFetch for all partitions that need one, if it is due."""
+        """Return the OffsetFetch for all partitions that need one, if it is due."""
         if self.fetch_in_flight is not None or now_ms < self.retry_at_ms:
             return None
         self._asked = self._sought_in(UNKNOWN)
@@ -317,7 +321,8 @@ class Positions:
         return action
 
     def fetched(self, token: int, response: OffsetFetchResponse, now_ms: int) -> list[TopicPartition] | None:
-        """Take committed offsets over; the partitions that are left to the application. None: not ours."""
+        """Take committed offsets over; return the partitions that are left to the application. None: not
+        ours."""
         if token != self.fetch_in_flight:
             return None
         self.fetch_in_flight = None
@@ -345,7 +350,7 @@ class Positions:
         return undecided
 
     def reset_request(self, now_ms: int) -> FindLogOffsets | FindOffsetsByDuration | None:
-        """The question to the logs for all partitions that need it, if it is due."""
+        """Return the lookup in the logs for all partitions that need it, if it is due."""
         if self.reset_in_flight is not None or now_ms < self.retry_at_ms:
             return None
         self._reset_asked = self._sought_in(RESETTING)

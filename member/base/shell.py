@@ -50,7 +50,8 @@ Answered = Callable[[int, Any, int], Actions]
 
 
 class MachineShell:
-    """A member's machine with its transport, its clock and its listener; without requests of one protocol."""
+    """A member's machine with its transport, its clock and its listener, but without the requests of a
+    protocol."""
 
     # Thousands of members in one process take turns: the objects of each one should lie together in memory.
     __slots__ = (
@@ -100,7 +101,7 @@ class MachineShell:
     # -- running the machine -----------------------------------------------------------------------------
 
     def _run(self, actions: Actions) -> None:
-        """Carry the actions out, then see to it that the machine's next deadline is met."""
+        """Carry the actions out, then make sure that the machine's next deadline is met."""
         if self._stopped:
             return
         for action in actions:

@@ -55,12 +55,12 @@ class Transport(Protocol):
         """
 
     def topic_names(self, topic_ids: Iterable[TopicId]) -> Reply[Mapping[TopicId, str]]:
-        """Names of topics, from fresh metadata; ids that the cluster does not know are missing."""
+        """Look up names of topics in fresh metadata; ids that the cluster does not know are missing."""
 
     def log_offsets(
         self, partitions: Iterable[TopicPartition], *, earliest: bool
     ) -> Reply[Mapping[TopicPartition, int]]:
-        """The first (earliest) or next (latest) offset of each partition's log."""
+        """Look up the first (earliest) or next (latest) offset of each partition's log."""
 
     def offsets_by_duration(
         self, partitions: Iterable[TopicPartition], duration_ms: int
@@ -72,17 +72,18 @@ class Transport(Protocol):
 
 
 class TimerHandle(Protocol):
-    """A timer that can be taken back."""
+    """A timer that can be cancelled."""
 
     def cancel(self) -> None:
         """Do nothing if it has run already."""
 
 
 class Clock(Protocol):
-    """A host's clock: the running loop's in the real world; in a simulation hosts freeze and drift."""
+    """A host's clock: the running loop's in the real world; in a simulation, hosts freeze and their clocks
+    drift."""
 
     def now_ms(self) -> int:
-        """Milliseconds since an arbitrary moment, never going back."""
+        """Return milliseconds since an arbitrary moment, never going back."""
 
     def call_at(self, when_ms: int, callback: Callable[..., Any], *args: Any) -> TimerHandle:
         """Run the callback at that time of this clock, not before."""

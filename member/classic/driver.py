@@ -35,7 +35,7 @@ from fencepost.member.classic.states import ClassicMemberState
 
 
 class ClassicTransport(Transport, Protocol):
-    """The way from one member of a classic group to its cluster: a leader has to know the sizes of topics."""
+    """The way from one member of a classic group to its cluster: a leader needs the sizes of topics."""
 
     def partition_counts(self, topics: Iterable[str]) -> Reply[Mapping[str, int]]:
         """Count the partitions of topics from fresh metadata; topics that do not exist are missing."""
@@ -44,7 +44,7 @@ class ClassicTransport(Transport, Protocol):
 class ClassicDriver(MemberDriver):
     """One member of one classic group; see `MemberDriver` for its use by an application.
 
-    A callback that raised is over all the same: it is not called again.
+    A callback that raised is over nonetheless: it is not called again.
     """
 
     __slots__ = ()

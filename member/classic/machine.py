@@ -1,4 +1,4 @@
-"""One member of a classic group, as a pure state machine. It is used as `ConsumerMember` is.
+"""One member of a classic group, as a pure state machine. It is used like `ConsumerMember`.
 
 The application's polls and callbacks, positions and commits work as in the protocol of KIP-848. The member
 joins only in a poll, since everything handed over before is processed then. It names owned partitions by
@@ -42,7 +42,7 @@ from fencepost.member.classic.states import ClassicMemberState as S
 GroupResponse = JoinGroupResponse | SyncGroupResponse | HeartbeatResponse | LeaveGroupResponse
 
 LATER = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REQUEST_TIMED_OUT)
-"""Errors after which the same request is sent again in a while."""
+"""Errors after which the same request is sent again after a wait."""
 _FORGOTTEN = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
 
 
@@ -267,7 +267,7 @@ class ClassicMember(MemberMachine):
             self._fail(code, message)
 
     def _round_refused(self, now_ms: int, *, wait: bool = True) -> None:
-        """The round is over for this member: it joins again."""
+        """End the round for this member: it joins again."""
         if wait:
             self.rounds.failed(now_ms)
         self.rounds.roster = ()
@@ -289,7 +289,7 @@ class ClassicMember(MemberMachine):
             self._fail(code, "the coordinator refuses heartbeats")
 
     def _counted(self, token: int, counts: Mapping[str, int], now_ms: int) -> None:
-        """Sizes of topics: a leader assigns with them, and joins again when they have changed.
+        """Take in sizes of topics: a leader assigns with them, and joins again when they have changed.
 
         A leader that did not assign treats the first sizes that it receives as those of the assignment.
         """
@@ -332,7 +332,7 @@ class ClassicMember(MemberMachine):
         self.rounds.abandon()
 
     def _fenced(self, *, forget_id: bool) -> None:
-        """The coordinator does not know this member in this generation: everything is lost."""
+        """Lose everything: the coordinator does not know this member in this generation."""
         self._become("" if forget_id else self.member_id, 0)
         self._freeze()
         self._lose_what_is_left()
@@ -345,7 +345,7 @@ class ClassicMember(MemberMachine):
         nothing to send."""
         event = E.CLOSE if closes else E.UNSUBSCRIBE
         is_static = self.config.group_instance_id is not None
-        # The coordinator lets rounds wait for a member that was given an id, until a session ends.
+        # After the coordinator has given an id to a member, rounds wait for that member until a session ends.
         stays = is_static and self.closing.option is not CloseOption.LEAVE_GROUP
         if self.state is S.PREPARING_REBALANCE and not stays and not self.member_id:
             self.rounds.nameless = self.rounds.in_flight
@@ -361,7 +361,7 @@ class ClassicMember(MemberMachine):
                 self._release_for_leaving()
 
     def _poll_timed_out(self, now_ms: int) -> None:
-        """The application does not poll: make room for others now, give everything up afterwards."""
+        """Make room for others now, and give everything up afterwards: the application does not poll."""
         self._freeze()
         self._build_leave(CloseOption.DEFAULT, now_ms)
         self.callbacks.release = LOST
@@ -372,7 +372,7 @@ class ClassicMember(MemberMachine):
         self._become("", 0)
 
     def _leave_as(self, member_id: MemberId, option: CloseOption, now_ms: int) -> None:
-        """A dynamic member leaves unless it means to remain; a static one only if it means to."""
+        """Leave the group: a dynamic member unless it is to remain; a static one only if it is to leave."""
         instance_id = self.config.group_instance_id
         stays = CloseOption.REMAIN_IN_GROUP if instance_id is None else CloseOption.LEAVE_GROUP
         if member_id and (option is stays) is (instance_id is not None):
@@ -463,7 +463,7 @@ class ClassicMember(MemberMachine):
 
     @property
     def _keeps_session(self) -> bool:
-        """True if heartbeats go out. While a JoinGroup waits, the coordinator waits with it."""
+        """True if heartbeats are sent. While a JoinGroup waits, the coordinator waits with it."""
         return self.member_epoch > 0 and self.state in (
             S.UNJOINED,
             S.COMPLETING_REBALANCE,
@@ -550,7 +550,7 @@ class ClassicMember(MemberMachine):
     # -- time --------------------------------------------------------------------------------------------
 
     def deadline_reached(self, now_ms: int) -> Actions:
-        """Time passed. Does nothing if called too early."""
+        """Do everything that is due by now. Do nothing if called too early."""
         deadline = self.deadline_ms
         return () if deadline is None or now_ms < deadline else self._step(now_ms)
 

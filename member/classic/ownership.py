@@ -41,7 +41,7 @@ class ClassicCallback(NamedTuple):
     kind: CallbackKind
     partitions: Owned
     releases: bool
-    """Everything is given up with it."""
+    """True if everything is given up with it."""
 
 
 class ClassicOwnership:
@@ -83,7 +83,7 @@ class ClassicOwnership:
         self._positions = positions
         self._commits = commits
         self.cooperative = cooperative
-        """The member keeps what it owns while it joins again (KIP-429)."""
+        """True if the member keeps its partitions while it joins again (KIP-429)."""
         self.owned: Owned = ()
         """From the begin of on_assigned to the end of on_revoked or on_lost; sorted."""
         self.target: Owned | None = None
@@ -139,7 +139,7 @@ class ClassicOwnership:
             self.stage = ReleaseStage.REVOKE
 
     def take(self, assignment: ConsumerProtocolAssignment, rejoin_at_ms: int | None) -> None:
-        """Take the assignment of a new generation for the next target."""
+        """Make the assignment of a new generation the next target."""
         self.target = tuple(
             partition
             for topic in sorted(assignment.partitions)
@@ -192,7 +192,7 @@ class ClassicOwnership:
             self.released()
 
     def released(self) -> None:
-        """Own nothing any more."""
+        """Drop all owned partitions."""
         self.owned = ()
         self._positions.clear()
 

@@ -64,13 +64,13 @@ class Rounds:
         """The first JoinGroup, if the member has left while it was in flight: the response has its member id.
         """
         self.counting: int | None = None
-        """The leader's question for the sizes of topics."""
+        """The leader's lookup of the sizes of topics."""
         self.roster: tuple[Subscriber, ...] = ()
-        """Of the leader: all members."""
+        """All members, if this one is the leader."""
         self._topics: tuple[tuple[Subscriber, ...], tuple[str, ...]] = (), ()
         """A roster, and the topics that its members subscribe to."""
         self.sizes: dict[str, int] | None = None
-        """Sizes of topics when this member, as the leader, assigned them; None of any other member."""
+        """Sizes of topics when this member, as the leader, assigned them; None for any other member."""
         self.sizes_at_ms = 0
         """Time at which a leader checks its topics for new partitions."""
         self.skips_assignment = False
@@ -83,16 +83,16 @@ class Rounds:
         self.beat_at_ms = 0
 
     def abandon(self) -> None:
-        """Whatever is on its way belongs to the past."""
+        """Forget everything that is in flight: it belongs to the past."""
         self.in_flight = self.counting = self.beat_in_flight = None
         self.roster = ()
 
     def failed(self, now_ms: int) -> None:
-        """The next request waits."""
+        """Let the next request wait."""
         self.not_before_ms = now_ms + self._backoff.next_ms()
 
     def succeeded(self) -> None:
-        """The next failure waits as short as the first one."""
+        """Reset the back-off: the next failure waits as short as the first one."""
         self._backoff.reset()
 
     # -- requests ----------------------------------------------------------------------------------------
@@ -105,7 +105,7 @@ class Rounds:
         owned: Sequence[TopicPartition],
         assignors: Sequence[Assignor],
     ) -> SendGroupRequest:
-        """The JoinGroup, now in flight."""
+        """Return the JoinGroup, now in flight."""
         partitions: dict[str, tuple[int, ...]] = {}
         for topic, number in owned:
             partitions[topic] = (*partitions.get(topic, ()), number)
@@ -140,7 +140,7 @@ class Rounds:
     def sync(
         self, member_id: MemberId, generation: int, assignments: dict[MemberId, bytes]
     ) -> SendGroupRequest:
-        """The SyncGroup, now in flight."""
+        """Return the SyncGroup, now in flight."""
         request = SyncGroupRequest(
             group_id=self._group_id,
             generation=generation,
@@ -157,7 +157,7 @@ class Rounds:
         return action
 
     def beat(self, member_id: MemberId, generation: int, now_ms: int) -> SendGroupRequest | None:
-        """The heartbeat, if it is due."""
+        """Return the heartbeat, if it is due."""
         if self.beat_in_flight is not None or now_ms < self.beat_at_ms:
             return None
         request = HeartbeatRequest(
@@ -184,7 +184,7 @@ class Rounds:
         )
 
     def topics(self) -> tuple[str, ...]:
-        """All topics that members of the roster subscribe to."""
+        """Return all topics that members of the roster subscribe to."""
         roster, topics = self._topics
         if roster is not self.roster:
             subscribed = [each.subscription.topics for each in self.roster if each.subscription]
@@ -193,7 +193,7 @@ class Rounds:
         return topics
 
     def count(self, topics: tuple[str, ...]) -> CountPartitions:
-        """The question for the sizes of these topics, now in flight."""
+        """Return the lookup of the sizes of these topics, now in flight."""
         self.counting = next(self._tokens)
         return CountPartitions(self.counting, topics)
 

@@ -71,7 +71,7 @@ S = ClassicMemberState
 E = ClassicMemberEvent
 
 ACTIVE: tuple[S, ...] = (S.UNJOINED, S.PREPARING_REBALANCE, S.COMPLETING_REBALANCE, S.STABLE)
-"""In the group or on the way into it, and meaning to stay."""
+"""In the group or on the way into it, and intending to stay."""
 
 CLASSIC_MEMBER: StateTable[S, E] = StateTable(
     "classic-member",

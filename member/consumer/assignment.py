@@ -22,7 +22,7 @@ class Subscription(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, topics: Iterable[str], pattern: str | None) -> Subscription:
-        """The subscription in its canonical form; an empty pattern is no pattern."""
+        """Return the subscription in its canonical form; an empty pattern is no pattern."""
         return cls(tuple(sorted(set(topics))), pattern or None)
 
     def __bool__(self) -> bool:
@@ -33,7 +33,7 @@ NO_SUBSCRIPTION = Subscription()
 
 
 def canonical(partitions: Partitions) -> Partitions:
-    """The same set with ascending tuples, without duplicates and without empty topics."""
+    """Return the same set with ascending tuples, without duplicates and without empty topics."""
     return {topic_id: tuple(sorted(set(numbers))) for topic_id, numbers in partitions.items() if numbers}
 
 
@@ -80,12 +80,12 @@ def union(left: Partitions, right: Partitions) -> Partitions:
 
 
 def only_topics(partitions: Partitions, topic_ids: Container[TopicId]) -> Partitions:
-    """The part of the set that belongs to these topics."""
+    """Return the part of the set that belongs to these topics."""
     return {topic_id: numbers for topic_id, numbers in partitions.items() if topic_id in topic_ids}
 
 
 def named(partitions: Partitions, names: Mapping[TopicId, str]) -> tuple[TopicPartition, ...]:
-    """The set under topic names, sorted. Every topic must have a name."""
+    """Return the set under topic names, sorted. Every topic must have a name."""
     found: list[TopicPartition] = []
     for name, numbers in sorted([(names[topic_id], numbers) for topic_id, numbers in partitions.items()]):
         found += topic_partitions(name, numbers)

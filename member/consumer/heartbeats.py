@@ -29,7 +29,7 @@ from fencepost.member.consumer.actions import SendHeartbeat
 from fencepost.member.consumer.assignment import Subscription
 
 DEFAULT_HEARTBEAT_INTERVAL_MS = 5_000
-"""Until a coordinator has named one (group.consumer.heartbeat.interval.ms)."""
+"""The interval until a coordinator has set one (group.consumer.heartbeat.interval.ms)."""
 
 
 class SentFields:
@@ -39,11 +39,11 @@ class SentFields:
 
     def __init__(self) -> None:
         self.regex_may_be_known = False
-        """The coordinator may still hold a regular expression of ours; only "" removes it."""
+        """True if the coordinator may still hold a regular expression of ours; only "" removes it."""
         self.forget()
 
     def forget(self) -> None:
-        """The next heartbeat is full."""
+        """Make the next heartbeat full."""
         self.full = True
         self.names: tuple[str, ...] | None = None
         self.regex: str | None = None
@@ -88,7 +88,7 @@ class HeldInstance:
         self.holders = self.holders[:-1]
 
     def count_refusal(self) -> bool:
-        """Count a join that another member's instance id refused. True if the settings allow a retry."""
+        """Count a join that was refused for its instance id. Return true if the settings allow a retry."""
         self._refusals += 1
         return self._refusals <= self._config.unreleased_instance_id_retries
 
@@ -151,10 +151,10 @@ class Heartbeats:
         self.urgent = False
         """There is something to send: do not wait for the interval."""
         self.may_be_member = False
-        """A join went out since the member was last known to be out of the group."""
+        """True if a join was sent since the member was last known to be out of the group."""
 
     def begin_join(self, now_ms: int) -> None:
-        """The next heartbeat joins, at once unless a back-off runs; nothing sent before counts."""
+        """Make the next heartbeat a join, at once unless a back-off runs; fields sent before do not count."""
         self.drop_expected_answer()
         self._sent.forget()
         self.urgent = False

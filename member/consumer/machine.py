@@ -1,8 +1,8 @@
 """One member of a consumer group (KIP-848), as a pure state machine.
 
 The application is "in poll" between `poll_begin` and `poll_end`. Out of poll the poll timer runs. A
-reconciliation that takes partitions away, or that commits, starts only in poll: there everything that
-was handed over before is processed.
+reconciliation that takes partitions away, or that commits, starts only in poll: there, everything that was
+handed over before is processed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from fencepost.member.consumer.states import ConsumerMemberState as S
 class ConsumerMember(MemberMachine):
     """One member: it wires its heartbeats and its reconciler to the parts that every member has.
 
-    Made with the member id that it keeps for life, and a source of randomness for its back-off.
+    It keeps the given member id for life; the back-off uses the source of randomness.
     """
 
     __slots__ = (
@@ -63,7 +63,7 @@ class ConsumerMember(MemberMachine):
         self.state: S = S.UNSUBSCRIBED
         self.subscription: Subscription = NO_SUBSCRIPTION
         self._announced: Subscription = NO_SUBSCRIPTION
-        """The subscription as the coordinator is to know it: it stays as it is while the member leaves."""
+        """The subscription for the coordinator: it stays unchanged while the member leaves."""
         self.heartbeats = Heartbeats(group_id, member_id, config, Backoff.of(config, rng), tokens)
         self.instance = HeldInstance(member_id, config)
         self.leave = Leave(Backoff.of(config, rng), tokens, SendHeartbeat)
@@ -146,7 +146,7 @@ class ConsumerMember(MemberMachine):
     def heartbeat_answered(
         self, token: int, response: ConsumerGroupHeartbeatResponse, now_ms: int
     ) -> Actions:
-        """Take the response to a heartbeat."""
+        """Take in the response to a heartbeat."""
         heartbeats = self.heartbeats
         keepalive = self._keepalive
         if (
@@ -174,7 +174,7 @@ class ConsumerMember(MemberMachine):
         return self._step(now_ms)
 
     def request_failed(self, token: int, failure: RequestFailure, now_ms: int) -> Actions:
-        """Take note that a request of any kind got no response."""
+        """Note that a request of any kind got no response."""
         if token == self.heartbeats.in_flight:
             self.instance.may_be_held()
             self.coordinator.lost(now_ms)
@@ -189,7 +189,7 @@ class ConsumerMember(MemberMachine):
         return self._step(now_ms)
 
     def topic_names_found(self, token: int, names: Mapping[TopicId, str], now_ms: int) -> Actions:
-        """Take names from fresh metadata; ids without a name are unknown to the cluster."""
+        """Take in names from fresh metadata; ids without a name are unknown to the cluster."""
         self.reconciler.names.answered(token, names, now_ms)
         return self._step(now_ms)
 
@@ -247,7 +247,7 @@ class ConsumerMember(MemberMachine):
         self.leave.begin(request, now_ms, now_ms + self.config.request_timeout_ms)
 
     def _leave_answered(self, token: int, code: ErrorCode, now_ms: int) -> None:
-        """Anything but "not here" or "not now" ends the leave, and lets a member that freed its id join."""
+        """End the leave after any error except "not here" or "not now"; join if it freed the instance id."""
         if heartbeat_rule(code) in (ErrorRule.REDISCOVER, ErrorRule.RETRY) and code:
             self.coordinator.note(code, now_ms)
             self.leave.failed(token, now_ms)
@@ -284,7 +284,7 @@ class ConsumerMember(MemberMachine):
         self._move(E.FATAL_ERROR, S.FATAL)
 
     def _join(self, event: E, now_ms: int) -> None:
-        """Ask to join, with the same member id and epoch 0."""
+        """Join again, with the same member id and epoch 0."""
         self.leave.cancel()
         self.instance.is_released = False
         self._announced = self.subscription
@@ -459,7 +459,7 @@ class ConsumerMember(MemberMachine):
 
     @property
     def _keeps_session(self) -> bool:
-        """True if heartbeats go out in this state; a member that never joined does not join to leave."""
+        """True if heartbeats are sent in this state; a member that never joined does not join to leave."""
         return self.state in ACTIVE or (self.state is states.PREPARE_LEAVING and self.member_epoch > 0)
 
     def _heartbeat_due_ms(self, now_ms: int) -> int | None:

@@ -82,7 +82,7 @@ class Callback:
         """The same partitions under their topics' names."""
         self.of_pass = of_pass
         self.releases = releases
-        """Everything is given up with it: when it ends, nothing is owned, even if it raises."""
+        """True if everything is given up with it: when it ends, nothing is owned, even if it raises."""
 
 
 class Assignment:
@@ -115,12 +115,12 @@ class Assignment:
         return self.owned if self.target is None else union(self.owned, self.target)
 
     def forget_target(self) -> None:
-        """The member joins again, or is out."""
+        """Forget the target: the member joins again, or is out of the group."""
         self.target = None
         self.acknowledged_epoch = self.local_epoch
 
     def forget_owned(self) -> None:
-        """Everything was given up."""
+        """Forget all owned partitions: everything was given up."""
         self.owned = self.unconfirmed = NO_PARTITIONS
 
     def replace_target(self, received: Partitions) -> bool:
@@ -153,21 +153,21 @@ class Assignment:
         return revoked, added
 
     def begin_assigned(self, added: Partitions) -> None:
-        """on_assigned is about to run."""
+        """Note that on_assigned is about to run."""
         self.owned = union(self.owned, added)
         self.unconfirmed = union(self.unconfirmed, added)
 
     def end_assigned(self, added: Partitions) -> None:
-        """on_assigned ended well."""
+        """Note that on_assigned ended well."""
         self.unconfirmed = difference(self.unconfirmed, added)
 
     def end_revoked(self, revoked: Partitions) -> None:
-        """on_revoked ended well."""
+        """Note that on_revoked ended well."""
         self.owned = difference(self.owned, revoked)
         self.unconfirmed = difference(self.unconfirmed, revoked)
 
     def revoked_raised(self, revoked: Partitions) -> None:
-        """on_revoked raised: still owned, but if they are to stay, on_assigned has to run again."""
+        """Note that on_revoked raised: still owned, but if they are to stay, on_assigned has to run again."""
         self.unconfirmed = union(self.unconfirmed, revoked)
 
 
@@ -228,7 +228,7 @@ class Reconciler:
         return {self.names.known[topic_id]: topic_id for topic_id in self.assignment.owned}
 
     def begin(self, now_ms: int) -> PassResult:
-        """Begin a pass, if there is something to do and it may be done now."""
+        """Begin a pass, if there is work to do and it may be done now."""
         assignment = self.assignment
         if self.current is not None or self._callbacks.running is not None or self._polls.waits_for_next:
             return PassResult.NOTHING
@@ -308,7 +308,7 @@ class Reconciler:
             self.released()
 
     def released(self) -> None:
-        """Own nothing any more."""
+        """Drop all owned partitions."""
         self.assignment.forget_owned()
         self._positions.clear()
 

@@ -1,6 +1,6 @@
 """The states of a consumer group member and every arrow between them.
 
-KIP-848, Client State Machine, as Kafka's clients have carried it on.
+KIP-848, Client State Machine, as developed further by Kafka's clients.
 
 UNSUBSCRIBED --> JOINING --> RECONCILING <--> ACKNOWLEDGING --> STABLE --> RECONCILING
                     |             |                 |              |
@@ -92,7 +92,7 @@ E = ConsumerMemberEvent
 """Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call."""
 
 ACTIVE: tuple[S, ...] = (S.JOINING, S.RECONCILING, S.ACKNOWLEDGING, S.STABLE)
-"""In the group, and meaning to stay."""
+"""In the group, and intending to stay."""
 
 CONSUMER_MEMBER: StateTable[S, E] = StateTable(
     "consumer-member",

@@ -77,7 +77,7 @@ class KafkaChangelog:
         self._consumer: AIOKafkaConsumer | None = None
         self._producer: AIOKafkaProducer | None = None
         self._partitions: dict[str, int] = {}
-        """Of the changelogs that were found, when they were looked at last."""
+        """The partition count of each changelog that was found, at the last lookup."""
         self._reading = asyncio.Lock()
         self._writing = asyncio.Lock()
 
@@ -87,7 +87,7 @@ class KafkaChangelog:
         """Bring the store of a processed partition up to the end of its changelog.
 
         :raises ChangelogUnavailable: if that is not possible now; the store may be half restored.
-        :raises AuthenticationError: if a broker does not take the credentials.
+        :raises AuthenticationError: if a broker does not accept the credentials.
         :raises StreamsError: if it never will be possible, such as for records that can't be read.
         """
         async with self._reading:
@@ -138,7 +138,7 @@ class KafkaChangelog:
             try:
                 await self._read_on(consumer, place, store, at, end)
             finally:
-                consumer.pause(place)  # it would go on asking for more
+                consumer.pause(place)  # it would keep fetching more
         store.restored(end)
 
     async def _read_on(
@@ -167,7 +167,7 @@ class KafkaChangelog:
             ) from error
 
     async def _find(self, consumer: AIOKafkaConsumer, partition: TopicPartition) -> KafkaPartition:
-        """The changelog's partition, once brokers know it."""
+        """Return the changelog's partition, once brokers know it."""
         name = changelog_topic(self._application_id, partition.topic)
         count = self._partitions.get(name, 0)
         if partition.partition >= count:  # it may have grown, like the topic
@@ -197,7 +197,7 @@ class KafkaChangelog:
 
     @staticmethod
     async def _create(admin: AIOKafkaAdminClient, name: str, source: str) -> None:
-        """Create a compacted topic with as many partitions, and replicas, as another has."""
+        """Create a compacted topic with as many partitions, and replicas, as another topic."""
         partitions = await _partitions(admin, source)
         topic = NewTopic(
             name,
@@ -261,16 +261,16 @@ class KafkaChangelog:
                 await producer.stop()
 
     async def close(self) -> None:
-        """Disconnect. Raises nothing."""
+        """Disconnect. Never raises."""
         await self._forget_writer()
         await self._forget_reader()
 
 
 async def _partitions(admin: AIOKafkaAdminClient, topic: str) -> Sequence[Any]:
-    """The partitions of a topic, as brokers describe them.
+    """Return the partitions of a topic, as brokers describe them.
 
     :raises ChangelogUnavailable: if there is no such topic.
-    :raises KafkaError: if this client may not know of it.
+    :raises KafkaError: if this client may not see it.
     """
     (described,) = await admin.describe_topics([topic])
     if described["error_code"] == TopicAuthorizationFailedError.errno:
@@ -284,7 +284,8 @@ async def _partitions(admin: AIOKafkaAdminClient, topic: str) -> Sequence[Any]:
 async def _started(client: Any, close: Callable[[], Any] | None = None) -> None:
     """Start a client of aiokafka's, which leaves its connections open if it can't be started.
 
-    :raises KafkaConnectionError: if it can't be; AuthenticationError, if that is because of the credentials.
+    :raises KafkaConnectionError: if it can't be; AuthenticationError, if that is because of the
+        credentials.
     """
     try:
         await client.start()

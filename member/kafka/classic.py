@@ -1,4 +1,4 @@
-"""A consumer in a classic group, which brings its assignors along; otherwise it is as KIP848Consumer."""
+"""A consumer in a classic group, with its own assignors; otherwise it is like KIP848Consumer."""
 
 from __future__ import annotations
 
@@ -78,9 +78,9 @@ class ClassicSession(KafkaMember):
 class ClassicConsumer(KIP848Consumer):
     """A member of a classic group. It offers the assignors in this order, and subscribes to names only.
 
-    Further settings are KIP848Consumer's.
+    Further settings are those of KIP848Consumer.
 
-    :raises ValueError: for a setting that is impossible.
+    :raises ValueError: if a setting is impossible.
     """
 
     _session: ClassicSession | None

@@ -1,4 +1,4 @@
-"""A stream thread's member in a classic group: one with Java instances of Kafka Streams, if need be."""
+"""A stream thread's member in a classic group, which may also have Java instances of Kafka Streams."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _EscalationListener:
 class KafkaClassicStreamsMember(KafkaConsumerGroupMember):
     """A member that speaks the classic protocol, with the metadata and the assignor of Kafka Streams.
 
-    All topics are the sources of one subtopology, as of Java's `builder.stream(topics)`: task 0_N is
+    All topics are the sources of one subtopology, as with Java's `builder.stream(topics)`: task 0_N is
     partition N of each. `process_id` is the same for all threads of a client.
     """
 
@@ -52,7 +52,7 @@ class KafkaClassicStreamsMember(KafkaConsumerGroupMember):
         self._escalation = _EscalationListener(self._listener, events, self._assignor)
 
     def make_consumer(self) -> ClassicConsumer:
-        """A consumer in a classic group.
+        """Make a consumer in a classic group.
 
         :raises ValueError: if a setting is impossible.
         """
@@ -68,8 +68,8 @@ class KafkaClassicStreamsMember(KafkaConsumerGroupMember):
     async def poll(self) -> Sequence[PartitionRecords]:
         """Return records of several partitions; none after 100 ms without any, or while there is no broker.
 
-        :raises MissingSourceTopic: if the leader sees that one is missing.
-        :raises TaskAssignmentFailed: if the leader could not assign, or can't be understood.
+        :raises MissingSourceTopic: if the leader reports that one is missing.
+        :raises TaskAssignmentFailed: if the leader could not assign, or its assignment can't be read.
         """
         batches = await super().poll()
         match self._assignor.error:
@@ -109,7 +109,7 @@ class KafkaClassicStreamsMember(KafkaConsumerGroupMember):
         await self._close(CloseOption.REMAIN_IN_GROUP if stays else self._end(), within_s)
 
     def ask_for_shutdown(self) -> None:
-        """Ask in each subscription from now on, and join again for that (KIP-671)."""
+        """Send the request in each subscription from now on, and join again for that (KIP-671)."""
         self._assignor.request_shutdown()
         if self._consumer is not None:
             self._consumer.rejoin()

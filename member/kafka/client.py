@@ -1,6 +1,6 @@
 """aiokafka's client, with two facts that it hides: why brokers can't be connected to, and that they refuse.
 
-With engine.py and fetcher.py the file that touches aiokafka's private names.
+Next to engine.py and fetcher.py, this file uses aiokafka's private names.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _BOOTSTRAP = ("bootstrap", ConnectionGroup.DEFAULT)
 
 
 class _Reconnects:
-    """The attempts to connect to one broker since it was connected to last."""
+    """The attempts to connect to one broker since the last connection."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -75,7 +75,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         """By node id, for brokers that can't be connected to."""
 
     async def bootstrap(self) -> None:
-        """As aiokafka's own, which leaves its connection open if it is cancelled.
+        """Connect as aiokafka does, which leaves its connection open if it is cancelled.
 
         :raises KafkaConnectionError: if no broker responds.
         """
@@ -165,7 +165,7 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
                 self.on_refused()
 
     def check(self) -> None:
-        """See to it that brokers take the credentials, and let this client know of its topics.
+        """Check that brokers accept the credentials, and let this client know of its topics.
 
         :raises AuthenticationError: if one has refused them since the last call.
         :raises TopicAuthorizationFailedError: if the last response refused access to a topic.
@@ -186,7 +186,7 @@ def _unread(connection: weakref.ref[AIOKafkaConnection], reader: asyncio.Task[No
 
 
 async def why_not(client: AIOKafkaClient, host: str, port: int, what: object) -> KafkaConnectionError:
-    """Why a client can't connect to that broker: aiokafka logs it and keeps it to itself."""
+    """Return the reason why a client can't connect to that broker: aiokafka only logs it."""
     try:
         connection = await _connect(client, host, port)
     except (OSError, KafkaError, TimeoutError) as error:
@@ -196,7 +196,7 @@ async def why_not(client: AIOKafkaClient, host: str, port: int, what: object) ->
 
 
 async def _connect(client: AIOKafkaClient, host: str, port: int) -> AIOKafkaConnection:
-    """A connection of the client's own kind, of which the client does not know."""
+    """Return a connection of the client's own kind, which the client does not track."""
     return await create_conn(
         host,
         port,
@@ -215,7 +215,8 @@ async def _connect(client: AIOKafkaClient, host: str, port: int) -> AIOKafkaConn
 
 
 async def why_no_start(client: Any, failed: KafkaConnectionError) -> KafkaConnectionError:
-    """Why a client, or a consumer, a producer or an admin client on one, could not learn of its cluster."""
+    """Return the reason why a client, or a consumer, a producer or an admin client on one, could not learn of
+    its cluster."""
     inner = getattr(client, "_client", None) or getattr(client, "client", client)
     host, port, _ = inner.hosts[0]
     return await why_not(inner, host, port, failed)

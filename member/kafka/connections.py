@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from fencepost.coordinator.codec.conversation import CallVersions
 
 Frame = Callable[[int, int, str], bytes]
-"""From version, correlation id and client id to a whole request frame, its length included."""
+"""Make a whole request frame, with its length, from version, correlation id and client id."""
 
 COORDINATION = int(ConnectionGroup.COORDINATION)
 """The connections to coordinators."""
@@ -52,7 +52,7 @@ _CORRELATION_ID = struct.Struct(">i")
 
 
 class AiokafkaRequest:
-    """A request as aiokafka's connections take one. `version` is the one that was agreed upon."""
+    """A request for aiokafka's connections. `version` is the one that was agreed upon."""
 
     def __init__(self, spoken: CallVersions, frame: Frame) -> None:
         self.api_key = spoken.key
@@ -61,7 +61,7 @@ class AiokafkaRequest:
         self._frame = frame
 
     def prepare(self, versions: Mapping[int, tuple[int, int]]) -> _PreparedCall:
-        """The request in the newest version that both sides speak.
+        """Return the request in the newest version that both sides speak.
 
         :raises IncompatibleBrokerVersion: if there is no such version.
         """
@@ -101,7 +101,7 @@ class _PreparedCall:
         self._frame = frame
 
     def build_request_header(self, correlation_id: int, client_id: str) -> _Bytes:
-        """The header, and with it the body; aiokafka puts the length before both."""
+        """Return the header, and with it the body; aiokafka puts the length before both."""
         return _Bytes(self._frame(self._version, correlation_id, client_id)[4:])
 
     def encode(self) -> bytes:
@@ -148,12 +148,13 @@ class Connections:
             raise
 
     def any_node(self) -> int | None:
-        """Some broker of the cluster."""
+        """Return some broker of the cluster."""
         node: int | None = self._client.get_random_node()
         return node
 
     async def knows(self, node_id: int, host: str, port: int, timeout_ms: int) -> bool:
-        """Return true if the broker of this id is known under this address, if need be after asking again."""
+        """Return true if the broker of this id is known under this address, after fresh metadata if
+        necessary."""
         for renewed in (False, True):
             if renewed:
                 with contextlib.suppress(TimeoutError):
@@ -174,7 +175,7 @@ class Connections:
         return None if leader == -1 else leader
 
     def renew_metadata(self) -> None:
-        """Ask for leaders and addresses again."""
+        """Request leaders and addresses again."""
         self._client.force_metadata_update()
 
 
@@ -270,13 +271,14 @@ class Fetching:
             self.wake()
 
     def position(self, partition: tuple[str, int]) -> int | None:
-        """Offset of the next record to hand out."""
+        """Return the offset of the next record to hand out."""
         state = self._assignment._tp_state.get(partition)
         position: int | None = None if state is None else state._position
         return position
 
     def last_seen(self, partition: tuple[str, int]) -> tuple[int | None, int | None, int | None]:
-        """High watermark, last stable offset, and time in ms of the last fetch; None before it."""
+        """Return the high watermark, the last stable offset, and the time in ms of the last fetch; None
+        before it."""
         state = self._assignment._tp_state.get(partition)
         return (None, None, None) if state is None else (state.highwater, state.lso, state.timestamp)
 
@@ -305,7 +307,7 @@ class Fetching:
         self._fetcher._pending_tasks = {task for task in self._fetcher._pending_tasks if not task.done()}
 
     def take_one(self, partitions: tuple[tuple[str, int], ...] = ()) -> ConsumerRecord | None:
-        """The next buffered record of these partitions, or of any."""
+        """Return the next buffered record of these partitions, or of any."""
         if self._current is not None and not partitions:
             record = take_next(self._current)
             if record is not None:
@@ -329,9 +331,9 @@ class Fetching:
     def take_many(
         self, partitions: tuple[tuple[str, int], ...], most: int | None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Buffered records of these partitions, or of all; at most that many.
+        """Return buffered records of these partitions, or of all; at most that many.
 
-        An error waits for the next call if there is anything to hand out, and is raised first there.
+        If there is anything to hand out, an error waits for the next call, and is raised first there.
         """
         self._current = None
         taken: dict[TopicPartition, list[ConsumerRecord]] = {}
@@ -353,7 +355,7 @@ class Fetching:
     def _drain(
         self, partition: TopicPartition, wanted: tuple[tuple[str, int], ...], most: int | None
     ) -> tuple[list[ConsumerRecord], Exception | None]:
-        """At most that many buffered records, and why there are no more if the next one can't be read."""
+        """Return at most that many buffered records, and the reason if the next one can't be read."""
         records: list[ConsumerRecord] = []
         failed: Exception | None = None
         try:
@@ -369,7 +371,7 @@ class Fetching:
         return records, failed
 
     def _buffer(self, partition: TopicPartition, wanted: tuple[tuple[str, int], ...]) -> FetchResult | None:
-        """The buffer to take from; an error in place of one is raised, or leads to `on_out_of_range`."""
+        """Return the buffer to take from; an error in it is raised, or leads to `on_out_of_range`."""
         state = self._assignment._tp_state[partition]
         if state.paused or (wanted and partition not in wanted):
             return None
@@ -389,7 +391,7 @@ class Fetching:
         self._look_again()
 
     def handed(self) -> dict[TopicPartition, int]:
-        """Positions of the partitions that records were taken of since the last call."""
+        """Return the positions of the partitions that records were taken of since the last call."""
         touched, self._touched, self._current = self._touched, {}, None
         return {partition: state._position for partition, state in touched.items()}
 
@@ -416,7 +418,7 @@ class Fetching:
     async def log_offsets(
         self, node_id: int, partitions: Iterable[tuple[str, int]], timestamp_ms: int
     ) -> dict[tuple[str, int], int]:
-        """An offset of these partitions, which that node leads; without those that fail.
+        """Return an offset of these partitions, which that node leads; without those that fail.
 
         It is the first at or after a time, NO_OFFSET if there is no such record, or the offset of an
         OffsetSpec.
@@ -442,7 +444,7 @@ class Fetching:
     async def offsets_at(
         self, partitions: Iterable[Any], timeout_ms: int, *, earliest: bool
     ) -> dict[Any, int]:
-        """As aiokafka's beginning_offsets and end_offsets."""
+        """Look offsets up like aiokafka's beginning_offsets and end_offsets."""
         ask = self._fetcher.beginning_offsets if earliest else self._fetcher.end_offsets
         offsets: dict[Any, int] = await ask(partitions, timeout_ms)
         return offsets
@@ -457,6 +459,6 @@ class Fetching:
         return {each: end if found[each] is None else found[each].offset for each, end in ends.items()}
 
     async def offsets_for_times(self, timestamps: dict[Any, int], timeout_ms: int) -> dict[Any, Any]:
-        """As aiokafka's offsets_for_times."""
+        """Look offsets up like aiokafka's offsets_for_times."""
         offsets: dict[Any, Any] = await self._fetcher.get_offsets_by_times(timestamps, timeout_ms)
         return offsets

@@ -106,7 +106,7 @@ class KIP848Consumer(LogQuestions):
         self._session: KafkaMember | None = None
         self._closed = False
         self._failed_start: KafkaMember | None = None
-        """The session of a start that ended with an error which no retry mends, until `stop`."""
+        """The session of a start that ended with an error which no retry fixes, until `stop`."""
         self._start_error: BaseException | None = None
         """The error that ended the start and closed the consumer."""
         settings.refuse(
@@ -216,17 +216,17 @@ class KIP848Consumer(LogQuestions):
     def is_connected(self) -> bool:
         """Return True if the consumer runs and its last request to the coordinator was answered (KIP-457).
 
-        A heartbeat goes out every few seconds, so a lost connection is noticed with the next one.
+        A heartbeat is sent every few seconds, so a lost connection is noticed with the next one.
         """
         session = self._session
         return session is not None and not self._closed and session.is_connected
 
     def _running(self) -> KafkaMember:
-        """The session, until everything of it is closed: callbacks may use it while the consumer stops.
+        """Return the session, until all of it is closed: callbacks may use it while the consumer stops.
 
         :raises IllegalStateError: before the start.
         :raises ConsumerStoppedError: once the consumer is stopped.
-        :raises KafkaError: if its start ended with an error that no retry mends.
+        :raises KafkaError: if its start ended with an error that no retry fixes.
         :raises RuntimeError: on another event loop than the consumer's.
         """
         session = self._session
@@ -254,7 +254,8 @@ class KIP848Consumer(LogQuestions):
 
         :raises CallbackFailed: if a callback raised twice.
         :raises KafkaConnectionError: if no broker responds.
-        :raises AuthenticationError: if one does not take the credentials; it is a KafkaConnectionError, too.
+        :raises AuthenticationError: if one does not accept the credentials; it is a KafkaConnectionError,
+            too.
         :raises UnsupportedVersionError: if the broker does not speak KIP-848.
         :raises ConsumerStoppedError: if the consumer is stopped meanwhile.
         """
@@ -311,7 +312,7 @@ class KIP848Consumer(LogQuestions):
         The group is notified at once; a static member keeps its place until its session ends, unless the
         option differs. It takes no longer than the time given, even if no broker can be reached.
 
-        :raises CallbackFailed: if on_partitions_revoked raised; the consumer is stopped all the same.
+        :raises CallbackFailed: if on_partitions_revoked raised; the consumer is stopped nonetheless.
         :raises IllegalStateError: in a callback, which would wait for its own end.
         :raises RuntimeError: on another event loop than the consumer's.
         """
@@ -375,13 +376,14 @@ class KIP848Consumer(LogQuestions):
             session.subscribe(self._topics, self._pattern)
 
     def unsubscribe(self) -> asyncio.Future[None]:
-        """Give everything up and leave the group. Done when the returned future is, which may be ignored."""
+        """Give everything up and leave the group. The returned future is done when that is over; it may be
+        ignored."""
         session = self._running()
         self._topics, self._pattern = frozenset(), None
         return session.unsubscribe()
 
     def subscription(self) -> frozenset[str]:
-        """The topics that are subscribed to; for a pattern those among them that are assigned."""
+        """Return the topics that are subscribed to; for a pattern those among them that are assigned."""
         if self._pattern is None:
             return self._topics
         return frozenset(partition.topic for partition in self.assignment())
@@ -394,7 +396,7 @@ class KIP848Consumer(LogQuestions):
         return {TopicPartition(*partition) for partition in self._session.driver.assignment}
 
     def _assigned(self, partitions: Iterable[Partition]) -> tuple[ids.TopicPartition, ...]:
-        """These partitions, or all that are assigned.
+        """Return these partitions, or all that are assigned.
 
         :raises IllegalStateError: if one of them is not assigned.
         :raises KafkaError: if nothing is assigned, as the member has stopped for good.
@@ -412,7 +414,7 @@ class KIP848Consumer(LogQuestions):
     # -- records -----------------------------------------------------------------------------------------
 
     async def getone(self, *partitions: Partition) -> ConsumerRecord:
-        """The next record, of these partitions if any are given.
+        """Return the next record, of these partitions if any are given.
 
         :raises ConsumerStoppedError: if the consumer is stopped, also while this waits.
         """
@@ -461,7 +463,7 @@ class KIP848Consumer(LogQuestions):
     # -- positions ---------------------------------------------------------------------------------------
 
     async def position(self, partition: Partition) -> int:
-        """Offset of the next record to hand over."""
+        """Return the offset of the next record to hand over."""
         (chosen,) = self._assigned((partition,))
         return await self._running().position(chosen)
 
@@ -499,7 +501,7 @@ class KIP848Consumer(LogQuestions):
         return found
 
     def pause(self, *partitions: Partition) -> None:
-        """Hand out nothing of these until `resume`, or until they are assigned anew."""
+        """Hand out nothing of these until `resume`, or until they are assigned again."""
         for partition in self._assigned(partitions) if partitions else ():
             self._running().pause(partition)
 
@@ -515,7 +517,7 @@ class KIP848Consumer(LogQuestions):
     # -- committed offsets -------------------------------------------------------------------------------
 
     async def commit(self, offsets: dict[TopicPartition, Any] | None = None) -> None:
-        """Commit offsets, or (offset, metadata), by partition; without them all that was handed over.
+        """Commit offsets, or (offset, metadata), by partition; without them everything that was handed over.
 
         :raises CommitFailedError: if the member is out of the group or has stopped for good, or its epoch is
             not the newest.
@@ -547,7 +549,7 @@ class KIP848Consumer(LogQuestions):
 
 
 def _partitions(partitions: Iterable[Partition]) -> tuple[TopicPartition, ...]:
-    """As aiokafka's tuples.
+    """Return aiokafka's tuples.
 
     :raises TypeError: if one of them is not a partition.
     """

@@ -21,7 +21,7 @@ _NOT_A_MEMBER = (
     ErrorCode.ILLEGAL_GENERATION,
     ErrorCode.REBALANCE_IN_PROGRESS,
 )
-"""A commit that fails with one of these failed because the partition may be another member's now."""
+"""Errors of a commit which mean that the partition may belong to another member now."""
 
 
 _OF_AUTHENTICATION = (
@@ -35,7 +35,7 @@ _OF_AUTHENTICATION = (
 
 
 class AuthenticationError(errors.KafkaConnectionError):  # type: ignore[misc]  # aiokafka has no types
-    """A broker does not take the credentials, or its certificate is not taken. It is no use to try again."""
+    """A broker does not accept the credentials, or its certificate is not accepted. A retry does not help."""
 
     retriable = False
 
@@ -47,7 +47,7 @@ def as_connection_error(what: object, reason: Exception) -> errors.KafkaConnecti
 
 
 def as_kafka_error(error: MemberError) -> errors.KafkaError:
-    """The exception to raise in place of this one; a code that aiokafka does not know is a KafkaError."""
+    """Return aiokafka's exception for this one; a code that aiokafka does not know is a KafkaError."""
     if isinstance(error, PositionOutOfRange):
         return errors.OffsetOutOfRangeError(str(error))
     if isinstance(error, NoOffsetForPartition):

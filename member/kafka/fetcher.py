@@ -34,7 +34,7 @@ class _Fetch:
         self.topics = request.topics
 
     def prepare(self, versions: dict[int, tuple[int, int]]) -> Any:
-        """The request in the newest version that both sides speak and that is wanted."""
+        """Return the request in the newest version that both sides speak and that is wanted."""
         if self._newest is not None and FetchRequest.API_KEY in versions:
             oldest, newest = versions[FetchRequest.API_KEY]
             versions = {**versions, FetchRequest.API_KEY: (oldest, min(newest, self._newest))}
@@ -89,7 +89,7 @@ class PatientFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
             await asyncio.sleep(self._retry_backoff)
             return False
         if not of_leaders:
-            # A replica may be behind the leader: only its word resets a position.
+            # A replica may be behind the leader: only the leader's response resets a position.
             for partition in filter(self._is_out_of_range, asked):
                 del self._records[partition]
                 self._doubtful.add(partition)
@@ -142,7 +142,7 @@ def take_next(result: FetchResult) -> ConsumerRecord | None:
 
 
 def take_up_to(most: int | None, result: FetchResult, records: list[ConsumerRecord]) -> Exception | None:
-    """Append the next records of a buffer, as `take_next`; why it ends before one, if that can't be read."""
+    """Append the next records of a buffer, as `take_next`; return the reason if one of them can't be read."""
     try:
         # Records before an exception are in the list, and count.
         records.extend(islice(result._partition_records._records_iterator, most))

@@ -40,7 +40,7 @@ class ApplicationListener:
     def replace(self, listener: Any) -> None:
         """Call this one from now on; None calls no listener.
 
-        :raises TypeError: if it has not the methods of a ConsumerRebalanceListener.
+        :raises TypeError: if it lacks the methods of a ConsumerRebalanceListener.
         """
         if listener is not None:
             missing = [name for name in _REQUIRED if not callable(getattr(listener, name, None))]
@@ -102,13 +102,13 @@ class _RefusedCommits:
         self._are_lost = are_lost
 
     def __enter__(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if isinstance(error, CommitFailedError):
             reason = error.__cause__
             is_member = isinstance(reason, CommitFailed) and reason.code in _STILL_MEMBER
-            if self._are_lost or not is_member:  # the callback of a member is tried again
+            if self._are_lost or not is_member:  # the member retries its callback
                 log(logging.WARNING, "commit refused: the partitions are lost", error=str(error))
                 return True
         if self._are_lost and isinstance(error, Exception):

@@ -88,9 +88,9 @@ class KafkaMember:
         again."""
         self._being_assigned: frozenset[TopicPartition] = frozenset()
         self._being_lost: frozenset[TopicPartition] = frozenset()
-        """Lost partitions while their callback runs; they may be another member's already."""
+        """Lost partitions while their callback runs; they may belong to another member already."""
         self._polling = 0
-        """Tasks that are in a poll."""
+        """Number of tasks that are in a poll."""
         self._settling: asyncio.Handle | None = None
         """Set from the end of a poll until the member is notified of the records that were handed out since.
         """
@@ -102,7 +102,7 @@ class KafkaMember:
         """Closed, and nothing of it runs any more."""
         self._committing: set[asyncio.Task[None]] = set()
         self._refusal: AuthenticationError | None = None
-        """Why commits were given up, if a broker did not take the credentials."""
+        """The error after which commits were given up, if a broker did not accept the credentials."""
 
     def _make_driver(self, listener: RebalanceListener, watch: MemberWatch) -> MemberDriver:
         return ConsumerDriver(
@@ -117,7 +117,7 @@ class KafkaMember:
         )
 
     def check_loop(self) -> None:
-        """See to it that this is the event loop on which the member lives, if any is running here.
+        """Check that this is the event loop on which the member lives, if any is running here.
 
         :raises RuntimeError: if it is not.
         """
@@ -191,7 +191,7 @@ class KafkaMember:
         return self.driver.unsubscribe()
 
     async def joined(self) -> None:
-        """Wait until the member has taken up its first assignment, or is subscribed to nothing any more.
+        """Wait until the member has taken up its first assignment, or has no subscription any more.
 
         A callback that raises is logged and tried once more: a caller that waits here makes no later call to
         try it.
@@ -289,7 +289,7 @@ class KafkaMember:
                     continue  # the member's errors, or its work on a position outside of its log
                 left = None if until is None else until - self._loop.time()
                 if left is not None and left <= 0:
-                    await asyncio.sleep(0)  # a program that polls without waiting lets others work, too
+                    await asyncio.sleep(0)  # a program that polls without waiting gives others a turn, too
                     return taken
                 await self.fetching.wait(left)
         finally:
@@ -314,7 +314,7 @@ class KafkaMember:
     def _tell(self, handed: Mapping[Any, int]) -> None:
         self.driver.poll_end(handed)
         if self._polling:
-            self.fetching.wake()  # another task still waits: its poll begins anew
+            self.fetching.wake()  # another task still waits: its poll begins again
 
     def _out_of_range(self, partition: Any) -> None:
         self.driver.offset_out_of_range(TopicPartition(*partition))
@@ -349,7 +349,7 @@ class KafkaMember:
         self.fetching.resume(partition)
 
     async def position(self, partition: TopicPartition) -> int:
-        """Offset of the next record; waits until it is known.
+        """Return the offset of the next record; wait until it is known.
 
         :raises IllegalStateError: if the partition is not assigned.
         :raises KafkaError: if it is the application's to decide; KafkaTimeoutError, if it is not known
@@ -472,7 +472,7 @@ class KafkaMember:
             raise
 
     def _raise_if_stopped(self) -> None:
-        """A wait that ends with the session is not a cancelled task."""
+        """Raise ConsumerStoppedError if the session ended a wait, unless the task was cancelled."""
         if self.closed and not self._is_cancelled():
             raise ConsumerStoppedError(STOPPED) from None
 

@@ -46,11 +46,11 @@ from fencepost.member.streams.thread_states import StreamThreadState
 GROUP_PROTOCOLS = ("streams", "consumer", "classic")
 _OWN = ("group_id", "client_id", "listener", "observer", "enable_auto_commit", "auto_commit_interval_ms")
 _CONNECTING = ("bootstrap_servers", "security_protocol", "ssl_context")
-"""Settings that other clients of the brokers have from the members; and those that begin with `sasl_`."""
+"""Settings that other clients of the brokers share with the members; and those that begin with `sasl_`."""
 
 
 class _Nobody:
-    """In place of the thread of a member that is never started."""
+    """Stands in for the thread of a member that is never started."""
 
     async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None: ...
     async def on_assigned(self, partitions: Sequence[TopicPartition]) -> None: ...
@@ -69,10 +69,10 @@ class StreamsApp:
             await app.wait_ended()
 
     A thread is a task of the running event loop. `process` gets the records of one partition, in order, and
-    never two lots of one partition at once; with a third parameter it gets that partition's store, an
-    SQLite file in `state_dir`, which follows its partition to other clients through a topic, the changelog,
-    unless `changelog` is False. When it returns the records are processed; their offsets are committed every
-    `commit_interval_ms`, and before partitions go: at least once.
+    never two batches of one partition at the same time. With a third parameter it gets that partition's
+    store, an SQLite file in `state_dir`, which follows its partition to other clients through a topic, the
+    changelog, unless `changelog` is False. When it returns the records are processed; their offsets are
+    committed every `commit_interval_ms`, and before partitions are given up: at least once.
 
     An exception that leaves `process` goes to `handler`, which returns what to do; without a handler the
     client is shut down. `global_thread` reads whole topics before the others start, and next to them. Further
@@ -84,8 +84,8 @@ class StreamsApp:
     With group_protocol="consumer" they speak KIP-848, which cannot send messages to other clients: there
     SHUTDOWN_APPLICATION is logged as an error, and shuts this client down.
 
-    :raises TypeError: for a function that is not async, a handler that is, and settings of a wrong kind.
-    :raises ValueError: for settings that are impossible.
+    :raises TypeError: if a function is not async, a handler is async, or a setting is of a wrong kind.
+    :raises ValueError: if a setting is impossible.
     """
 
     def __init__(
@@ -184,7 +184,7 @@ class StreamsApp:
             raise TypeError(f"global_thread should be a GlobalThread(topics, process), got {given!r}")
         topics = check_topics(given.topics, "the global thread's topics")
         processing = check_process(given.process, "the global thread's process", most=2)
-        # Whoever reads no aborted records elsewhere is not to have them here.
+        # If aborted records are not read elsewhere, they are not read here either.
         reading = {name: self._settings[name] for name in ("isolation_level",) if name in self._settings}
         return GlobalWork(processing, lambda: WholeTopicReader(topics, {**self._connecting(), **reading}))
 
@@ -202,7 +202,7 @@ class StreamsApp:
 
     @property
     def state(self) -> StreamClientState:
-        """The client's state, as its threads' states make it."""
+        """The client's state, which follows from those of its threads."""
         return self._engine.client.state
 
     @property
@@ -212,7 +212,7 @@ class StreamsApp:
 
     @property
     def is_connected(self) -> bool:
-        """It is running, and no thread has lost its broker (KIP-457).
+        """True if it is running, and no thread has lost its broker (KIP-457).
 
         Heartbeats report it, and they go on while `process` runs.
         """
@@ -220,7 +220,7 @@ class StreamsApp:
 
     @property
     def threads(self) -> Mapping[str, StreamThreadState]:
-        """All threads' states by name; dead ones until their place is taken."""
+        """Return all threads' states by name; dead ones until their place is taken."""
         return self._engine.client.thread_states()
 
     @property
@@ -237,7 +237,7 @@ class StreamsApp:
         declared to return None, is accepted: with it alone, a thread that fails just ends.
 
         :raises IllegalStreamsState: once the client was started.
-        :raises TypeError: if it can be no handler.
+        :raises TypeError: if it can't be a handler.
         """
         self._only_before_the_start("the uncaught-exception handler")
         if handler is None:
@@ -326,7 +326,7 @@ class StreamsApp:
     # -- threads -----------------------------------------------------------------------------------------
 
     def add_thread(self) -> str | None:
-        """Start one more thread. Its name; None, with a warning, unless the client is running.
+        """Start one more thread. Return its name; None, with a warning, unless the client is running.
 
         :raises RuntimeError: outside of the client's event loop, as in another thread of the process.
         """
@@ -334,7 +334,7 @@ class StreamsApp:
         return self._engine.add_thread()
 
     async def remove_thread(self, timeout: float | None = None) -> str | None:  # noqa: ASYNC109 - the same
-        """End one thread, and wait for that. Its name; None, with a warning, unless there is one.
+        """End one thread, and wait for that. Return its name; None, with a warning, unless there is one.
 
         A thread that calls this removes another one, if there is any.
 

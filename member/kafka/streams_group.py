@@ -1,4 +1,4 @@
-"""A stream thread's member in a streams group (KIP-1071): tasks, and word of shutdowns."""
+"""A stream thread's member in a streams group (KIP-1071): tasks, and notices of shutdowns."""
 
 from __future__ import annotations
 
@@ -148,5 +148,5 @@ class KafkaStreamsGroupMember(KafkaConsumerGroupMember):
         return super().joined and self._heartbeats.group_is_ready
 
     def ask_for_shutdown(self) -> None:
-        """Ask with each heartbeat from now on, the leave included (KIP-671)."""
+        """Send the request with each heartbeat from now on, the leave included (KIP-671)."""
         self._heartbeats.asks_for_shutdown = True

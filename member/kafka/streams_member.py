@@ -70,7 +70,7 @@ class _Watch:
         self._heard(not isinstance(response, Exception))
 
     def _heard(self, connected: bool) -> None:
-        """Tell the thread of a change, once the member's machine knows it as well."""
+        """Notify the thread of a change, once the member's machine knows it as well."""
         if connected is not self.connected:
             self.connected = connected
             asyncio.get_running_loop().call_soon(self._on_connection)
@@ -83,7 +83,7 @@ class _Watch:
 
 
 class KafkaConsumerGroupMember:
-    """A member that speaks KIP-848. Without a broker it goes on trying; it can't ask for a shutdown."""
+    """A member that speaks KIP-848. Without a broker it goes on trying; it can't request a shutdown."""
 
     def __init__(self, events: ThreadEvents, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
         self._topics = topics
@@ -99,11 +99,12 @@ class KafkaConsumerGroupMember:
         self._client_goes_on: Callable[[], bool] = lambda: False
 
     def observe_requests(self, observer: MemberObserver) -> None:
-        """Let an observer know of this member's requests and responses."""
+        """Let an observer see this member's requests and responses."""
         self._watch.observer = observer
 
     def follow(self, before: KafkaConsumerGroupMember | None, client_goes_on: Callable[[], bool]) -> None:
-        """Be the same static member as another one was: it is waited for, and leaves its place to this one.
+        """Become the same static member as another one: wait for that one, which leaves its place to this
+        one.
 
         A static member without a successor leaves the group for good if its client goes on without it.
         """
@@ -116,7 +117,7 @@ class KafkaConsumerGroupMember:
         self._begin()
 
     def make_consumer(self) -> KIP848Consumer:
-        """A consumer for the member.
+        """Make a consumer for the member.
 
         :raises ValueError: if a setting is impossible.
         """
@@ -144,7 +145,7 @@ class KafkaConsumerGroupMember:
     async def poll(self) -> Sequence[PartitionRecords]:
         """Return records of several partitions; none after 100 ms without any, or while there is no broker.
 
-        :raises AuthenticationError: if a broker does not take the credentials, or does not any more.
+        :raises AuthenticationError: if a broker does not accept the credentials, or no longer does.
         :raises KafkaError: if the coordinator refuses for good.
         """
         assert self._consumer is not None
@@ -176,7 +177,7 @@ class KafkaConsumerGroupMember:
 
     @property
     def round_s(self) -> float:
-        """0: the group is not joined in rounds."""
+        """0: there are no rounds of joining."""
         return 0
 
     def is_connected(self) -> bool:
@@ -184,7 +185,7 @@ class KafkaConsumerGroupMember:
         return self._watch.connected
 
     async def committed(self, partition: TopicPartition) -> int | None:
-        """The group's committed offset."""
+        """Return the group's committed offset."""
         assert self._consumer is not None
         return await self._consumer.committed(partition)
 
@@ -192,7 +193,8 @@ class KafkaConsumerGroupMember:
         """Commit these offsets.
 
         :raises CommitRefused: if they were not committed.
-        :raises KafkaError: if they never will be: this client may not, or they are too large.
+        :raises KafkaError: if they never will be: this client lacks the permission, or they are too
+            large.
         """
         assert self._consumer is not None
         try:
@@ -206,7 +208,7 @@ class KafkaConsumerGroupMember:
         """Do nothing: the protocol has no way to ask, and the client's machine does not call it."""
 
     def wake(self) -> None:
-        """A poll lasts no longer than 100 ms; a wait for a broker ends now."""
+        """End a wait for a broker now; a poll lasts no longer than 100 ms."""
         self._woken.set()
 
     async def close(self, *, told_to_end: bool = False, within_s: float = 10.0) -> None:
@@ -220,10 +222,10 @@ class KafkaConsumerGroupMember:
     async def _close(self, option: CloseOption, within_s: float) -> None:
         try:
             if option is CloseOption.LEAVE_GROUP:
-                # A start that is cut short leaves as is usual, and then a static member keeps its place.
+                # A start that is cut short leaves as usual, and then a static member keeps its place.
                 await self._stop(option, within_s)
             if self._starting is not None:
-                if not self._starting.cancelling():  # else it is on its way out of the group already
+                if not self._starting.cancelling():  # otherwise it is leaving the group already
                     self._starting.cancel()
                 await asyncio.wait((self._starting,))
             await self._stop(option, within_s)
@@ -283,7 +285,7 @@ class WholeTopicReader:
 
     @property
     def caught_up(self) -> bool:
-        """True if all was handed over that was there at the start."""
+        """True if all records that existed at the start were handed over."""
         return not self._missing
 
     async def close(self) -> None:

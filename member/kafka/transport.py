@@ -107,7 +107,7 @@ class KafkaTransport:
         return self._start(self._find_coordinator(group_id))
 
     def topic_names(self, topic_ids: Iterable[TopicId]) -> asyncio.Future[Mapping[TopicId, str]]:
-        """Names of topics, from fresh metadata."""
+        """Look up names of topics in fresh metadata."""
         return self._start(self._topic_names(tuple(topic_ids)))
 
     def partition_counts(self, topics: Iterable[str]) -> asyncio.Future[Mapping[str, int]]:
@@ -121,7 +121,8 @@ class KafkaTransport:
     def log_offsets(
         self, partitions: Iterable[TopicPartition], *, earliest: bool
     ) -> asyncio.Future[Mapping[TopicPartition, int]]:
-        """The first or the next offset of each partition's log; partitions without a leader are missing."""
+        """Look up the first or the next offset of each partition's log; partitions without a leader are
+        missing."""
         spec = OffsetSpec.EARLIEST if earliest else OffsetSpec.LATEST
         return self._start(self._log_offsets(tuple(partitions), spec))
 
@@ -197,7 +198,7 @@ class KafkaTransport:
             try:
                 return request_frame(api.key, version, correlation_id, client_id, message)
             except (AttributeError, TypeError, ValueError, struct.error) as error:
-                # It would not do any better the next time.
+                # A retry would not do any better.
                 text = f"{api.key.name} can't be encoded: {error}"
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, text) from error
 
@@ -272,7 +273,7 @@ class KafkaTransport:
 
 
 async def _translated(work: Coroutine[Any, Any, T], needs: str = _KIP_848) -> T:
-    """The result, or the transport's own error for aiokafka's."""
+    """Return the result, or raise the transport's own error for aiokafka's."""
     try:
         return await work
     except IncompatibleBrokerVersion as error:
@@ -291,7 +292,7 @@ def _by_topic(partitions: Iterable[T], partition_of: Callable[[T], TopicPartitio
 
 
 def _leave_response(reply: LeaveGroupReply) -> LeaveGroupResponse:
-    """The only member's; an error of the group is its own."""
+    """Return the response for the only member; an error of the group is its own."""
     if reply.error_code is not ErrorCode.NONE or not reply.members:
         return LeaveGroupResponse(error_code=reply.error_code)
     return reply.members[0]

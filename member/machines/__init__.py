@@ -31,7 +31,7 @@ class Verdict(enum.StrEnum):
 
     MADE = "made"
     REFUSED = "refused"
-    """Without an error, and nothing changes."""
+    """Refused without an error, and nothing changes."""
     AN_ERROR = "an error"
     NO_SUCH_STATE = "no such state"
 
@@ -56,7 +56,7 @@ class OtherMachine(NamedTuple):
     names: Mapping[str, tuple[str, ...]]
     """Its names of each of our states: entered at the first, passed through, left from the last."""
     events: Mapping[str, tuple[str, ...]]
-    """Our events that each label of it stands for."""
+    """Our events for each of its labels."""
 
 
 def verdict(table: Table, move: Move) -> Verdict:

@@ -24,9 +24,9 @@ from fencepost.member.sac.transport import ConnectionListener, SacSubscription, 
 R = TypeVar("R", bound=Frame)
 
 MAX_FRAME_BYTES: Final = 1 << 27
-"""Of what a node may send; chunks have some megabytes at most."""
+"""The limit for a node's frames; chunks have some megabytes at most."""
 INITIAL_CREDIT: Final = 10
-"""Chunks that may be on their way."""
+"""Chunks that may be in flight."""
 CLOSE_TIMEOUT_S: Final = 5.0
 """Time that a node may take to respond to Close, in seconds."""
 _SUBSCRIPTION: Final = 0
@@ -69,14 +69,14 @@ class StreamConnection(asyncio.Protocol):
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self._loss = "the connection was lost"
         self.refusal: SubscriptionRefused | None = None
-        """Why nothing can be subscribed to here, ever."""
+        """The error after which no subscription is possible here, ever."""
         self.advertised: tuple[str, int] | None = None
         """The address that the node advertises; None if it advertises none."""
 
     # -- asyncio's side ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The node is there."""
+        """Note that the node is connected."""
         self._transport = cast("asyncio.Transport", transport)
         self._heard_at = self._said_at = self._loop.time()
 
@@ -97,7 +97,7 @@ class StreamConnection(asyncio.Protocol):
             self._listener.disconnected(self._loss)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came, with any number of frames in them."""
+        """Take in bytes, with any number of frames in them."""
         self._heard_at = self._loop.time()
         self._frames.feed(data)
         try:
@@ -116,9 +116,7 @@ class StreamConnection(asyncio.Protocol):
                 chunk = read_chunk(frame.chunk)
                 try:
                     messages = messages_of(chunk.data)
-                except (
-                    InvalidBatch
-                ) as error:  # its bytes are those that were sent: the next try gets them again
+                except InvalidBatch as error:  # its bytes are as they were sent: the next try gets them again
                     self._listener.unreadable(chunk.first_offset, chunk.records, str(error))
                 else:
                     self._listener.delivered(chunk.first_offset, messages)
@@ -228,7 +226,7 @@ class StreamConnection(asyncio.Protocol):
     async def _subscribed(self, subscription: SacSubscription) -> None:
         if self.refusal is not None:
             raise self.refusal
-        if subscription.stream != self._stream:  # this node may have it, and the next one need not
+        if subscription.stream != self._stream:  # this node may have it, though the next one may not
             raise SubscriptionRefused(
                 f"the subscription is to {subscription.stream!r}, and its transport is for {self._stream!r}"
             )
@@ -252,7 +250,7 @@ class StreamConnection(asyncio.Protocol):
             raise SubscriptionRefused(f"{subscription.stream!r} can't be read: {code.name}")
 
     def answer(self, correlation_id: int, offset: OffsetSpecification) -> None:
-        """Answer a consumer update."""
+        """Respond to a consumer update."""
         self._send(frames.ConsumerUpdateResponse(correlation_id, offset=_on_the_wire(offset)))
 
     def credit(self, chunks: int) -> None:
@@ -264,7 +262,7 @@ class StreamConnection(asyncio.Protocol):
         self._send(frames.StoreOffset(subscription.name, subscription.stream, offset))
 
     def query_offset(self, subscription: SacSubscription) -> asyncio.Future[int | None]:
-        """The offset that the group stored last."""
+        """Return the offset that the group stored last."""
         return self._loop.create_task(self._stored(subscription))
 
     async def _stored(self, subscription: SacSubscription) -> int | None:
@@ -310,7 +308,7 @@ def _code(answer: Frame) -> ResponseCode:
 
 
 def _advertised(properties: Mapping[str, str]) -> tuple[str, int] | None:
-    """The address in the properties of a connection that was opened; None if there is no usable one."""
+    """Return the address in the properties of an open connection; None if there is no usable one."""
     host, port = properties.get("advertised_host"), properties.get("advertised_port", "")
     return (host, int(port)) if host and port.isascii() and port.isdigit() else None
 

@@ -16,7 +16,8 @@ from fencepost.member.sac.settings import check_text, check_tls
 from fencepost.member.sac.transport import ConnectionListener, SacConnection
 
 MAX_LOGIN_BYTES: Final = 4_000
-"""Of each text that is sent before a connection is open: a frame of two of them is below 8,192 bytes."""
+"""The limit for each text that is sent before a connection is open: a frame of two of them is below 8,192
+bytes."""
 MAX_HEARTBEAT_S: Final = (1 << 32) - 1
 _TRIES: Final = 10
 """Number of attempts to find a node that has the stream, behind an address that leads to several nodes."""
@@ -85,7 +86,7 @@ class RabbitTransport:
         )
 
     def connect(self, listener: ConnectionListener) -> asyncio.Future[SacConnection]:
-        """A new connection; the future fails with TransportError."""
+        """Open a new connection; the future fails with TransportError."""
         return asyncio.get_running_loop().create_task(self._connected(listener))
 
     async def _connected(self, listener: ConnectionListener) -> SacConnection:
@@ -107,7 +108,7 @@ class RabbitTransport:
     async def _found(
         self, nodes: Sequence[Address], candidates: Sequence[Address], listener: ConnectionListener
     ) -> StreamConnection:
-        """A connection to a node that has the stream, by way of the resolver."""
+        """Open a connection to a node that has the stream, through the resolver."""
         for _ in range(_TRIES):
             address = await self._resolved(*self._rng.choice(candidates))
             connection = await self._opened(address, listener)

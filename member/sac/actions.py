@@ -35,20 +35,20 @@ class SendSubscribe(msgspec.Struct, frozen=True):
 
 
 class AnswerUpdate(msgspec.Struct, frozen=True):
-    """Answer a consumer update."""
+    """Respond to a consumer update."""
 
     correlation_id: int
     offset: OffsetSpecification
 
 
 class RunSacCallback(msgspec.Struct, frozen=True):
-    """Tell the application. Hand the outcome in with `callback_finished`."""
+    """Call the application. Pass the outcome to `callback_finished`."""
 
     kind: SacCallback
 
 
 class Hold(msgspec.Struct, frozen=True):
-    """Hand nothing over any more that was received before."""
+    """Hand over nothing that was received before."""
 
 
 class Disconnect(msgspec.Struct, frozen=True):

@@ -76,7 +76,7 @@ class _Ear:
 
 
 class SingleActiveConsumer:
-    """One consumer of a stream, of which one of its group gets messages at a time.
+    """One consumer of a stream. One consumer of its group gets messages at a time.
 
     ::
 
@@ -89,9 +89,10 @@ class SingleActiveConsumer:
     consumer connects again by itself after a loss, or if there is no connection at first; it logs a warning
     for each failed try. Call all methods on the loop that it was started on.
 
-    :raises TypeError: for a listener or an observer without its methods, or another thing of a wrong kind.
-    :raises SubscriptionRefused: from `start` on, wherever it waits, if the server refuses it. An error that
-        is not the connection's, and so would be the same at the next try, is raised there as well.
+    :raises TypeError: for a listener or an observer without its methods, or another setting of a wrong
+        kind.
+    :raises SubscriptionRefused: from `start` on, in any method that waits, if the server refuses it. An
+        error that is not the connection's, and so would recur at the next try, is raised there as well.
     :raises UnreadableMessages: from `getone`, after all messages before them.
     """
 
@@ -127,12 +128,13 @@ class SingleActiveConsumer:
         self._task: asyncio.Task[None] | None = None
         self._chunks: deque[deque[SacMessage]] = deque()
         self._owed = 0
-        """Chunks that the server may send in place of those that are done with."""
+        """Chunks that the server may send in place of those that are finished."""
         self._handed_over: int | None = None
         """Offset of the message that the application works on."""
         self._wakers: list[asyncio.Future[None]] = []
         self._accepted = False
-        """The server has accepted the subscription once. States may pass between two looks; this stays."""
+        """True once the server has accepted the subscription. States may pass between two looks; this stays.
+        """
         self._failure: BaseException | None = None
         self._unreadable: UnreadableMessages | None = None
         """The error for unreadable messages after the chunks; if the chunks are dropped, the server sends
@@ -162,7 +164,7 @@ class SingleActiveConsumer:
     async def start(self) -> None:
         """Connect and subscribe, and return once the server has accepted the subscription.
 
-        While no node is reached, it tries again and logs a warning for each try. It returns even if the
+        While it reaches no node, it retries and logs a warning for each try. It returns even if the
         connection is lost, or given up, right after the server's response.
 
         :raises SubscriptionRefused: if the server refuses the subscription.
@@ -193,7 +195,7 @@ class SingleActiveConsumer:
         self._stop()
 
     async def getone(self) -> SacMessage:
-        """The next message; waits until there is one, as long as other consumers are active.
+        """Return the next message; wait until there is one, as long as other consumers are active.
 
         :raises SubscriptionRefused: if the server refused the subscription.
         :raises UnreadableMessages: if a publisher sent messages that can't be read.
@@ -217,7 +219,7 @@ class SingleActiveConsumer:
         return self
 
     async def __anext__(self) -> SacMessage:
-        """The next message; the iteration ends when the consumer is closed."""
+        """Return the next message; the iteration ends when the consumer is closed."""
         try:
             return await self.getone()
         except ConsumerClosed:
@@ -233,11 +235,11 @@ class SingleActiveConsumer:
         await self.close()
 
     def store_offset(self, offset: int) -> None:
-        """Store that everything up to and with this offset was processed, for the group.
+        """Store for the group that everything up to and including this offset was processed.
 
         Nothing is stored while there is no connection.
 
-        :raises TypeError: if it is no whole number.
+        :raises TypeError: if it is not a whole number.
         :raises ValueError: if it is negative, or too large.
         :raises RuntimeError: if the consumer is not started.
         """
@@ -419,7 +421,7 @@ class SingleActiveConsumer:
             self._wake()
 
     def _begin(self, number: int, first: int, count: int) -> int | None:
-        """The first offset of a chunk that is to be handed over; None if nothing is, and it is paid for."""
+        """Return the first offset of a chunk to hand over; if there is none, pay for it and return None."""
         if self._unreadable is not None:
             return None
         begin = self._machine.delivered(number, first, first + count)
@@ -430,7 +432,7 @@ class SingleActiveConsumer:
         return begin
 
     def _pay(self) -> None:
-        """Give credit, while the server has a log open that it counts for."""
+        """Give credit, while the server has a log open for which it counts credit."""
         if self._owed and self._connection is not None and self.is_active:
             self._connection.credit(self._owed)
             self._owed = 0

@@ -33,10 +33,10 @@ _OVER = frozenset({_S.CLOSED, _S.FAILED})
 
 
 class SacConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Times in milliseconds."""
+    """Times are in milliseconds."""
 
     backoff_ms: int = 500
-    """Before it connects again; twice as much after each try in vain, a fifth more or less."""
+    """Wait before it connects again; twice as much after each failed try, a fifth more or less."""
     backoff_max_ms: int = 10_000
     request_timeout_ms: int = 30_000
     """Time in which a connection has to be made, and a subscription."""
@@ -48,7 +48,7 @@ class SacMember:
     def __init__(self, config: SacConfig, rng: random.Random) -> None:
         self.state = _S.UNSUBSCRIBED
         self.connection = 0
-        """The number of the connection that counts."""
+        """The number of the current connection."""
         self._config = config
         self._backoff = Backoff(config.backoff_ms, config.backoff_max_ms, rng)
         self.deadline_ms: int | None = None
@@ -63,7 +63,7 @@ class SacMember:
 
     @property
     def is_over(self) -> bool:
-        """True if nothing will happen any more."""
+        """True if nothing more will happen."""
         return self.state in _OVER
 
     # -- what the application does -----------------------------------------------------------------------
@@ -92,7 +92,7 @@ class SacMember:
     # -- what the transport says -------------------------------------------------------------------------
 
     def connected(self, connection: int, now_ms: int) -> tuple[Action, ...]:
-        """That connection is there."""
+        """Take in that this connection is open."""
         if connection == self.connection and self.state is _S.CONNECTING:
             self._move(_E.CONNECTED, _S.SUBSCRIBING)
             self.deadline_ms = now_ms + self._config.request_timeout_ms
@@ -100,7 +100,7 @@ class SacMember:
         return self._done()
 
     def subscribed(self, connection: int, now_ms: int) -> tuple[Action, ...]:
-        """The subscription on that connection was accepted."""
+        """Take in that the subscription on that connection was accepted."""
         if connection == self.connection and self.state is _S.SUBSCRIBING:
             self._move(_E.SUBSCRIBED, _S.WAITING)
             self.deadline_ms = None
@@ -109,7 +109,8 @@ class SacMember:
         return self._done()
 
     def refused(self, connection: int, now_ms: int) -> tuple[Action, ...]:
-        """The subscription on that connection was refused for good, or something failed that stays so."""
+        """Take in that the subscription on that connection was refused for good, or that a permanent error
+        occurred."""
         if connection == self.connection and self.state in {_S.CONNECTING, _S.SUBSCRIBING}:
             self._move(_E.REFUSED, _S.FAILED)
             self.deadline_ms = None

@@ -28,7 +28,7 @@ class OffsetSpecification(NamedTuple):
 
     @classmethod
     def at(cls, offset: int) -> OffsetSpecification:
-        """From this offset on: one behind the one that is stored.
+        """Return the place at this offset; to continue, pass the stored offset plus one.
 
         :raises ValueError: if it is negative.
         """

@@ -1,4 +1,4 @@
-"""The states of a single active consumer in its own eyes, and the arrows between them.
+"""The states of a single active consumer, as it sees itself, and the arrows between them.
 
 It does not know its group: the server makes it active or makes it step down, and it responds. The coordinator
 may forget it meanwhile; such a consumer is made to step down when its node is back.

@@ -18,7 +18,7 @@ class SacSubscription(msgspec.Struct, frozen=True, kw_only=True):
     """The stream that a consumer subscribes to, and the name under which it does.
 
     :raises TypeError: if something is not of its type.
-    :raises ValueError: for an empty name, a number that can't be one, or an offset that names no place.
+    :raises ValueError: for an empty name, an impossible number, or an offset that names no place.
     """
 
     stream: str
@@ -27,7 +27,7 @@ class SacSubscription(msgspec.Struct, frozen=True, kw_only=True):
     super_stream: str | None = None
     """The super stream that the stream is a partition of."""
     partition_index: int = SIMPLE
-    """The index of the partition, for transports that carry one.
+    """The index of the partition, for transports that have a field for it.
 
     RabbitMQ finds the index itself from `super_stream`; `RabbitTransport` refuses subscriptions that set it.
     """
@@ -45,7 +45,7 @@ class SacSubscription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionRefused(Exception):
-    """The server does not take the subscription, and would not take it a second time."""
+    """The server does not accept the subscription, and would not accept it at a second try."""
 
 
 class UnreadableMessages(Exception):
@@ -79,7 +79,7 @@ class SacConnection(Protocol):
         """
 
     def answer(self, correlation_id: int, offset: OffsetSpecification) -> None:
-        """Answer a consumer update."""
+        """Respond to a consumer update."""
 
     def credit(self, chunks: int) -> None:
         """Let the server send this many more chunks."""
@@ -105,7 +105,7 @@ class SacTransport(Protocol):
     """The way from one consumer to the nodes of its stream."""
 
     def connect(self, listener: ConnectionListener) -> asyncio.Future[SacConnection]:
-        """A new connection to any node that has the stream.
+        """Open a new connection to any node that has the stream.
 
-        The future fails with TransportError; if it is cancelled there is no connection.
+        The future fails with TransportError; if it is cancelled, there is no connection.
         """

@@ -43,7 +43,7 @@ class StartThread(msgspec.Struct, frozen=True, gc=False):
 
     thread: str
     asks_for_shutdown: bool = False
-    """It carries a request to shut the application down from its first request on."""
+    """Its member sends a request to shut the application down from its first request on."""
 
 
 class EndThread(msgspec.Struct, frozen=True, gc=False):
@@ -73,7 +73,7 @@ class CloseResources(msgspec.Struct, frozen=True, gc=False):
 
 
 class AskForShutdown(msgspec.Struct, frozen=True, gc=False):
-    """Let this thread's member ask the group to shut the application down, from now on and when it leaves."""
+    """Let this thread's member request the shutdown of the application, from now on and when it leaves."""
 
     thread: str
 
@@ -83,7 +83,7 @@ class Complain(msgspec.Struct, frozen=True, gc=False):
 
     text: str
     error: bool = False
-    """An error; a warning otherwise."""
+    """True for an error; a warning otherwise."""
 
 
 Action: TypeAlias = (

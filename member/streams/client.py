@@ -1,4 +1,4 @@
-"""One client, that is one instance of an application, as a pure state machine over its threads.
+"""One client (one instance of an application), as a pure state machine over its threads.
 
 Inputs are method calls; each returns the actions that the shell has to carry out, in order. The client's
 state is derived from those of all threads, after every input. Nothing here waits: the outcome of an action is
@@ -65,7 +65,7 @@ class StreamsClient(Moving[S, E]):
         super().__init__(STREAM_CLIENT, Level.CLIENT, client_id, self._actions)
         self.escalates = escalates
         self.threads: dict[str, StreamThread] = {}
-        """All threads by name; dead ones until their index is needed."""
+        """All threads by name; dead ones until their index is reused."""
         for _ in range(threads):
             self._new_thread()
         self.global_thread: Moving[GlobalThreadState, GlobalThreadEvent] | None = None
@@ -79,7 +79,7 @@ class StreamsClient(Moving[S, E]):
         self.failures = 0
         """Uncaught exceptions of threads."""
         self.replaced = 0
-        """Threads that took the place of one that failed. Nothing limits them: watch it."""
+        """Number of threads that took the place of one that failed. Nothing limits it: watch it."""
         self._before_disconnect = S.REBALANCING
         self._closing_resources = False
         self._global_launched = False
@@ -88,12 +88,12 @@ class StreamsClient(Moving[S, E]):
 
     @property
     def is_running(self) -> bool:
-        """Started, and not about to end."""
+        """True if it was started, and is not about to end."""
         return self.state in RUNNING
 
     @property
     def is_connected(self) -> bool:
-        """It runs, and every live thread has its connection."""
+        """True if it runs, and every live thread has its connection."""
         return self.is_running and all(thread.state is not T.DISCONNECTED for thread in self.live)
 
     @property
@@ -128,7 +128,7 @@ class StreamsClient(Moving[S, E]):
         self._actions.append(StartServices())
 
     def close(self) -> Actions:
-        """End in good order. In PENDING_ERROR and ERROR nothing happens, but a warning (KIP-696)."""
+        """End in good order. In PENDING_ERROR and ERROR it only logs a warning (KIP-696)."""
         if self.state in (S.PENDING_ERROR, S.ERROR):
             self.move(E.CLOSE, S.PENDING_SHUTDOWN)
             self._actions.append(Complain(f"close has no effect: the client is in {self.state}"))
@@ -159,7 +159,7 @@ class StreamsClient(Moving[S, E]):
             thread.ended()
 
     def resources_closed(self) -> Actions:
-        """The store is closed, and the state directory unlocked."""
+        """Note that the store is closed, and the state directory unlocked."""
         self.move(E.CLOSED, S.NOT_RUNNING if self.state is S.PENDING_SHUTDOWN else S.ERROR)
         return self._done()
 
@@ -191,7 +191,8 @@ class StreamsClient(Moving[S, E]):
         return self._done()
 
     def thread_failed(self, name: str, answer: HandlerDecision) -> Actions:
-        """An exception left a thread, and this is to be done. It closes now; `thread_ended` follows."""
+        """Follow the decision about an exception that left a thread. The thread closes now; `thread_ended`
+        follows."""
         self.failures += 1
         own_end = self.threads[name].shut_down()
         if answer.complaint is not None:
@@ -206,7 +207,8 @@ class StreamsClient(Moving[S, E]):
         return self._done()
 
     def _replace(self, name: str, *, own_end: bool) -> None:
-        """A new thread in place of one that failed, unless that one was about to end anyway (KAFKA-20873)."""
+        """Start a new thread in place of one that failed, unless that one was about to end anyway
+        (KAFKA-20873)."""
         if not own_end:
             self._actions.append(Complain(f"{name} failed while it was closed: it is not replaced"))
         elif not self.is_running:
@@ -245,7 +247,7 @@ class StreamsClient(Moving[S, E]):
         return self._done()
 
     def thread_ended(self, name: str) -> Actions:
-        """Everything of a thread is closed, and it has left the group."""
+        """Note that everything of a thread is closed, and that it has left the group."""
         self.threads[name].ended()
         if self.shutdown_requested and self.is_running and not self.live:
             self._close_to_error()
@@ -254,14 +256,15 @@ class StreamsClient(Moving[S, E]):
     # -- the global thread ---------------------------------------------------------------------------------
 
     def global_ready(self) -> Actions:
-        """The global thread has caught up: the others may start."""
+        """Note that the global thread has caught up: the others may start."""
         assert self.global_thread is not None
         if self.global_thread.move(GlobalThreadEvent.READY, GlobalThreadState.RUNNING):
             self._start_threads()
         return self._done()
 
     def global_failed(self, answer: HandlerDecision) -> Actions:
-        """An exception left the global thread. The client can't do without it: it always ends in ERROR."""
+        """Take in that an exception left the global thread. The client can't do without it: it always ends in
+        ERROR."""
         assert self.global_thread is not None
         self.failures += 1
         self.global_thread.move(GlobalThreadEvent.SHUTDOWN, GlobalThreadState.PENDING_SHUTDOWN)
@@ -280,7 +283,7 @@ class StreamsClient(Moving[S, E]):
         return self._done()
 
     def global_ended(self) -> Actions:
-        """Everything of the global thread is closed."""
+        """Note that everything of the global thread is closed."""
         assert self.global_thread is not None
         self.global_thread.move(GlobalThreadEvent.ENDED, GlobalThreadState.DEAD)
         return self._done()
@@ -288,7 +291,7 @@ class StreamsClient(Moving[S, E]):
     # -- more and fewer threads (KIP-663) ------------------------------------------------------------------
 
     def add_thread(self) -> tuple[str | None, Actions]:
-        """A new thread's name; None, with a warning, if the client does not run."""
+        """Start a thread. Return its name; None, with a warning, if the client does not run."""
         if not self.is_running:
             self._actions.append(Complain(f"no thread is added: the client is in {self.state}"))
             return None, self._done()
@@ -309,7 +312,7 @@ class StreamsClient(Moving[S, E]):
         return thread.name, self._done()
 
     def _new_thread(self, replaced: StreamThread | None = None) -> StreamThread:
-        """A thread under the lowest index that is free; one that is still closing keeps its own."""
+        """Make a thread under the lowest index that is free; one that is still closing keeps its own."""
         for name in [name for name, thread in self.threads.items() if thread.state is T.DEAD]:
             del self.threads[name]
         index = _lowest_free({thread.index for thread in self.threads.values()})
@@ -360,7 +363,7 @@ class StreamsClient(Moving[S, E]):
         return S.RUNNING if not self.threads and self.global_thread is not None else before
 
     def _close_the_rest(self) -> None:
-        """Once the threads are dead the global one may end, and after it everything else."""
+        """End the global thread once the threads are dead, and after it everything else."""
         if any(thread.state is not T.DEAD for thread in self.threads.values()):
             return
         one = self.global_thread
@@ -376,5 +379,5 @@ class StreamsClient(Moving[S, E]):
 
 
 def _lowest_free(taken: set[int]) -> int:
-    """The lowest number from 1 on that is not taken."""
+    """Return the lowest number from 1 on that is not taken."""
     return next(each for each in range(1, len(taken) + 2) if each not in taken)

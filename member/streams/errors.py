@@ -4,7 +4,7 @@ from __future__ import annotations
 
 
 class StreamsError(Exception):
-    """Something that the application should know."""
+    """An error for the application."""
 
 
 class IllegalStreamsState(StreamsError):
@@ -16,4 +16,4 @@ class MissingSourceTopic(StreamsError):
 
 
 class TaskAssignmentFailed(StreamsError):
-    """The leader of the group could not assign tasks, or its assignment can't be understood."""
+    """The leader of the group could not assign tasks, or its assignment can't be read."""

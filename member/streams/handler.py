@@ -19,7 +19,7 @@ class StreamThreadExceptionResponse(enum.Enum):
     SHUTDOWN_CLIENT = 1
     """All threads of this client end; the client ends in ERROR."""
     SHUTDOWN_APPLICATION = 2
-    """All clients of the application, that is of the group, end in ERROR; as far as they can be reached."""
+    """All clients of the application (its group) end in ERROR, as far as they can be reached."""
 
 
 UncaughtExceptionHandler: TypeAlias = Callable[[BaseException], StreamThreadExceptionResponse]
@@ -61,7 +61,7 @@ def is_old_style(handler: Callable[..., Any]) -> bool:
 
 
 def check_handler(handler: object) -> Callable[..., Any]:
-    """The handler, if it can be one.
+    """Check a handler.
 
     :raises TypeError: if it can't be called, is a coroutine function, or takes other arguments.
     """

@@ -1,4 +1,4 @@
-"""Heartbeats of a member of a streams group (KIP-1071), out of those of a consumer group's member.
+"""Heartbeats of a member of a streams group (KIP-1071), made from those of a consumer group's member.
 
 Membership is the same in both protocols, and so is the member's machine (`streams-member`). The content of a
 heartbeat differs: tasks in place of partitions, the topology and the process on joining, and the request to
@@ -45,7 +45,7 @@ STREAMS_MEMBER: StateTable[ConsumerMemberState, ConsumerMemberEvent] = StateTabl
 )
 
 CHANGELOG_CONFIG = (("cleanup.policy", "compact"), ("message.timestamp.type", "CreateTime"))
-"""Of a changelog topic, as Kafka Streams has it."""
+"""Config of a changelog topic, as in Kafka Streams."""
 
 _NOT_READY = (
     StatusCode.MISSING_SOURCE_TOPICS,
@@ -113,11 +113,11 @@ class StreamsHeartbeats:
         self._owned: TaskIds | None = None
         """The active tasks that the last request with any listed."""
         self._passive: tuple[TaskIds, TaskIds] = NO_TASK_IDS, NO_TASK_IDS
-        """The standby and warm-up tasks that the group gave last: nothing is done about them."""
+        """The standby and warm-up tasks that the group gave last: they are ignored."""
         self._confirms = False
         """Those changed, and no request since has listed none of them as owned."""
         self._sent_epoch = JOIN_EPOCH
-        """That of the last request."""
+        """The epoch of the last request."""
         self._was_lost = False
         """A request since the last response got none: its response may have had tasks."""
         self._was_refused = False

@@ -31,7 +31,7 @@ class Moving(Generic[StateT, EventT]):
         """Number of moves that were refused without an error."""
 
     def move(self, event: EventT, target: StateT) -> bool:
-        """Take the arrow. False, and nothing changes, if the table refuses the move.
+        """Take the arrow. Return false, and change nothing, if the table refuses the move.
 
         :raises IllegalTransition: if the table neither has the arrow nor refuses the move.
         """
@@ -55,7 +55,8 @@ class StreamThread(Moving[S, E]):
         super().__init__(STREAM_THREAD, Level.THREAD, f"{client_id}-StreamThread-{index}", out)
         self.index = index
         self.number = number
-        """Of its static member: one that replaces another has that one's, which may be closing still."""
+        """The number of its static member. A replacement has the number of the thread that it replaces, which
+        may be closing still."""
         self.launched = False
         """True if a shell was asked to run it: only then there is anything to wait for when it ends."""
         self._hidden = S.STARTING
@@ -64,17 +65,17 @@ class StreamThread(Moving[S, E]):
 
     @property
     def is_running(self) -> bool:
-        """Started and not about to end, connected or not (KIP-457)."""
+        """True if it is started and not about to end, connected or not (KIP-457)."""
         return self.state in RUNNING
 
     @property
     def is_live(self) -> bool:
-        """Not about to end: also before it has started."""
+        """True if it is not about to end: also before it has started."""
         return self.state is S.CREATED or self.state in RUNNING
 
     @property
     def underneath(self) -> S:
-        """The state, or while disconnected the one that was left for it."""
+        """The state, or while disconnected the state before."""
         return self._hidden if self.state is S.DISCONNECTED else self.state
 
     # -- what happens to it ------------------------------------------------------------------------------
@@ -94,7 +95,7 @@ class StreamThread(Moving[S, E]):
         self.move(E.ASSIGNED, S.PARTITIONS_ASSIGNED)
 
     def ready(self) -> None:
-        """All its tasks are restored. Means something in PARTITIONS_ASSIGNED only."""
+        """Note that all its tasks are restored. It has an effect in PARTITIONS_ASSIGNED only."""
         if self.state is S.PARTITIONS_ASSIGNED:
             self.move(E.READY, S.RUNNING)
 
@@ -111,7 +112,7 @@ class StreamThread(Moving[S, E]):
         return self.move(E.SHUTDOWN, S.PENDING_SHUTDOWN)
 
     def ended(self) -> None:
-        """Everything of it is closed."""
+        """Note that everything of it is closed."""
         if self.is_live:
             self.shut_down()
         self.move(E.ENDED, S.DEAD)

@@ -69,7 +69,7 @@ RUNNING: tuple[S, ...] = (
 """The states that count as running (KIP-457, `isRunning`)."""
 
 CONNECTED: tuple[S, ...] = RUNNING[:-1]
-"""Those among them from which a thread goes to DISCONNECTED, and back."""
+"""Those among them from which a thread moves to DISCONNECTED, and back."""
 
 STREAM_THREAD: StateTable[S, E] = StateTable(
     "stream-thread",

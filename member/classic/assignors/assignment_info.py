@@ -53,7 +53,7 @@ class AssignmentInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def write_assignment_info(info: AssignmentInfo) -> bytes:
-    """The bytes of `info`, in its version.
+    """Return the bytes of `info`, in its version.
 
     :raises ValueError: if the version is not 7 to 11, or can't name a task.
     """

@@ -17,7 +17,7 @@ def balanced(
     subscriptions: Mapping[MemberId, frozenset[str]],
     kept: Mapping[MemberId, Sequence[Partition]],
 ) -> dict[MemberId, list[Partition]]:
-    """Gives each partition of a subscribed topic to one member that subscribes to it.
+    """Give each partition of a subscribed topic to one member that subscribes to it.
 
     `partitions` is the partition count of each topic, `kept` the partitions that members have and may keep,
     none of them twice. Members that subscribe alike get numbers that differ by one at most.

@@ -1,4 +1,4 @@
-"""Kafka's `range` and `roundrobin` of the classic protocol, which go by subscriptions alone."""
+"""Kafka's `range` and `roundrobin` of the classic protocol, which use subscriptions alone."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class PlainAssignor:
     cooperative = False
 
     def user_data(self) -> bytes | None:
-        """The leader has to know nothing."""
+        """Return nothing: the leader needs no data."""
         return None
 
     def on_assignment(self, assignment: ConsumerProtocolAssignment) -> int | None:
-        """Nothing follows from it."""
+        """Do nothing."""
         return None
 
 

@@ -1,4 +1,4 @@
-"""Kafka's `sticky` and `cooperative-sticky` of the classic protocol: even, and moving as little as can be.
+"""Kafka's `sticky` and `cooperative-sticky` of the classic protocol: even, with as few moves as possible.
 
 Members list what they own. If two members of one generation list a partition, neither owns it; the list of a
 member of an older generation is ignored (KIP-341). The cooperative assignor gives away no partition that a
@@ -49,7 +49,7 @@ class StickyAssignor:
         return _assignments(_sticky(partitions, members, claims))
 
     def on_assignment(self, assignment: ConsumerProtocolAssignment) -> int | None:
-        """Keeps it for the next time."""
+        """Keep the assignment for the next generation."""
         self._given = assignment.partitions
         return None
 
@@ -61,7 +61,8 @@ class CooperativeStickyAssignor:
     cooperative = True
 
     def user_data(self) -> bytes | None:
-        """The subscription has everything: Kafka puts the generation here for readers of older versions."""
+        """Return None: the subscription has everything. Kafka puts the generation here for readers of older
+        versions."""
         return None
 
     def assign(
@@ -89,7 +90,7 @@ class CooperativeStickyAssignor:
         )
 
     def on_assignment(self, assignment: ConsumerProtocolAssignment) -> int | None:
-        """The member keeps it itself."""
+        """Do nothing: the member keeps the assignment itself."""
         return None
 
 
@@ -98,7 +99,7 @@ def _sticky(
     members: Sequence[Subscriber],
     claims: Mapping[MemberId, Iterable[Partition]],
 ) -> Mapping[MemberId, Sequence[Partition]]:
-    """As even as can be, and as near to the claims that count."""
+    """Assign as evenly as possible, and as close as possible to the claims that count."""
     subscriptions = {
         member.member_id: frozenset(member.subscription.topics).intersection(partitions)
         for member in members

@@ -98,11 +98,11 @@ class StreamsAssignor:
         self.active_tasks: Tasks = {}
 
     def request_shutdown(self) -> None:
-        """Ask for the end of the whole application with every subscription from now on."""
+        """Request the end of the whole application with every subscription from now on."""
         self.shutdown_requested = True
 
     def user_data(self) -> bytes | None:
-        """The subscription's part that is Kafka Streams' own; each differs from the one before."""
+        """Return Kafka Streams' own part of the subscription; each differs from the one before."""
         self._unique_field = (self._unique_field + 129) % 256 - 128
         code = AssignorError.SHUTDOWN_REQUESTED if self.shutdown_requested else AssignorError.NONE
         return write_subscription_info(
@@ -187,7 +187,7 @@ class StreamsAssignor:
         return 0
 
     def _take(self, info: AssignmentInfo, assignment: ConsumerProtocolAssignment) -> None:
-        """The tasks of the assigned partitions, which go by their order."""
+        """Return the tasks of the assigned partitions, in the order of the partitions."""
         assigned = sorted(
             TopicPartition(topic, number)
             for topic, numbers in assignment.partitions.items()
@@ -242,7 +242,7 @@ def _refusal(
 ) -> dict[MemberId, ConsumerProtocolAssignment]:
     """Only an error for all members, in the newest version that all of them can read.
 
-    Kafka's leader takes its own latest one, at which an older member fails.
+    Kafka's leader uses its own latest version, at which an older member fails.
     """
     info = AssignmentInfo(
         version=common, commonly_supported_version=common, error_code=error, next_rebalance_ms=again_ms
@@ -270,7 +270,7 @@ def _workers(tasks: Tasks, members: Mapping[MemberId, _Member]) -> dict[TaskId[i
 
 
 def _stateful(members: Mapping[MemberId, _Member]) -> dict[TaskId[int], list[str]]:
-    """The processes that have state of each task, those that are furthest first."""
+    """Return the processes that have state of each task, furthest first."""
     found: dict[TaskId[int], dict[str, float]] = {}
     for each in members.values():
         for task, offset_sum in each.info.task_offset_sums.items():
@@ -295,7 +295,7 @@ def _hosts(
 
 
 def _host(endpoint: str) -> HostInfo | None:
-    """The parts of host:port; None if it is nothing of the kind."""
+    """Return the parts of host:port; None if the text has another form."""
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdecimal():
         return None
@@ -305,7 +305,8 @@ def _host(endpoint: str) -> HostInfo | None:
 def _assignment(
     template: AssignmentInfo, tasks: Tasks, member_id: MemberId, owners: Mapping[TopicPartition, MemberId]
 ) -> ConsumerProtocolAssignment:
-    """A member's tasks without those that another one has not let go of; for these it joins once more."""
+    """Return a member's tasks without those that another member has not released; for these it joins once
+    more."""
     mine: list[tuple[TopicPartition, TaskId[int]]] = []
     waits = False
     for task, partitions in tasks.items():
@@ -328,9 +329,9 @@ def _assignment(
 
 
 def tasks_of(subtopologies: Sequence[Sequence[str]], partitions: Mapping[str, int]) -> Tasks:
-    """A task for each number of a partition that a source topic of the subtopology has.
+    """Return a task for each number of a partition that a source topic of the subtopology has.
 
-    `partitions` are the sizes of topics. Subtopologies have their position for an id.
+    `partitions` are the sizes of topics. The id of a subtopology is its position.
     """
     tasks: dict[TaskId[int], tuple[TopicPartition, ...]] = {}
     for subtopology, topics in enumerate(subtopologies):
@@ -347,7 +348,7 @@ def share(
     before: Mapping[TaskId[int], MemberId],
     stateful: Mapping[TaskId[int], Sequence[str]],
 ) -> dict[MemberId, list[TaskId[int]]]:
-    """Tasks by member; no member has two more than another.
+    """Return tasks by member; no member has two more than another.
 
     `members` names the process of each; `before` the last worker of each task, as far as it is known;
     `stateful` the processes that have state of a task, furthest first.

@@ -28,7 +28,7 @@ from fencepost.member.classic.assignors.streams_metadata import (
 )
 
 RUNS_ACTIVE = -2
-"""Offset sum of a task that the thread works on itself."""
+"""Offset sum of an active task of the thread itself."""
 
 ERROR_CODE_VERSION = 9
 """The first version in which a member can ask for a shutdown."""
@@ -55,9 +55,9 @@ class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
     task_offset_sums: Mapping[TaskId[int], int] = {}
     """Sum of the offsets of each task's state; RUNS_ACTIVE for the active tasks of the thread."""
     unique_field: int = 0
-    """From -128 to 127; another one with each join."""
+    """From -128 to 127; it changes with each join."""
     error_code: int = 0
-    """An AssignorError; SHUTDOWN_REQUESTED asks the leader for the end of the application."""
+    """An AssignorError; SHUTDOWN_REQUESTED requests the end of the application from the leader."""
     client_tags: Mapping[str, str] = {}
 
 

@@ -39,7 +39,7 @@ from fencepost.member.streams.handler import HandlerDecision, Handlers
 
 MakeMember = Callable[[str, ThreadEvents], StreamThreadMember]
 _SHORT_LIFE_S = 10.0
-"""A thread that fails sooner after its start has achieved little."""
+"""A thread that fails sooner than this after its start counts as failed at once."""
 _FIRST_REST_S = 0.1
 _LONGEST_REST_S = 10.0
 """Longest wait of a thread that replaces several failed ones, in seconds: each wait is twice the last."""
@@ -56,7 +56,7 @@ class GlobalWork(NamedTuple):
 
 
 class StreamsDriver:
-    """One client at work. To be used on the loop's own thread.
+    """One client at work. Use it on the loop's own thread.
 
     `make_member` makes the member of a thread of this name. `observer` receives each step of each machine.
     """
@@ -97,7 +97,7 @@ class StreamsDriver:
         self.recorder = Service("metrics recorder", metrics_interval_s, self._record, at_once=True)
         self._cleanup_delay_s = cleanup_delay_s
         self.observer = observer
-        """Hears of each step of each machine."""
+        """Receives each step of each machine."""
         self.end_by: float | None = None
         """Time at which `close` returns, in the runtime's seconds; None if it waits as long as it takes."""
         self._global: GlobalWorker | None = None
@@ -109,7 +109,7 @@ class StreamsDriver:
     # -- start and end -----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start everything; returns when the global thread, if there is one, has caught up.
+        """Start everything; return when the global thread, if there is one, has caught up.
 
         :raises IllegalStreamsState: if the client was started or closed before.
         :raises StreamsError: if the state directory can't be used; the client may be started again then.
@@ -127,8 +127,8 @@ class StreamsDriver:
         """End in good order. Return true if it is over within the time; without one it waits as long as it
         takes.
 
-        Threads divide the time between the last commit and leaving the group, so that they end in it.
-        A thread that calls this itself does not wait: it would wait for its own end.
+        Threads divide the time between the last commit and leaving the group, so that they end within it. A
+        thread that calls this itself does not wait: it would wait for its own end.
         """
         self.end_by = None if timeout_s is None else self.runtime.now() + timeout_s
         self.carry_out(self.client.close())
@@ -148,7 +148,7 @@ class StreamsDriver:
         return self.client.state
 
     def add_thread(self) -> str | None:
-        """Start one more thread. Its name; None if the client does not run."""
+        """Start one more thread. Return its name; None if the client does not run."""
         name, actions = self.client.add_thread()
         self.carry_out(actions)
         return name
@@ -182,7 +182,7 @@ class StreamsDriver:
         self.carry_out(self.client.thread_failed(thread, self.handlers.ask(thread, error)))
 
     def ended(self, thread: str) -> None:
-        """Everything of a thread is closed."""
+        """Note that everything of a thread is closed."""
         del self.workers[thread]
         self.carry_out(self.client.thread_ended(thread))
 
@@ -228,7 +228,7 @@ class StreamsDriver:
             self._ended.set()
 
     def _tell_listener(self, step: StreamsMoved) -> None:
-        """The client's step is taken: call the application's listener, before anything follows from it."""
+        """Call the application's listener with the client's step, before anything follows from it."""
         if self.listener is not None:
             try:
                 returned = self.listener(StreamClientState(step.target), StreamClientState(step.source))
@@ -237,7 +237,7 @@ class StreamsDriver:
                     log(logging.ERROR, refused)
             except PROGRAM_ENDS:
                 raise
-            except BaseException as error:  # such as the CancelledError of a future that it has looked at
+            except BaseException as error:  # such as the CancelledError of a future that it has read
                 log(logging.ERROR, "the state listener failed", exc_info=error)
 
     def _refused(self, action: MoveRefused) -> None:

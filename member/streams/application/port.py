@@ -74,13 +74,13 @@ class StreamThreadMember(Protocol):
         """
 
     def ask_for_shutdown(self) -> None:
-        """Ask the group, with every request from now on and on leaving, to shut the application down."""
+        """Request the shutdown of the application, with every request from now on and on leaving."""
 
     def wake(self) -> None:
         """End a poll that waits."""
 
     async def close(self, *, told_to_end: bool = False, within_s: float = 10.0) -> None:
-        """Leave the group at once, and disconnect, in at most that many seconds. Raises nothing.
+        """Leave the group at once, and disconnect, in at most that many seconds. Never raises.
 
         `told_to_end` is true if the group ends all members. The member does not leave if that would keep the
         others from learning of it.
@@ -98,7 +98,7 @@ class GlobalReader(Protocol):
 
     @property
     def caught_up(self) -> bool:
-        """True if everything was read that was there when it started."""
+        """True if everything was read that existed when it started."""
 
     async def close(self) -> None:
-        """Disconnect. Raises nothing."""
+        """Disconnect. Never raises."""

@@ -29,7 +29,7 @@ class Runtime(Protocol):
         """
 
     def now(self) -> float:
-        """Seconds since an arbitrary moment, never going back."""
+        """Return seconds since an arbitrary moment, never going back."""
 
 
 class LoopRuntime:
@@ -72,5 +72,5 @@ class LoopRuntime:
                 await asyncio.wait((task,))
 
     def now(self) -> float:
-        """The loop's time."""
+        """Return the loop's time."""
         return asyncio.get_running_loop().time()

@@ -56,7 +56,7 @@ class Service:
         self._task = runtime.spawn(self._run(runtime), self.name)
 
     def stop(self) -> None:
-        """Nothing is done any more from here on."""
+        """Stop the task: no action runs after this."""
         if self._task is not None:
             self._task.cancel()
             self._task = None

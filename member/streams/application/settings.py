@@ -34,7 +34,7 @@ class Processing(NamedTuple):
 
 
 def check_process(process: object, name: str = "process", *, most: int = 3) -> Processing:
-    """The function, if it can be one.
+    """Check the processing function.
 
     :raises TypeError: if it is not async, or does not take a partition and its records.
     """
@@ -78,7 +78,7 @@ def check_topics(topics: object, name: str = "topics") -> tuple[str, ...]:
 
 
 def check_threads(threads: object, *, global_thread: bool) -> int:
-    """The number of threads.
+    """Check the number of threads.
 
     :raises TypeError: if it is not a whole number.
     :raises ValueError: if it is negative, or 0 without a global thread.
@@ -90,9 +90,9 @@ def check_threads(threads: object, *, global_thread: bool) -> int:
 
 
 def check_seconds(name: str, value: object) -> float:
-    """A number of seconds.
+    """Check a number of seconds.
 
-    :raises TypeError: if it is no number.
+    :raises TypeError: if it is not a number.
     :raises ValueError: if it is negative, or not a number.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -105,7 +105,7 @@ def check_seconds(name: str, value: object) -> float:
 def check_milliseconds(name: str, value: object, *, zero: bool) -> float:
     """Check a number of milliseconds, which may be 0 or not; return seconds.
 
-    :raises TypeError: if it is no number.
+    :raises TypeError: if it is not a number.
     :raises ValueError: if it is too small.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -116,7 +116,7 @@ def check_milliseconds(name: str, value: object, *, zero: bool) -> float:
 
 
 def check_flag(name: str, value: object) -> bool:
-    """True or False.
+    """Check that a value is True or False.
 
     :raises TypeError: if it is neither.
     """

@@ -53,7 +53,7 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 class TaskStore:
-    """Keys and values of one partition, for the processing function that is given it."""
+    """Keys and values of one partition, for the processing function that gets the store."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = _made(folder)
@@ -70,7 +70,7 @@ class TaskStore:
     def get(self, key: Key) -> Value | None:
         """Return the value of a key; None if it has none.
 
-        :raises TypeError: if it can be no key.
+        :raises TypeError: if it can't be a key.
         :raises ValueError: if it is too large for one.
         """
         _check_key(key)
@@ -89,9 +89,9 @@ class TaskStore:
         self._changes[key] = value
 
     def delete(self, key: Key) -> None:
-        """Forget a key, if it is there.
+        """Forget a key, if it is stored.
 
-        :raises TypeError: if it can be no key.
+        :raises TypeError: if it can't be a key.
         :raises ValueError: if it is too large for one.
         """
         _check_key(key)
@@ -99,7 +99,7 @@ class TaskStore:
         self._changes[key] = None
 
     def items(self) -> Iterator[tuple[Key, Value]]:
-        """All keys and values: numbers first, then text, then bytes, each in its order."""
+        """Return all keys and values: numbers first, then text, then bytes, each in its order."""
         yield from self._database.execute("SELECT key, value FROM entries ORDER BY key")
 
     def __len__(self) -> int:
@@ -120,7 +120,7 @@ class TaskStore:
             self._database.execute("DELETE FROM entries")
 
     def commit(self, next_offset: int, checkpoint: int | None = None) -> None:
-        """Make everything durable that was written; the changelog has it up to the checkpoint."""
+        """Make all changes durable; the changelog has them up to the checkpoint."""
         self._database.execute("INSERT OR REPLACE INTO position VALUES (1, ?)", (next_offset,))
         if checkpoint is not None:
             self._database.execute("INSERT OR REPLACE INTO checkpoint VALUES (1, ?)", (checkpoint,))
@@ -140,7 +140,7 @@ class TaskStore:
 
     @property
     def checkpoint(self) -> int | None:
-        """Up to which offset of the changelog it has everything; None if that is not known."""
+        """The offset up to which it has all of the changelog; None if that is not known."""
         row = self._database.execute("SELECT next_offset FROM checkpoint").fetchone()
         return None if row is None else row[0]
 
@@ -149,14 +149,14 @@ class TaskStore:
         self._database.execute("DELETE FROM entries")
 
     def restore(self, key: Key, value: Value | None) -> None:
-        """A change that the changelog has."""
+        """Apply a change from the changelog."""
         if value is None:
             self._database.execute("DELETE FROM entries WHERE key = ?", (key,))
         else:
             self._database.execute("INSERT OR REPLACE INTO entries VALUES (?, ?)", (key, value))
 
     def restored(self, checkpoint: int) -> None:
-        """It has everything up to that offset of the changelog."""
+        """Note that it has all of the changelog up to that offset."""
         self._database.execute("INSERT OR REPLACE INTO checkpoint VALUES (1, ?)", (checkpoint,))
         self._database.execute("COMMIT")
         self._database.execute("BEGIN")
@@ -209,11 +209,11 @@ class StateDirectory:
 
     @property
     def locked(self) -> bool:
-        """True if this client has it."""
+        """True if this client has locked it."""
         return self._lock is not None
 
     def lock(self) -> None:
-        """Make the directory, and take it.
+        """Make the directory, and lock it.
 
         :raises StreamsError: if it can't be written, or if another client has it.
         """
@@ -228,7 +228,7 @@ class StateDirectory:
         self.path = path
 
     def store(self, partition: TopicPartition) -> TaskStore:
-        """The store of a partition, opened if need be."""
+        """Return the store of a partition; open it if necessary."""
         store = self._open.get(partition)
         if store is None:
             assert self.path is not None
@@ -248,7 +248,7 @@ class StateDirectory:
             waiter.set()
 
     def tell_when_free(self, partition: TopicPartition, waiter: asyncio.Event) -> None:
-        """Set the event when the partition's store is closed, which is open."""
+        """Set the event when the partition's store, which is open, is closed."""
         self._waiting.setdefault(partition, set()).add(waiter)
 
     def clean(self, older_than_s: float) -> list[str]:
@@ -292,7 +292,7 @@ def _folder_of(partition: TopicPartition) -> str:
 def _temporary_folder() -> Path:
     """A new one.
 
-    :raises StreamsError: if there is no place for it.
+    :raises StreamsError: if it can't be made.
     """
     try:
         return Path(tempfile.mkdtemp(prefix="fencepost-streams-"))
@@ -301,9 +301,9 @@ def _temporary_folder() -> Path:
 
 
 def _made(folder: Path) -> Path:
-    """The folder, which is there then.
+    """Make the folder.
 
-    :raises StreamsError: if it can't be.
+    :raises StreamsError: if that is not possible.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -314,7 +314,7 @@ def _made(folder: Path) -> Path:
 
 
 def _locked(file: Path) -> sqlite3.Connection:
-    """A connection that has a file to itself.
+    """Open a connection that has a file to itself.
 
     :raises StreamsError: if another client has it, or if it can't be used at all.
     """

@@ -1,4 +1,4 @@
-"""A consumer group member's transport that speaks of streams groups (KIP-1071)."""
+"""The transport of a consumer group's member that speaks the protocol of streams groups (KIP-1071)."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class StreamsTransport:
     def log_offsets(
         self, partitions: Iterable[TopicPartition], *, earliest: bool
     ) -> Reply[Mapping[TopicPartition, int]]:
-        """The first or the next offset of each partition's log."""
+        """Look up the first or the next offset of each partition's log."""
         return self._transport.log_offsets(partitions, earliest=earliest)
 
     def offsets_by_duration(

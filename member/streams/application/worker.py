@@ -34,7 +34,7 @@ _COMMIT_S = 10.0
 _LEAVE_S = 10.0
 """Longest time that a thread may take to leave the group, in seconds."""
 _LEAVE_UNHEARD_S = 2.0
-"""The same if no broker responded to the last commit."""
+"""The same limit if no broker responded to the last commit."""
 _WAITING = (StreamThreadState.STARTING, StreamThreadState.PARTITIONS_REVOKED)
 
 
@@ -71,7 +71,7 @@ class Worker:
         self._processed: dict[TopicPartition, int] = {}
         """The next offset of each partition whose offset is to be committed."""
         self._owned: dict[TopicPartition, int] = {}
-        """With the number of the assignment that brought them."""
+        """The owned partitions, with the number of the assignment in which they came."""
         self._assignments = 0
         self._fresh: dict[TopicPartition, None] = {}
         """Those of them whose stores are not open yet."""
@@ -80,7 +80,7 @@ class Worker:
         partition is lost."""
         self._commit_at = 0.0
         self._unheard = False
-        """No broker responded to the last commit."""
+        """True if no broker responded to the last commit."""
 
     def stop(self) -> None:
         """End after the current record."""
@@ -184,7 +184,7 @@ class Worker:
         self._fresh.pop(partition, None)
 
     async def _read_changelog(self, changelog: Changelog, partition: TopicPartition) -> None:
-        """Restore a store; again and again, if the changelog can't be read."""
+        """Restore a store; retry if the changelog can't be read."""
         assignment = self._owned.get(partition)
         directory = self._engine.directory
         restored = False
@@ -353,7 +353,7 @@ class Worker:
             self._engine.carry_out(client.connection(self.name, connected=self.member.is_connected()))
 
     def on_shutdown_requested(self) -> None:
-        """The application is to be shut down."""
+        """Take in that the application is to be shut down."""
         self._engine.carry_out(self._engine.client.shutdown_received(self.name))
 
 
@@ -365,7 +365,7 @@ class GlobalWorker:
 
     def __init__(self, engine: StreamsDriver, processing: Processing, reader: GlobalReader) -> None:
         self.started: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
-        """Done once it has caught up, with the exception that kept it from it, or if it is to end first."""
+        """Done once it has caught up, with the exception that prevented that, or if it has to end first."""
         self._engine = engine
         self._processing = processing
         self._reader = reader
@@ -376,7 +376,7 @@ class GlobalWorker:
         self._stopping = True
 
     async def run(self) -> None:
-        """The whole life of the thread."""
+        """Run the thread for its whole life."""
         engine = self._engine
         error: BaseException | None = None
         try:
