@@ -30,8 +30,8 @@ def all_checkers(
 ) -> list[Checker]:
     """New checkers, in the order in which they look at an event; each set observes one run.
 
-    Checkers of classic members, and of transactions, are for worlds that have some: `protocols` are all that
-    members speak.
+    Checkers of classic members, and of transactions, are for worlds that have some: `protocols` are all
+    protocols that members speak.
     """
     some: list[Checker] = [ClassicMembers(), ClassicRounds()] if "classic" in protocols else []
     if transactions:

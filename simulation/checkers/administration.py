@@ -208,7 +208,7 @@ class AdministrationChecks:
     ) -> Iterator[Finding]:
         group = before.groups.get(request.group_id)
         if group is None:
-            return  # a classic group's members are in no record before their generation is complete
+            return  # no record has a classic group's members before their generation is complete
         had = group.members
         by_instance = {each.instance_id: each.member_id for each in had.values() if each.instance_id}
         expected: list[ErrorCode] = []
@@ -238,7 +238,7 @@ def _was_not_written(reply: Any) -> bool:
 
 
 def state_of(group: ConsumerGroup) -> str:
-    """A consumer group's state, by KIP-848's conditions."""
+    """Return a consumer group's state, by KIP-848's conditions."""
     members = group.members.values()
     if not members:
         return "Empty"
@@ -300,7 +300,7 @@ _ClassicView = tuple[str, ErrorCode, str, str, set[DescribedClassicMember]]
 
 
 def _as_classic(live: GroupCoordinator, group_id: str) -> _ClassicView:
-    """A group that is no classic one, as DescribeGroups knows it: offsets alone are an empty group."""
+    """Return a group of another kind as DescribeGroups shows it: offsets alone are an empty group."""
     if live.kinds.find(group_id) is None and group_id in live.offsets:
         return "Empty", _NONE, "", "", set()
     return "Dead", ErrorCode.GROUP_ID_NOT_FOUND, "", "", set()

@@ -30,7 +30,7 @@ OF_LOG: Final = frozenset(
 """Errors that clients receive if records can't be written, or a target can't be made."""
 
 _SHOWN: Final = 12
-"""Partitions that a message names, of each topic."""
+"""Number of partitions of each topic that a message names."""
 
 NOTHING: Final[frozenset[TopicPartition]] = frozenset()
 
@@ -69,7 +69,7 @@ class FindingReporter(WorldObserver):
     """An observer that reports findings, each invariant at most `REPORTS_PER_INVARIANT` times."""
 
     left_out: frozenset[str] = frozenset()
-    """Invariants that do not apply to the world that is watched: nothing is reported of them."""
+    """Invariants that do not apply to the world: no finding of them is reported."""
 
     def attach(self, world: Any, report: Report) -> None:
         """Keep the world, and the receiver of findings."""
@@ -78,7 +78,7 @@ class FindingReporter(WorldObserver):
         self._reported: dict[str, int] = {}
 
     def report(self, invariant: str, message: str) -> None:
-        """Pass one finding on, unless there were enough of its kind.
+        """Pass one finding on, unless enough of its kind were reported.
 
         :raises KeyError: if the catalogue has no such invariant.
         """
@@ -103,7 +103,7 @@ class Checker(FindingReporter, Observer):
 
 
 def shown(partitions: Partitions, names: Mapping[str, str] | None = None) -> str:
-    """A set of partitions as people read it: `orders 0 1 2, payments 4`; of a topic the first dozen."""
+    """Return a set of partitions for people: `orders 0 1 2, payments 4`; of a topic the first dozen."""
     known = names or {}
     parts = []
     for topic_id, numbers in partitions.items():
@@ -113,7 +113,7 @@ def shown(partitions: Partitions, names: Mapping[str, str] | None = None) -> str
 
 
 def shown_names(partitions: Iterable[TopicPartition]) -> str:
-    """The same for partitions under their topics' names."""
+    """Return the same for partitions under their topics' names."""
     ordered = sorted(partitions)
     few = ", ".join(f"{topic}-{number}" for topic, number in ordered[:_SHOWN])
     return "{" + few + (", …" if len(ordered) > _SHOWN else "") + "}"

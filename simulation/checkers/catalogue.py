@@ -11,12 +11,12 @@ from fencepost.simulation.checkers.judgements import RealJudgement, judgement_of
 
 
 class Invariant(msgspec.Struct, frozen=True):
-    """Something that must hold after every event (or, for `progress` and its like, at the end)."""
+    """A rule that must hold after every event (or, for `progress` and its like, at the end)."""
 
     name: str
     summary: str
     source: str
-    """A section of KIP-848, or the defect that taught it."""
+    """A section of KIP-848, or the defect from which it was learned."""
 
     @property
     def on_real(self) -> RealJudgement:

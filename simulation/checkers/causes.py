@@ -32,7 +32,7 @@ class EpochCauses:
 
     def __init__(self) -> None:
         self._digest = 0
-        """Of the group's topics, by its last record."""
+        """The digest of the group's topics, by its last record."""
         self._matched: dict[str, tuple[str, ...]] = {}
         """The topics of each expression that was resolved."""
 
@@ -62,7 +62,7 @@ class EpochCauses:
                 " target depends on has changed",
             )
         if isinstance(step.event, RecordsObserved):
-            return  # several outcomes may be seen as one
+            return  # several outcomes may appear as one
         if raised > 1:
             yield "epoch-caused", f"the epoch of {step.group_id} was raised from {epoch} by {raised} at once"
         if raised <= 0 and (why := self._due(step, pairs, matched)):
@@ -106,7 +106,7 @@ class EpochCauses:
 
 
 def _pairs(step: GroupStep) -> Iterator[_Pair]:
-    """Each member before and after; one that takes the place of a static member was that member before."""
+    """Yield each member before and after; a member that replaces a static one was that member before."""
     gone = {
         change.before.instance_id: change.before
         for change in step.members

@@ -172,7 +172,7 @@ class WrittenGenerations:
     def check(self, records: Iterable[r.Record], known: Mapping[str, KnownClassic]) -> Iterator[Finding]:
         """Findings of classic-generations in one batch. `known` are the classic groups before it."""
         had_members: set[str] = set()
-        """Consumer groups that the batch ends, and that were not empty."""
+        """Return consumer groups that the batch ends, and that were not empty."""
         for record in records:
             key, value = record.key, record.value
             if isinstance(value, r.GroupMetadataValue):
@@ -220,13 +220,13 @@ class ClassicGroupsChecker(Checker):
                 self._know(group)
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """Checks one event."""
+        """Check one event."""
         live = self.world.coordinators[host].coordinator
         if live is None:
             return
         classic = live.classic
         if not (classic.groups or classic.stored or classic.timers or self._known or self._written.newest):
-            return  # there is no classic group, nor anything of one that there was
+            return  # there is no classic group, nor any trace of one
         named = getattr(event, "group_id", None)
         known = self._known.get(named or "")
         reply = outcome.reply
@@ -310,7 +310,7 @@ class ObservedClassicGroups(Checker):
         self._written = WrittenGenerations()
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """Checks one outcome."""
+        """Check one outcome."""
         if isinstance(event, RecordsObserved) and event.cause != "load":
             self.report_all(self._written.check(outcome.records, {}))
             self.report_all(_assignments(outcome.records))
@@ -326,7 +326,7 @@ def _is_on_record(group: ClassicGroup, stored: r.GroupMetadataValue | None) -> b
 
 
 def _reachable(source: ClassicGroupState, target: ClassicGroupState) -> bool:
-    """One event may start a round and end it."""
+    """Return true if one event may lead from one state to the other: it may start a round and end it."""
     table = CLASSIC_GROUP_TABLE
     return table.allows(source, target) or (
         table.allows(source, _S.PREPARING_REBALANCE) and table.allows(_S.PREPARING_REBALANCE, target)

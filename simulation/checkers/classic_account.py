@@ -86,7 +86,7 @@ class ExpectedGroup:
         self._newcomers = False
         """True if a member joined in that time."""
         self.look_ms = 0
-        """Before this time nothing is over."""
+        """Before this time no deadline passes."""
         self.now = Expected()
         self._now_ms = 0
         self._seen: Mapping[Token, Answer] = {}
@@ -96,7 +96,7 @@ class ExpectedGroup:
     def of_record(
         cls, group_id: str, value: GroupMetadataValue, config: GroupCoordinatorConfig, now_ms: int
     ) -> ExpectedGroup:
-        """The group that was just loaded: sessions begin, and a group that is too large joins anew."""
+        """Return a group that was just loaded: sessions begin, and a group that is too large joins again."""
         group = cls(group_id, config)
         group.begin(now_ms, {})
         group.generation = value.generation
@@ -135,7 +135,7 @@ class ExpectedGroup:
     # -- who is who ---------------------------------------------------------------------------------------
 
     def holder_of(self, instance_id: str | None) -> ExpectedMember | None:
-        """The member with that instance id."""
+        """Return the member with that instance id."""
         if instance_id is None:
             return None
         return next((each for each in self.members.values() if each.instance_id == instance_id), None)
@@ -157,13 +157,13 @@ class ExpectedGroup:
         return error
 
     def common(self) -> set[str]:
-        """The protocols that all members offer."""
+        """Return the protocols that all members offer."""
         # Hundreds of members offer the same few lists of protocols.
         lists = {tuple([name for name, _ in member.offers]) for member in self.members.values()}
         return set.intersection(*map(set, lists)) if lists else set()
 
     def choices(self) -> set[str]:
-        """The protocols that most members like best, of those that all offer."""
+        """Return the protocols that most members prefer, of those that all offer."""
         common = self.common()
         votes = Counter(
             next(name for name, _ in member.offers if name in common)
@@ -207,7 +207,7 @@ class ExpectedGroup:
     # -- requests -----------------------------------------------------------------------------------------
 
     def joins(self, request: JoinGroupRequest) -> None:
-        """JoinGroup to a group that is there, or was just made."""
+        """Take in a JoinGroup to a group that exists, or was just made."""
         error = self._join(request)
         if error is not None:
             self._answer(request.token, JoinGroupResponse(error_code=error))
@@ -348,7 +348,7 @@ class ExpectedGroup:
             self.unsynced.add(new_id)
 
     def syncs(self, request: SyncGroupRequest) -> None:
-        """SyncGroup: the leader brings the assignment, the others take theirs."""
+        """Take in a SyncGroup: the leader brings the assignment, the others receive theirs."""
         error = self._error_in(request.member_id, request.instance_id, request.generation)
         if error is _E.NONE and not (
             request.protocol_type in (None, self.protocol_type)
@@ -416,13 +416,13 @@ class ExpectedGroup:
         return request.member_id
 
     def hears(self, member_id: MemberId, now_ms: int) -> None:
-        """Take in that a member is known to be alive."""
+        """Note that a member is known to be alive."""
         self._now_ms = now_ms
         if member_id in self.members and self.phase in (STABLE, JOINING):
             self._heard(self.members[member_id])
 
     def leaves(self, requests: Collection[LeaveGroupRequest]) -> None:
-        """LeaveGroup: all that are named and known go, and the others rebalance once."""
+        """Take in a LeaveGroup: all named members that are known leave, and the others rebalance once."""
         codes = []
         for request in requests:
             member_id = request.member_id
@@ -443,7 +443,7 @@ class ExpectedGroup:
             self._start_or_complete()
 
     def rebalances(self) -> None:
-        """Somebody wants the members to join anew."""
+        """Take in a request that the members join again."""
         if self.members:
             self._start_or_complete()
 
@@ -562,7 +562,8 @@ class ExpectedGroup:
         self._set(_SYNC, self._rebalance_ms)
 
     def _choose(self, joined: Mapping[MemberId, ExpectedMember]) -> None:
-        """The leader stays if it has joined, else any other does; the protocol is one of those most liked."""
+        """Choose the leader and the protocol: the leader stays if it has joined, else any other member; the
+        protocol is one of the most preferred."""
         seen = next(
             (
                 told
@@ -651,7 +652,7 @@ class ExpectedGroup:
         self.now.undo = undo
 
     def value(self, given: Mapping[MemberId, bytes] | None = None) -> GroupMetadataValue:
-        """The record of the group, with these assignments or with those that members have."""
+        """Return the record of the group, with these assignments or with those that members have."""
         return GroupMetadataValue(
             protocol_type=self.protocol_type or "",
             generation=self.generation,

@@ -36,7 +36,7 @@ def check_deleted(account: ExpectedGroup, reply: DeleteGroupsResponse) -> Iterat
 def check_offsets_deleted(
     account: ExpectedGroup, request: OffsetDeleteRequest, reply: OffsetDeleteResponse, live: GroupCoordinator
 ) -> Iterator[Finding]:
-    """Findings of a request to delete offsets: those go of topics that no consumer subscribes to.
+    """Findings of a request to delete offsets: offsets of topics that no consumer subscribes to are deleted.
 
     The topics of members that are not consumers are unknown: nothing is deleted.
     """

@@ -24,7 +24,7 @@ Offered: TypeAlias = tuple[tuple[str, bytes], ...]
 """Protocols with the member's metadata in each, in its order of preference."""
 
 ID_GIVEN_FIRST: Final = 4
-"""JoinGroup's version from which on a dynamic member gets an id before it joins (KIP-394)."""
+"""First version of JoinGroup in which a dynamic member gets an id before it joins (KIP-394)."""
 
 # Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
 EMPTY, JOINING, SYNCING, STABLE, _ = ClassicGroupState
@@ -41,14 +41,14 @@ def metadata_of(offers: Offered, protocol: str | None) -> bytes:
 
 
 class Deadline(NamedTuple):
-    """Something that ends by time: the `session` of a member or id, or a group's `join` or `sync` phase."""
+    """A deadline: the `session` of a member or id, or a group's `join` or `sync` phase."""
 
     kind: str
     member_id: MemberId = ""
 
 
 class ExpectedMember:
-    """One member, as its own requests have it."""
+    """One member, by its own requests."""
 
     __slots__ = (
         "assignment",

@@ -38,7 +38,7 @@ class ClassicSender:
     def __init__(self, host: str, interval_ms: int) -> None:
         self.host = host
         self.state: S | None = None
-        """None until the process has moved, and of members of another protocol."""
+        """None until the process has moved, and for members of another protocol."""
         self.generation = 0
         self.owned: frozenset[TopicPartition] = NOTHING
         self.in_flight: dict[type, Request] = {}
@@ -48,7 +48,7 @@ class ClassicSender:
         self.patience_us = patience_us(interval_ms)
 
     def moved(self, state: S, now_us: int) -> None:
-        """The member machine is in another state."""
+        """Note that the member machine is in another state."""
         self.state = state
         if state in (S.FENCED, S.STALE, S.UNSUBSCRIBED, S.FATAL):
             self.generation = 0
@@ -60,7 +60,7 @@ class ClassicSender:
             self.late_us = now_us + self.patience_us
 
     def callback(self, kind: str, phase: str, partitions: Iterable[TopicPartition]) -> None:
-        """A callback began or ended."""
+        """Note that a callback began or ended."""
         chosen = as_set(tuple(partitions))
         if kind == "assigned" and phase == "begin":
             self.owned = joined(self.owned, chosen)
@@ -68,7 +68,7 @@ class ClassicSender:
             self.owned = without(self.owned, chosen)
 
     def search(self, timeout_us: int, now_us: int) -> Iterator[Finding]:
-        """It looks for the coordinator, and can't send to it until it has found it; within `timeout_us`."""
+        """Note a search: the member sends nothing until it has found the coordinator, within `timeout_us`."""
         yield from self.silent(now_us)
         self.searches = True
         self.late_us = NEVER
@@ -137,7 +137,7 @@ class ClassicSender:
                 )
 
     def receives(self, request: Request, response: Response | Exception, now_us: int) -> None:
-        """A request was answered, or failed."""
+        """Note that a request was answered or failed."""
         if self.in_flight.get(type(request)) is not request:
             return
         del self.in_flight[type(request)]
@@ -161,7 +161,7 @@ class ClassicMembers(Checker):
         return None if sender is None or sender.state is None else sender
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """A new process starts anew; one that was frozen has an excuse for its silence."""
+        """Start afresh with a new process; one that was frozen has an excuse for its silence."""
         if what in ("start", "crash"):
             self._senders.pop(host, None)
         elif sender := self._senders.get(host):
@@ -184,7 +184,7 @@ class ClassicMembers(Checker):
             sender.callback(str(kind), phase, partitions)
 
     def on_member_request(self, host: str, request: Request, now_us: int) -> None:
-        """Checks a request."""
+        """Check a request."""
         if sender := self._sender(host):
             self.report_all(sender.sends(request, now_us))
 
@@ -196,7 +196,7 @@ class ClassicMembers(Checker):
             sender.receives(request, response, now_us)
 
     def on_member_search(self, host: str, now_us: int) -> None:
-        """While a member looks for the coordinator it cannot send to it."""
+        """Note a search: while a member looks for the coordinator it cannot send to it."""
         if sender := self._sender(host):
             network = self.world.scenario.network
             timeout_us = network.request_timeout.us + max(network.detection.low, network.detection.high)

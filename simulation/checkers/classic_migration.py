@@ -1,4 +1,4 @@
-"""Groups that go over between the two protocols, and members of consumer groups that speak the classic one.
+"""Groups that change between the two protocols, and classic members of consumer groups.
 
 A classic group becomes a consumer group when the first member of the newer protocol joins it, and a classic
 one again when the last of them leaves (KIP-848, Migration). Members stay, with their partitions.
@@ -90,7 +90,7 @@ class KnownConsumers:
         self.assignment_epoch = group.assignment_epoch
 
     def holder_of(self, instance_id: str | None) -> ConsumerGroupMember | None:
-        """The member with that instance id."""
+        """Return the member with that instance id."""
         if instance_id is None:
             return None
         return next((each for each in self.members.values() if each.instance_id == instance_id), None)
@@ -163,7 +163,7 @@ def _pairs(partitions: Partitions) -> set[tuple[str, int]]:
 
 
 def _topics(data: bytes) -> set[str] | None:
-    """The topics of a subscription; None if it can't be read."""
+    """Return the topics of a subscription; None if it can't be read."""
     try:
         return {*read_subscription(data).topics}
     except MalformedConsumerProtocol:
@@ -176,7 +176,7 @@ def _subscribed(account: ExpectedGroup, member: ExpectedMember) -> set[str] | No
 
 
 def _named(partitions: Partitions, image: TopicsImage) -> Named:
-    """Without topics that were deleted."""
+    """Return the partitions by name, without topics that were deleted."""
     return {
         name: tuple(sorted(numbers))
         for topic_id, numbers in partitions.items()
@@ -223,7 +223,8 @@ class ClassicMigration:
     def before(
         self, live: GroupCoordinator, event: StepEvent, outcome: Outcome, now_ms: int
     ) -> Iterator[Finding]:
-        """Findings of a request of a classic member to a consumer group, and of one that is to upgrade it."""
+        """Findings of a classic member's request to a consumer group, and of a request that is to upgrade a
+        group."""
         if isinstance(event, ConsumerGroupHeartbeatRequest):
             yield from self._upgrade_refused(live, event, outcome)
             return
@@ -306,7 +307,8 @@ class ClassicMigration:
     def _upgrade_refused(
         self, live: GroupCoordinator, request: ConsumerGroupHeartbeatRequest, outcome: Outcome
     ) -> Iterator[Finding]:
-        """A classic group with members refuses a member of the newer protocol only if it can't go over."""
+        """Check that a classic group with members refuses a member of the newer protocol only if it can't be
+        upgraded."""
         group, reply = live.classic.groups.get(request.group_id), outcome.reply
         if (
             group is None
@@ -558,7 +560,7 @@ def _joined(
 
 
 def _changes(account: ExpectedGroup, request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Return true if the member that brings the newer protocol is new, or subscribes to something else."""
+    """Return true if the member that brings the newer protocol is new, or subscribes to other topics."""
     holder = account.holder_of(request.instance_id)
     if holder is None or request.subscribed_topic_regex:
         return True

@@ -1,4 +1,4 @@
-"""Classic groups step by step: each request gets the response that is due, at the time that it is due.
+"""Classic groups step by step: each request gets the right response at the right time.
 
 A second account of the group (`classic_account`) works out the effects of an event; this compares. After a
 finding, a group is left alone until another coordinator loads it.
@@ -229,7 +229,7 @@ class ClassicRounds(Checker):
     def __init__(self) -> None:
         self._accounts: dict[str, ExpectedGroup] = {}
         self._lost: set[str] = set()
-        """Groups of which something was reported."""
+        """Groups with a finding."""
         self._paused: set[str] = set()
         """Brokers that have done nothing since they began to stand still."""
         self._turned_away: set[str] = set()
@@ -265,7 +265,7 @@ class ClassicRounds(Checker):
         self._accounts.clear()
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """A process that ended, or stands still, waits for nothing."""
+        """Note that a process that ended, or stands still, waits for nothing."""
         self._turned_away.discard(host)
 
     def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
@@ -286,12 +286,12 @@ class ClassicRounds(Checker):
                 )
 
     def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
-        """A broker that stood still is late."""
+        """Note that a broker that stood still is late."""
         if fault == "broker-pause" and phase == "begin":
             self._paused.add(detail)
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """Checks one event."""
+        """Check one event."""
         live = self.world.coordinators[host].coordinator
         if live is None:
             return
@@ -354,7 +354,7 @@ class ClassicRounds(Checker):
             self._check_session(live, account, member_id)
 
     def _administered(self, live: GroupCoordinator, event: Any, outcome: Outcome) -> None:
-        """People delete a group, or some of its offsets."""
+        """Judge an administrator's deletion of a group, or of some of its offsets."""
         group_id, reply = event.group_id, outcome.reply
         account = self._accounts.get(group_id)
         if account is None or getattr(reply, "error_code", None) in OF_LOG:
@@ -386,7 +386,7 @@ class ClassicRounds(Checker):
         if not isinstance(event, JoinGroupRequest):
             _takes(account, event)
         elif self._joins(account, event, is_new=is_new) and not outcome.records and self._fails(outcome):
-            del self._accounts[group_id]  # it was never there
+            del self._accounts[group_id]  # it never existed
             return
         self._judge(live, account, type(event).__name__, outcome, got)
 
@@ -452,7 +452,7 @@ class ClassicRounds(Checker):
     # -- times that are over ------------------------------------------------------------------------------
 
     def _time(self, live: GroupCoordinator, event: DeadlineReached, outcome: Outcome, now_ms: int) -> None:
-        """Some timer ran. If it was one of these groups, it was that which was over first."""
+        """Judge a timer that ran. If one of these groups had it, it was that of the earliest deadline."""
         accounts = self._accounts
         due = [(at, group_id, one) for group_id in accounts for at, one in accounts[group_id].due(now_ms)]
         if not self._concerns(outcome):
@@ -512,7 +512,7 @@ class ClassicRounds(Checker):
     # -- other kinds of groups ----------------------------------------------------------------------------
 
     def _elsewhere(self, live: GroupCoordinator, event: StepEvent, outcome: Outcome, now_ms: int) -> None:
-        """A group was deleted, or became one of the other kind, or was one."""
+        """Note that a group was deleted, became one of the other kind, or was one."""
         for group_id in {
             record.key.group_id: None for record in outcome.records if type(record.key) is GroupMetadataKey
         }:
@@ -549,7 +549,7 @@ class ClassicRounds(Checker):
     def _came_over(
         self, live: GroupCoordinator, change: Change, event: StepEvent, outcome: Outcome, now_ms: int
     ) -> None:
-        """A consumer group became a classic one."""
+        """Note that a consumer group became a classic one."""
         group_id, value = change
         self._found(group_id, self._migration.downgraded(live, group_id, value, event, outcome))
         group = live.classic.groups.get(group_id)
@@ -571,7 +571,7 @@ class ClassicRounds(Checker):
         return sum(len(account.deadlines) for account in self._accounts.values())
 
     def _found(self, group_id: str, findings: Iterable[Finding]) -> None:
-        """Report, and leave a group alone of which there was something to report."""
+        """Report findings, and leave their group alone."""
         for finding in findings:
             self.report(*finding)
             self._lost.add(group_id)

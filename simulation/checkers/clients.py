@@ -141,7 +141,7 @@ def _sets(partitions: Partitions) -> _Owned:
 
 
 def _by_role(tasks: Tasks) -> _Owned:
-    """Tasks as other partitions: to have one in another role is to have another one."""
+    """Return tasks as partitions: the same task in another role is another partition."""
     roles = {"active": tasks.active, "standby": tasks.standby, "warm-up": tasks.warmup}
     return {
         f"{role} {one}:": frozenset(numbers) for role, ids in roles.items() for one, numbers in ids.items()
@@ -167,7 +167,7 @@ class Clients(Checker):
         self.on_coordinator_step(host, event, outcome, now_us)
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """Looks at heartbeats that were accepted, and at commits."""
+        """Look at heartbeats that were accepted, and at commits."""
         if isinstance(event, OffsetCommitRequest) and isinstance(outcome.reply, OffsetCommitResponse):
             self.report_all(self._commit(host, event, outcome.reply))
         elif isinstance(event, _Heartbeat) and isinstance(outcome.reply, _Answer):

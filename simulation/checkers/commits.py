@@ -111,7 +111,7 @@ def _held_since(
 def missing(
     request: OffsetCommitRequest, reply: OffsetCommitResponse, image: TopicsImage
 ) -> frozenset[TopicPartition]:
-    """The partitions that are refused because they are not there: that is looked at before all else."""
+    """Return the partitions that are refused because they do not exist: that is checked first."""
     return frozenset(
         partition
         for partition, got in reply.errors.items()
@@ -204,12 +204,12 @@ class CommittedOffsets:
         A commit that names its topic only may still carry the position in the topic that was deleted.
         """
         self._pending: set[r.PendingOffsetCommitKey] = set()
-        """Offsets in open transactions: a group that has only these is there, too."""
+        """Offsets in open transactions: a group that has only these exists, too."""
 
     def check(
         self, event: StepEvent, outcome: Outcome, known: KnownGroup | None, image: TopicsImage
     ) -> Iterator[Finding]:
-        """Findings of one event, then takes its records in."""
+        """Findings of one event; then take its records in."""
         reply = outcome.reply
         if isinstance(event, OffsetCommitRequest) and isinstance(reply, OffsetCommitResponse):
             yield from self._check_commit(event, reply, known, image)
@@ -224,7 +224,7 @@ class CommittedOffsets:
         image: TopicsImage,
         event: StepEvent | None = None,
     ) -> Iterator[Finding]:
-        """Takes records in, of that event if it is known."""
+        """Take records in, of that event if it is known."""
         request = event if isinstance(event, OffsetCommitRequest) else None
         sent = self._count
         if request is not None:
@@ -260,7 +260,7 @@ class CommittedOffsets:
             )
 
     def sends(self, request: OffsetCommitRequest) -> None:
-        """A member sends a commit. It may be overtaken by one that is sent later, on another connection."""
+        """Note that a member sends a commit. A later one, on another connection, may overtake it."""
         self._count += 1
         self._on_their_way[id(request)] = self._count, request
 
@@ -317,7 +317,7 @@ class CommittedOffsets:
         image: TopicsImage,
     ) -> Iterator[Finding]:
         codes = reply.errors
-        refused = any(codes.values())  # as a rule not one of them is
+        refused = any(codes.values())  # as a rule no code is an error
         gone = missing(request, reply, image) if refused else NOTHING
         too_large = {p for p, got in codes.items() if got is ErrorCode.OFFSET_METADATA_TOO_LARGE}
         has_offsets = bool(self.committed or self._pending)

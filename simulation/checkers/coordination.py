@@ -91,7 +91,7 @@ def makes_a_group(event: StepEvent, outcome: Outcome, shadow: GroupCoordinator) 
 
 
 class GroupChecks:
-    """All checks of one group that keep something from one event to the next."""
+    """All checks of one group that keep state from one event to the next."""
 
     def __init__(self, default_assignor: str, *, slack_ms: int = 0) -> None:
         self.ownership = Ownership()
@@ -104,7 +104,7 @@ class GroupChecks:
         self._subscribed = SubscribedTopics()
 
     def loaded(self, now_ms: int) -> None:
-        """Another coordinator has loaded the group: all timers run their full length again."""
+        """Note that another coordinator has loaded the group: all timers run their full length again."""
         self.sessions.loaded(now_ms)
         self.expressions.loaded()
         self.reconciliation.loaded(now_ms)
@@ -137,7 +137,7 @@ class Coordination(Checker):
     """True if coordinators use the time of the observers; without it nothing is judged by time."""
 
     def attach(self, world: WorldView, report: Report) -> None:
-        """Nothing has happened yet."""
+        """Start with nothing."""
         super().attach(world, report)
         self._tracker = Tracker()
         self._checks: dict[str, GroupChecks] = {}
@@ -160,7 +160,7 @@ class Coordination(Checker):
         return GroupCoordinator(self.world.config)
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """Checks an event that changed something, or was refused."""
+        """Check an event that changed the state, or was refused."""
         live = self.world.coordinators[host].coordinator
         if live is None:
             return
@@ -281,7 +281,7 @@ class Coordination(Checker):
             return self._offsets(live, outcome.records)
         reply, known = outcome.reply, self._tracker.groups.get(group_id)
         if live.kinds.of(group_id) not in (None, live.consumer):
-            # These have rules of their own; their offsets are kept like any other's.
+            # These have rules of their own; their offsets are handled like any other's.
             return self._commits[group_id].take_all(outcome.records, known, live.image, event)
         if isinstance(event, ConsumerGroupHeartbeatRequest) and isinstance(
             reply, ConsumerGroupHeartbeatResponse
@@ -432,7 +432,7 @@ class Coordination(Checker):
             checks.sessions.excuse(now_us // 1000)
 
     def on_end(self, now_us: int) -> None:
-        """Everything, once more."""
+        """Check everything, once more."""
         live = self.world.active
         if live is None:
             return
@@ -467,7 +467,7 @@ class ObservedCoordination(Checker):
     """
 
     def attach(self, world: WorldView, report: Report) -> None:
-        """Nothing has been seen yet."""
+        """Start with nothing."""
         super().attach(world, report)
         self._tracker = Tracker()
         self._checks: dict[str, GroupChecks] = {}
@@ -475,7 +475,7 @@ class ObservedCoordination(Checker):
         self._standings: dict[MemberId, deque[tuple[int, Partitions]]] = {}
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """Checks one outcome."""
+        """Check one outcome."""
         live = self.world.active
         if live is None or not isinstance(event, RecordsObserved):
             return
@@ -503,11 +503,11 @@ class ObservedCoordination(Checker):
         known = self._tracker.groups.get(event.group_id)
         commits = self._commits.setdefault(event.group_id, CommittedOffsets())
         findings = list(commits.take_all(outcome.records, known, live.image))
-        if not event.unsettled:  # offsets go with their topics
+        if not event.unsettled:  # offsets are deleted with their topics
             yield from findings
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
-        """Another broker has loaded the group: its timers run their full length again."""
+        """Note that another broker has loaded the group: its timers run their full length again."""
         if what == "active":
             for checks in self._checks.values():
                 checks.loaded(now_us // 1000)
@@ -532,7 +532,7 @@ class ObservedCoordination(Checker):
             )
 
     def on_end(self, now_us: int) -> None:
-        """Revocations that have lasted too long."""
+        """Report revocations that have lasted too long."""
         for group_id, checks in self._checks.items():
             if (known := self._tracker.groups.get(group_id)) is not None:
                 self.report_all(checks.reconciliation.overdue(group_id, known.members, now_us // 1000))

@@ -1,4 +1,5 @@
-"""The step that a large group takes most: a heartbeat moves its member to the target's epoch, and no more.
+"""The most frequent step of a large group: a heartbeat moves its member to the target's epoch, and does no
+more.
 
 A rebalance moves a few partitions, and every member's epoch. The rules for such a step are stated here in one
 place, so that it needs no list of changes and no checker of its own. A step that is anything else, or that is

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fencepost.simulation.kernel.observers import StepEvent
 
 _PAUSE_MS: Final = 10_000
-"""A group's expressions are not looked at again within this time."""
+"""A group's expressions are not resolved again within this time."""
 _NEVER: Final = (-(2**63), 0)
 
 

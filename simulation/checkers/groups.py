@@ -1,6 +1,6 @@
 """A group as a whole: its epochs, the state derived from its members, its tombstones and its soft state.
 
-Nothing is left of members that were removed. Timers and contacts exist for exactly the members of now.
+Nothing is left of removed members. Timers and contacts exist for exactly the current members.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ class GroupInvariants:
 
 
 def _state(group: ConsumerGroup) -> GroupState:
-    """The state by KIP-848's conditions."""
+    """Return the state by KIP-848's conditions."""
     if not group.members:
         return GroupState.EMPTY
     if group.assignment_epoch < group.group_epoch:
@@ -138,7 +138,8 @@ _ORDER = (
 
 
 def _tombstones(step: GroupStep) -> Iterator[Finding]:
-    """A member's tombstones are 8, then 7, then 5, in one batch; a group's own comes last."""
+    """Check the order of tombstones: a member's are 8, then 7, then 5, in one batch; a group's own comes
+    last."""
     seen: dict[MemberId, list[int]] = {}
     ended = False
     for record in step.outcome.records:
@@ -153,7 +154,7 @@ def _tombstones(step: GroupStep) -> Iterator[Finding]:
             seen.setdefault(key.member_id, []).append(_ORDER.index(type(key)))
         ended = ended or type(key) is r.ConsumerGroupMetadataKey
     for member_id, places in seen.items():
-        # A target of its own the member may never have had; its tombstone may be left out then.
+        # The member may never have had a target of its own; its tombstone may be left out then.
         if places != sorted(places) or (2 in places) != (0 in places):
             yield (
                 "journal-batches",
@@ -236,11 +237,11 @@ UNREVOKED = ConsumerGroupMemberState.UNREVOKED_PARTITIONS
 
 
 class SoftStateInvariants:
-    """Checks one coordinator after the other. It keeps count, so that no step has to look at all groups."""
+    """Checks one coordinator after the other. It keeps counts, so that no step has to look at all groups."""
 
     def __init__(self) -> None:
         self._groups: Mapping[str, ConsumerGroupSoftState] = {}
-        """Those that were counted; a coordinator that loads makes others."""
+        """The groups that were counted; a coordinator that loads makes others."""
         self._contacts: dict[str, int] = {}
         self._total = 0
 
@@ -268,7 +269,7 @@ class SoftStateInvariants:
             self._count(soft.groups)
             limit = 1 + 2 * self._total
             if step.group is not None:
-                # One that speaks the classic protocol is expected to join, and to sync.
+                # A classic member is expected to join, and to sync.
                 limit += sum(member.classic is not None for member in step.group.members.values())
             if len(soft.timers) > limit:
                 yield "bounded-memory", f"{len(soft.timers)} timers run, {limit} at most are for members"

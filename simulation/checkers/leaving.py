@@ -37,7 +37,7 @@ _NOT_NOW: Final = frozenset(
         ErrorCode.REQUEST_TIMED_OUT,
     }
 )
-"""Responses after which the group has its member still."""
+"""Responses after which the group still has its member."""
 _NO_MEMBER: Final = frozenset(
     {
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -91,16 +91,16 @@ class MembershipEnd:
         self._owes = False
         """It left, and the coordinator has not received the leave yet."""
         self._event = ""
-        """Why it left."""
+        """The event with which it left."""
         self._since_us = 0
         self._searched = False
-        """It has looked for the coordinator since."""
+        """True if it has looked for the coordinator since."""
         self._failed_us: int | None = None
         """Time at which the last leave failed, in µs, if nothing was tried since."""
         self._in_flight: Request | None = None
-        """The leave that is on its way."""
+        """The leave that is in flight."""
         self._fenced_us: int | None = None
-        """Since when it is fenced, and has not gone on."""
+        """Time since which it is fenced, and has not gone on."""
         self._calls_back = False
         self._called_back_us = 0
         """Time at which its last callback ended, in µs."""
@@ -109,7 +109,7 @@ class MembershipEnd:
         """The last error code of the coordinator; None if it did not respond, or no request was sent."""
 
     def moved(self, event: str, source: str, target: str, now_us: int) -> Iterator[Finding]:
-        """The member machine moved."""
+        """Note that the member machine moved."""
         yield from self.lingers(now_us)
         self._fenced_us = None
         if target == FATAL and self._last_code in _MENDED:
@@ -125,12 +125,12 @@ class MembershipEnd:
             self._is_member = False
 
     def callback(self, phase: str, now_us: int) -> None:
-        """A callback began or ended."""
+        """Note that a callback began or ended."""
         self._calls_back = phase == "begin"
         self._called_back_us = now_us
 
     def froze(self) -> None:
-        """The process stands still, or goes on."""
+        """Note that the process stands still, or goes on."""
         self._stood_still = self._searched = True
         self._failed_us = None
 
@@ -167,7 +167,7 @@ class MembershipEnd:
             self._owes, self._failed_us, self._in_flight = False, None, None
 
     def receives(self, request: Request, response: Response | Exception, now_us: int) -> None:
-        """A request was answered, or failed."""
+        """Note that a request was answered or failed."""
         if (
             type(response) is ConsumerGroupHeartbeatResponse
             and response.error_code is NONE
@@ -190,7 +190,7 @@ class MembershipEnd:
             self._is_member = self._owes = False
 
     def stopped(self, limit_us: int, now_us: int) -> Iterator[Finding]:
-        """The process has ended in good order."""
+        """Note that the process has ended in good order."""
         yield from self.lingers(now_us)
         if self._owes and now_us - self._since_us < limit_us:
             yield (
@@ -209,7 +209,7 @@ class Leaving(Checker):
         self._ends: dict[str, MembershipEnd] = {}
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """A process that has stopped has left."""
+        """Check that a process that has stopped has left."""
         if what == "start":
             is_static = self.world.members[host].instance_id is not None
             self._ends[host] = MembershipEnd(host, is_static=is_static)
@@ -240,7 +240,7 @@ class Leaving(Checker):
             end.searches()
 
     def takes_request(self, host: str, request: Request, now_us: int) -> None:
-        """The leave, or the next join."""
+        """Note the leave, or the next join."""
         if type(request) is OffsetCommitRequest:
             return
         if type(request) is ConsumerGroupHeartbeatRequest and request.member_epoch > JOIN_EPOCH:
@@ -256,6 +256,6 @@ class Leaving(Checker):
             end.receives(request, response, now_us)
 
     def on_end(self, now_us: int) -> None:
-        """Nobody is left fenced."""
+        """Check that no member is left fenced."""
         for end in self._ends.values():
             self.report_all(end.lingers(now_us))

@@ -163,7 +163,7 @@ class Liveness(Checker):
         self._resolved: dict[r.ConsumerGroupRegularExpressionKey, r.ConsumerGroupRegularExpressionValue] = {}
 
     def on_faults_end(self, now_us: int) -> None:
-        """The bound begins."""
+        """Start the bound."""
         self._calm_since_us = self._faults_end_us = now_us
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
@@ -196,8 +196,8 @@ class Liveness(Checker):
             self._slow(self._callbacks.pop(host, now_us), now_us)
 
     def _sessions_may_end(self, now_us: int) -> bool:
-        """Return true if faults ended so lately that a static member's predecessor may not have been removed
-        yet."""
+        """Return true if faults ended so recently that a static member's predecessor may not have been
+        removed yet."""
         session_us = 1000 * self.world.config.group_consumer_session_timeout_ms
         return self._faults_end_us is not None and now_us <= self._faults_end_us + session_us
 
@@ -245,7 +245,7 @@ class Liveness(Checker):
         """Return true if expressions were resolved again because it was time to; each is written, as by
         Kafka.
 
-        Only then they lose a topic that was deleted: the epoch is raised, and the group settles anew.
+        Only then they lose a topic that was deleted: the epoch is raised, and the group settles again.
         """
         interval_ms = self.world.config.group_consumer_regex_refresh_interval_ms
         due, changed = True, False
@@ -263,7 +263,7 @@ class Liveness(Checker):
         return due
 
     def on_end(self, now_us: int) -> None:
-        """Checks that the group has settled, if it had the time that it may take."""
+        """Check that the group has settled, if it had enough time."""
         for since_us in self._callbacks.values():
             self._slow(since_us, now_us)
         if self._late:
@@ -354,7 +354,7 @@ def _texts(names: Collection[str], pattern: str | None) -> str:
 
 
 _OUTSIDE = (UNSUBSCRIBED, FATAL)
-"""A member that did not subscribe, or met a fatal error, is no member."""
+"""A member without a subscription, or with a fatal error, does not count."""
 
 
 def unsettled_classic(
@@ -373,7 +373,7 @@ def unsettled_classic(
     for member_id, member in group.members.items():
         if member_id in live:
             driver = live[member_id].driver
-            is_settled = getattr(driver, "is_settled", False)  # one of another protocol is not
+            is_settled = getattr(driver, "is_settled", False)  # a member of another protocol is not
             yield from _own_eyes(
                 member_id, driver, group.generation, _partitions(member), is_settled=is_settled
             )
@@ -386,7 +386,7 @@ def _partitions(member: ClassicGroupMember) -> set[TopicPartition]:
 
 
 def _uncovered(group: ClassicGroup, image: TopicsImage, unnoticed: Mapping[str, int]) -> Iterator[Finding]:
-    """Each partition of a subscribed topic has one owner."""
+    """Check that each partition of a subscribed topic has one owner."""
     given = Counter(partition for member in group.members.values() for partition in _partitions(member))
     for topic in sorted(group.subscribed_topics or ()):
         known = image.by_name.get(topic)

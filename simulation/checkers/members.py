@@ -39,7 +39,7 @@ class MachineMoves:
         self.state = str(CONSUMER_MEMBER.initial)
 
     def move(self, host: str, event: str, source: str, target: str) -> Iterator[Finding]:
-        """Takes one arrow, of the table that the event is from."""
+        """Take one arrow, of the table that the event is from."""
         if source != self.state:
             yield "transitions", f"{host} left {source} on {event}, but was in {self.state}"
         arrows = _CLASSIC_ARROWS if isinstance(event, ClassicMemberEvent) else _ARROWS
@@ -58,12 +58,12 @@ class Transitions(Checker):
         self._machines: defaultdict[str, MachineMoves] = defaultdict(MachineMoves)
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """A new process has a new machine."""
+        """Start afresh: a new process has a new machine."""
         if what == "start":
             self._machines[host] = MachineMoves()
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
-        """Checks one move."""
+        """Check one move."""
         self.report_all(self._machines[host].move(host, event, str(source), str(target)))
 
 
@@ -82,17 +82,17 @@ class CallbackBalance:
     def __init__(self, host: str) -> None:
         self.host = host
         self.owned = NOTHING
-        """Assigned callback ended, revoked or lost callback not ended."""
+        """Partitions whose assigned callback ended, and whose revoked or lost callback has not."""
         self.unconfirmed = NOTHING
         """Owned, but a callback for them raised: assigned has to run again, or revoked."""
         self.releasing = NOTHING
         self.running: tuple[str, frozenset[TopicPartition]] | None = None
         self.leaving_since_us: int | None = None
         self.tells_rest = False
-        """A revoked callback ended: an assigned one follows, if only with nothing."""
+        """A revoked callback ended: an assigned one follows, even if empty."""
 
     def begin(self, kind: str, partitions: frozenset[TopicPartition]) -> Iterator[Finding]:
-        """A callback begins."""
+        """Check a callback that begins."""
         if self.running is not None:
             yield (
                 "callbacks-balanced",
@@ -116,7 +116,7 @@ class CallbackBalance:
     def end(
         self, kind: str, partitions: frozenset[TopicPartition], *, raised: bool = False
     ) -> Iterator[Finding]:
-        """A callback ends, well or not. One of `lost` that raises gives everything up all the same."""
+        """Check a callback that ends, well or not. One of `lost` gives everything up even if it raises."""
         if self.running != (kind, partitions):
             yield (
                 "callbacks-balanced",
@@ -140,7 +140,7 @@ class CallbackBalance:
         return partition in self.owned and partition not in self.releasing
 
     def acknowledges(self) -> Iterator[Finding]:
-        """The member is done with a target: its callbacks have ended."""
+        """Check that the member is done with a target: its callbacks have ended."""
         if self.running is not None:
             yield (
                 "callbacks-balanced",
@@ -164,7 +164,7 @@ class Callbacks(Checker):
         """The processes that run on the hosts now."""
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """A process starts with nothing, and ends cleanly with nothing; a crash runs no callbacks."""
+        """Check that a process starts and ends cleanly with nothing; a crash runs no callbacks."""
         if what in ("start", "crash"):
             self.hosts[host] = CallbackBalance(host)
         elif what == "stopped":
@@ -174,7 +174,7 @@ class Callbacks(Checker):
                 self.report_all(host_callbacks.emptied("stopped"))
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
-        """Whoever joins owns nothing."""
+        """Check that a member that joins owns nothing."""
         if target == JOINING or event == RELEASED:
             self.report_all(self.hosts[host].emptied("joined"))
         elif event == PASS_FINISHED:
@@ -185,7 +185,7 @@ class Callbacks(Checker):
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
     ) -> None:
-        """Checks a begin or an end."""
+        """Check a begin or an end."""
         host_callbacks, chosen = self.hosts[host], as_set(tuple(partitions))
         if phase == "begin":
             self.report_all(host_callbacks.begin(str(kind), chosen))

@@ -1,4 +1,4 @@
-"""The holders of partitions in the coordinator's eyes: one for each, and its map of them exact."""
+"""The holders of partitions as the coordinator sees them: one for each, and its map of them exact."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ class Holders:
 
     @property
     def topics(self) -> KeysView[TopicId]:
-        """Topics of which a partition is, or was, held."""
+        """Topics with partitions that are, or were, held."""
         return self._topics.keys()
 
     def of(self, topic_id: TopicId, partitions: Iterable[int]) -> list[MemberId | None]:
@@ -192,7 +192,7 @@ class Ownership:
         return True
 
     def compare_all(self, group: ConsumerGroup) -> Iterator[Finding]:
-        """The whole map against all members; for failovers and the end."""
+        """Compare the whole map with all members; for failovers and the end."""
         expected: dict[TopicId, dict[int, int]] = {}
         for member in group.members.values():
             for topic_id, numbers in held(member).items():

@@ -64,19 +64,19 @@ class PollTimer:
         self.out_since_us: int | None = None
         """None in a poll, and before the first one."""
         self._excused = False
-        """It stood still since its last poll."""
+        """True if it stood still since its last poll."""
 
     def froze(self) -> None:
-        """The process stands still, or goes on: its timers may run late."""
+        """Note that the process stands still, or goes on: its timers may run late."""
         self._excused = True
 
     def begins(self) -> None:
-        """The application polls."""
+        """Note that the application polls."""
         self.out_since_us = None
         self._excused = False
 
     def ends(self, now_us: int) -> None:
-        """The application has its records, or an exception."""
+        """Note that the application has its records, or an exception."""
         self.out_since_us = now_us
 
     def told(self, request: Request) -> None:
@@ -88,7 +88,7 @@ class PollTimer:
             self.interval_ms = request.rebalance_timeout_ms
 
     def sends(self, request: Request, now_us: int) -> Iterator[Finding]:
-        """The member sends something, out of poll. Heartbeats stop when the time between polls is over."""
+        """Check a request that is sent out of poll. Heartbeats stop when the time between polls is over."""
         if type(request) is ConsumerGroupHeartbeatRequest:
             if request.member_epoch >= 0:
                 yield from self.overdue("sends a heartbeat", now_us)
@@ -96,7 +96,7 @@ class PollTimer:
             yield from self.overdue("sends a heartbeat", now_us)
 
     def moved(self, event: str, source: str, target: str, now_us: int) -> Iterator[Finding]:
-        """The member machine moved."""
+        """Note that the member machine moved."""
         self.state = str(target)
         if event != POLL_TIMED_OUT or source not in ACTIVE_STATES or not self.interval_ms:
             return
@@ -133,24 +133,24 @@ class AutoCommits:
         self._committed: dict[TopicPartition, int] = {}
         """The offset of each partition that the coordinator accepted."""
         self._lacking_us: int | None = None
-        """Since when it is known that something is not committed."""
+        """Time since which it is known that some offsets are not committed."""
         self._calm_us = 0
         """Time of the last commit, or of the last event that may delay one, in µs."""
         self._in_flight: OffsetCommitRequest | None = None
         self._searches = False
 
     def disturbed(self, now_us: int) -> None:
-        """Something happened after which a whole interval may pass."""
+        """Note an event after which a whole interval may pass."""
         self._calm_us = now_us
         self._lacking_us = None
 
     def searches(self, now_us: int) -> None:
-        """The coordinator is not known."""
+        """Note that the coordinator is not known."""
         self._searches = True
         self.disturbed(now_us)
 
     def sends(self, request: Request, now_us: int) -> None:
-        """The coordinator is known; perhaps this is the commit."""
+        """Note that the coordinator is known; perhaps this is the commit."""
         if self._searches:
             self._searches = False
             self.disturbed(now_us)
@@ -161,7 +161,7 @@ class AutoCommits:
     def answered(
         self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
     ) -> None:
-        """A commit ended."""
+        """Note that a commit ended."""
         if request is self._in_flight:
             self._in_flight = None
         self.disturbed(now_us)
@@ -171,7 +171,7 @@ class AutoCommits:
                     self._committed[partition] = value.offset
 
     def released(self, partitions: Iterable[TopicPartition]) -> None:
-        """These are to be committed no more, or anew."""
+        """Forget commits of partitions that are released, or assigned again."""
         for partition in partitions:
             self._committed.pop(partition, None)
 
@@ -213,19 +213,19 @@ class ReadWindow:
     ) -> None:
         self._began_us = now_us
         self._before = ends
-        """The ends of the logs as it began."""
+        """The ends of the logs at its begin."""
         self._positions = {each: positions.get(each, -1) for each in ends}
         self._half = self._positions
-        """Positions as its second half began."""
+        """Positions at the begin of its second half."""
         self._came: list[TopicPartition] | None = None
         """Partitions to which records came in the first half; None before it is over."""
         self._open = False
-        """The application has polled through the second half."""
+        """True if the application has polled through the second half."""
         self._polls = 0
-        """Polls of the second half that ended with records."""
+        """Number of polls of the second half that ended with records."""
 
     def polled(self, *, records: bool) -> None:
-        """A poll is over."""
+        """Note that a poll is over."""
         self._open = False
         self._polls += records
 
@@ -237,7 +237,7 @@ class ReadWindow:
     def first_half(
         self, ends: Mapping[TopicPartition, int], positions: Mapping[TopicPartition, int], *, polls: bool
     ) -> None:
-        """The first half is over."""
+        """Note that the first half is over."""
         self._came = [each for each, end in self._before.items() if ends.get(each, 0) > end]
         self._half = {each: positions.get(each, -1) for each in self._before}
         self._open = polls
@@ -249,7 +249,7 @@ class ReadWindow:
         return self._came is None
 
     def unread(self, positions: Mapping[TopicPartition, int], most: int) -> list[TopicPartition]:
-        """Partitions with records that the application could have been handed, and was not."""
+        """Return partitions with records that the application could have been handed, and was not."""
         handed = sum(positions.get(each, -1) - half for each, half in self._half.items() if half >= 0)
         if not self._open and handed >= self._polls * most:
             return []
@@ -257,7 +257,7 @@ class ReadWindow:
 
 
 class PolledProcess:
-    """All that is kept of one process."""
+    """The state that is kept of one process."""
 
     __slots__ = (
         "begun_us",
@@ -289,7 +289,7 @@ class PolledProcess:
         """Time of the member's last activity, or of the last event that may delay it, in µs."""
 
     def disturbed(self, now_us: int) -> None:
-        """Something happened after which commits and records may be a while in coming."""
+        """Note an event after which commits and records may take a while."""
         self.disturbed_us = now_us
         self.window = None
         if self.commits is not None:
@@ -315,7 +315,7 @@ class PollConsequences(Checker):
     # -- the application ----------------------------------------------------------------------------------
 
     def on_poll(self, host: str, phase: str, now_us: int) -> None:
-        """Timers start and stop, and commits are made."""
+        """Note the poll: timers start and stop, and commits are made."""
         if now_us >= self._look_at_us:
             self._look(now_us)
         process = self._processes[host]
@@ -373,7 +373,7 @@ class PollConsequences(Checker):
         self.report("errors-raised", f"{host} does not report to its application that a callback raised")
 
     def _comes_back(self, host: str, process: PolledProcess, now_us: int) -> None:
-        """An application that has processed its records is held up by nothing but a commit."""
+        """Check that an application that has processed its records is delayed only by a commit."""
         application = self._records.application(host)
         since_us = application.finished_us
         waits = not process.in_poll and not application.in_hand and process.timer.out_since_us is not None
@@ -388,7 +388,7 @@ class PollConsequences(Checker):
             )
 
     def _reconciles(self, host: str, process: PolledProcess, until_us: int) -> None:
-        """In a poll that began then, or lasts since before, the next step towards the target is taken."""
+        """Check that in a poll that began then, or earlier, the next step towards the target was taken."""
         waited_us = until_us - process.disturbed_us
         if process.timer.state in _RECONCILING and waited_us > HALF_WINDOW_US and not process.calls_back:
             self.report(
@@ -399,7 +399,7 @@ class PollConsequences(Checker):
     # -- the member ---------------------------------------------------------------------------------------
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """A new process starts anew."""
+        """Start afresh with a new process."""
         if what in ("start", "crash"):
             self._processes[host] = self._new(host)
         else:
@@ -415,7 +415,7 @@ class PollConsequences(Checker):
         self.report_all(process.timer.moved(event, source, target, now_us))
 
     def takes_request(self, host: str, request: Request, now_us: int) -> None:
-        """Heartbeats stop when polls do."""
+        """Check the request: heartbeats stop when polls do."""
         process = self._processes[host]
         if type(request) is not OffsetCommitRequest:
             process.timer.told(request)
@@ -427,7 +427,7 @@ class PollConsequences(Checker):
     def takes_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
-        """After a failure the coordinator may not be known."""
+        """Note that after a failure the coordinator may not be known."""
         code = getattr(response, "error_code", ErrorCode.NONE)
         if isinstance(response, Exception) or code:
             self._processes[host].disturbed(now_us)
@@ -443,14 +443,15 @@ class PollConsequences(Checker):
             process.commits.answered(request, response, now_us)
 
     def on_member_search(self, host: str, now_us: int) -> None:
-        """Nothing can be sent."""
+        """Note that nothing can be sent."""
         process = self._processes[host]
         process.disturbed_us, process.window = now_us, None
         if process.commits is not None:
             process.commits.searches(now_us)
 
     def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
-        """The member waits for a response until the request times out: for names of topics, for example."""
+        """Note that the member waits for a response until the request times out: for names of topics, for
+        example."""
         process = self._processes[host]
         process.disturbed_us = now_us + self.world.scenario.network.request_timeout.us
 
@@ -462,7 +463,7 @@ class PollConsequences(Checker):
     # -- now and then -------------------------------------------------------------------------------------
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """Time passes."""
+        """Check what is due, since time passes."""
         if now_us >= self._look_at_us:
             self._look(now_us)
 

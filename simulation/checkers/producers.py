@@ -1,4 +1,4 @@
-"""Producers and their transactions, in the eyes of their coordinator (KIP-98, KIP-360, KIP-890)."""
+"""Producers and their transactions, as their coordinator sees them (KIP-98, KIP-360, KIP-890)."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ class KnownProducers:
         self.known: dict[str, TransactionValue] = {}
         self._ids: dict[int, str] = {}
         self._given: set[tuple[int, int]] = set()
-        """Ids with epochs that producers got."""
+        """Ids and epochs that producers received."""
         self._since_ms = 0
         """Time since which the coordinator could end overdue transactions."""
         self._told: dict[int, bool] = {}
         """By producer, the end of the decided transaction that the group received."""
 
     def id_of(self, producer_id: int) -> str | None:
-        """The transactional id of a producer."""
+        """Return the transactional id of a producer."""
         return self._ids.get(producer_id)
 
     def is_open(self, producer_id: int) -> bool:
@@ -67,7 +67,7 @@ class KnownProducers:
         self._told[producer_id] = commit
 
     def check(self, event: Any, outcome: Any, now_ms: int, *, may_fail: bool) -> Iterator[Finding]:
-        """Findings of one step, then takes its records in."""
+        """Findings of one step; then take its records in."""
         before = self.known.get(getattr(event, "transactional_id", None) or "")
         code = _code(outcome.reply)
         if code is not None and not (may_fail and code is ErrorCode.COORDINATOR_NOT_AVAILABLE):
@@ -186,11 +186,11 @@ class KnownProducers:
             yield "transaction-decided", f"{who} without some of its groups or partitions"
 
     def disturbed(self, now_ms: int) -> None:
-        """Nobody could end transactions until now."""
+        """Note that until now no transaction could be ended."""
         self._since_ms = now_ms
 
     def _overdue(self, now_ms: int) -> Iterator[Finding]:
-        """Transactions that their coordinator has left open, though it could have ended them."""
+        """Return transactions that their coordinator has left open, though it could have ended them."""
         for transactional_id, value in self.known.items():
             if value.status == _ONGOING:
                 due_ms = max(value.start_ms + value.timeout_ms, self._since_ms)
@@ -236,7 +236,7 @@ class KnownProducers:
 
 
 def _code(reply: Any) -> ErrorCode | None:
-    """The error of a reply; None if there is no reply."""
+    """Return the error of a reply; None if there is no reply."""
     if reply is None:
         return None
     errors = getattr(reply, "errors", None)

@@ -40,15 +40,15 @@ class Reconciliation:
         self._slack_ms = slack_ms
         """Longest delay of a timer, in ms; 0 in virtual time."""
         self.revoking_since: dict[MemberId, int] = {}
-        """Since when members are to release partitions, as their rebalance timeouts count it."""
+        """Time since which members have to release partitions, by the rebalance timeouts."""
         self._excused_ms = 0
 
     def loaded(self, now_ms: int) -> None:
-        """A coordinator has loaded: rebalance timers run their full length again."""
+        """Note that a coordinator has loaded: rebalance timers run their full length again."""
         self.revoking_since = dict.fromkeys(self.revoking_since, now_ms)
 
     def excuse(self, now_ms: int) -> None:
-        """Timers that ran out before could do nothing."""
+        """Note that timers that ran out before could not act."""
         self._excused_ms = now_ms
 
     def check(self, step: GroupStep) -> Iterator[Finding]:
@@ -65,7 +65,7 @@ class Reconciliation:
                     yield from self._against_target(step, change, after)
 
     def _bounded(self, step: GroupStep, change: MemberChange) -> Iterator[Finding]:
-        """A rebalance timer is set anew by each reconciliation that changed the member.
+        """A rebalance timer is restarted by each reconciliation that changed the member.
 
         Members that speak the classic protocol have no timer: they are expected to join, and to sync.
         """
@@ -89,7 +89,7 @@ class Reconciliation:
     def overdue(
         self, group_id: str, members: dict[MemberId, ConsumerGroupMember], now_ms: int
     ) -> Iterator[Finding]:
-        """Members that are UNREVOKED beyond their rebalance timeout now."""
+        """Yield members that are UNREVOKED beyond their rebalance timeout now."""
         for member_id, since in self.revoking_since.items():
             member = members.get(member_id)
             if member is None:
@@ -184,7 +184,8 @@ def _revocation(step: GroupStep, change: MemberChange, after: ConsumerGroupMembe
 def _frozen(
     step: GroupStep, who: str, before: ConsumerGroupMember, after: ConsumerGroupMember
 ) -> Iterator[Finding]:
-    """Until it is acknowledged a revocation only grows, by topics that were dropped from the subscription."""
+    """Check that until it is acknowledged a revocation only grows, by topics that were dropped from the
+    subscription."""
     if after.state == UNREVOKED and after.member_epoch != before.member_epoch:
         yield (
             "revocation-frozen",
@@ -231,7 +232,8 @@ def acknowledges(step: GroupStep, member_id: MemberId, pending: Partitions) -> b
 def _epochs_of_partitions(
     step: GroupStep, member: ConsumerGroupMember, holding: Partitions
 ) -> Iterator[Finding]:
-    """KIP-1251: each held partition, and nothing else, has the epoch at which it became assigned."""
+    """Check by KIP-1251 that each held partition, and nothing else, has the epoch at which it became
+    assigned."""
     who = f"{member.member_id} of {step.group_id}"
     epochs = member.assignment_epochs
     if {t: tuple(sorted(numbers)) for t, numbers in epochs.items() if numbers} != holding:

@@ -37,7 +37,7 @@ class ProcessedProgress:
     def processed(
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int
     ) -> Sequence[Finding]:
-        """An application finished with [first, last_exclusive)."""
+        """Take in that an application finished with [first, last_exclusive)."""
         frontier = self.frontiers.get(partition, 0)
         if last_exclusive > frontier:
             self.frontiers[partition] = last_exclusive
@@ -75,7 +75,8 @@ class CommittedHistory:
             del self._commits[partition]
 
     def since(self, partition: TopicPartition, since_us: int) -> set[int]:
-        """The offsets that were committed at some time since then; empty if that is not known any more."""
+        """Return the offsets that were committed at some time since then; empty if that is not known any
+        more."""
         commits = self._commits.get(partition, ())
         offsets = set()
         for at_us, offset in reversed(commits):
@@ -108,20 +109,21 @@ class ProcessedRecords:
         """The offset after the last record that was delivered; of owned partitions only."""
         self.processed: dict[TopicPartition, int] = {}
         self.attempted: dict[TopicPartition, int] = {}
-        """The newest offset that a commit was sent for."""
+        """The newest offset for which a commit was sent."""
         self.in_hand: set[TopicPartition] = set()
-        """Those of the batch that is being processed."""
+        """The partitions of the batch that is being processed."""
         self.of_earlier: set[TopicPartition] = set()
         """Those of them that were handed over before their topic was created again."""
         self.outlived = NOTHING
-        """Still owned, but of a topic that was deleted since: its offsets are nothing to one of that name."""
+        """Still owned, but of a topic that was deleted since: its offsets mean nothing to a new topic of that
+        name."""
         self.finished_us = -1
         """Time at which it was last done with records, in µs."""
         self.unreachable = False
         """True if no response arrived since a request was lost or the coordinator was searched for."""
 
     def assigned(self, partitions: Iterable[TopicPartition]) -> None:
-        """Positions begin anew."""
+        """Forget the positions of new partitions."""
         for partition in partitions:
             self.positions.pop(partition, None)
             self.processed.pop(partition, None)
@@ -138,7 +140,7 @@ class ProcessedRecords:
         self.of_earlier |= {partition for partition in self.in_hand if partition.topic == topic}
 
     def delivered(self, partition: TopicPartition, first: int, last_exclusive: int) -> Sequence[Finding]:
-        """The application was handed [first, last_exclusive)."""
+        """Take in that the application was handed [first, last_exclusive)."""
         position = self.positions.get(partition)
         self.positions[partition] = last_exclusive
         self.in_hand.add(partition)
@@ -220,7 +222,8 @@ class Records(Checker):
         self._owned: dict[str, frozenset[TopicPartition]] = {}
         self._committed = CommittedHistory()
         self._starts: defaultdict[str, dict[TopicPartition, int]] = defaultdict(dict)
-        """By host, partitions that are new to it, and since when: nothing of them was handed over yet."""
+        """By host, partitions that are new to it, and the time since when: none of their records were handed
+        over yet."""
         self._again: set[str] = set()
         """Topics that were created again. Classic members can't distinguish them from those before."""
 
@@ -235,14 +238,14 @@ class Records(Checker):
         return any(processed.get(each) != position for each, position in application.positions.items())
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """A new process has processed nothing."""
+        """Start afresh: a new process has processed nothing."""
         if what in ("start", "crash"):
             self._applications[host] = ProcessedRecords(host)
             self._owned[host] = NOTHING
             self._starts.pop(host, None)
 
     def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
-        """A topic that is created again begins at offset 0; a deleted one may still be committed to."""
+        """Note that a topic that is created again begins at offset 0; a deleted one may still get commits."""
         if what == "deleted":
             for host, application in self._applications.items():
                 application.topic_deleted(topic, self._owned.get(host, ()))
@@ -258,7 +261,7 @@ class Records(Checker):
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
     ) -> None:
-        """Positions live as long as ownership."""
+        """Note that positions live as long as ownership."""
         application, owned = self._applications[host], self._owned.get(host, NOTHING)
         chosen = tuple(partitions)
         if kind == "assigned" and phase == "begin":
@@ -273,7 +276,7 @@ class Records(Checker):
     def on_records_delivered(
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
     ) -> None:
-        """Deliveries begin at the committed offset, and are gapless within one ownership."""
+        """Check that deliveries begin at the committed offset, and are gapless within one ownership."""
         since_us = self._starts[host].pop(partition, None)
         if since_us is not None and partition.topic not in self._again:
             known = self._committed.since(partition, since_us)
@@ -286,13 +289,13 @@ class Records(Checker):
         self.report_all(self._applications[host].delivered(partition, first, last_exclusive))
 
     def on_records_rewound(self, host: str, partition: TopicPartition, offset: int, now_us: int) -> None:
-        """Records of an aborted transaction are delivered again."""
+        """Note that records of an aborted transaction are delivered again."""
         self._applications[host].rewound(partition, offset)
 
     def on_records_processed(
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
     ) -> None:
-        """Processing is gapless over all owners."""
+        """Check that processing is gapless over all owners."""
         application = self._applications[host]
         application.finished_us = now_us
         if application.finished(partition, last_exclusive):
@@ -301,23 +304,23 @@ class Records(Checker):
     def on_commit(
         self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
     ) -> None:
-        """The coordinator can be reached, or not."""
+        """Note if the coordinator can be reached."""
         self._applications[host].unreachable = isinstance(response, Exception)
 
     def takes_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
-        """The coordinator can be reached."""
+        """Note that the coordinator can be reached."""
         if not isinstance(response, Exception) and not getattr(response, "error_code", ErrorCode.NONE):
             self._applications[host].unreachable = False
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
-        """Nobody has a coordinator until one is active again."""
+        """Note that no member has a coordinator until one is active again."""
         for application in self._applications.values():
             application.unreachable = True
 
     def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
-        """The coordinator cannot be reached."""
+        """Note that the coordinator cannot be reached."""
         self._applications[host].unreachable = True
 
     def on_member_search(self, host: str, now_us: int) -> None:

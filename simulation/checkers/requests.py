@@ -1,7 +1,7 @@
 """The requests of members: one heartbeat at a time, complete if necessary, honest about epoch and partitions.
 
-The steady heartbeat is one and the same value, sent again and again; it was checked when it was first sent
-and nothing that it depends on has changed since, which costs one comparison.
+The steady heartbeat is one and the same value, sent again and again. It was checked when it was first sent;
+if nothing that it depends on has changed since, it costs one comparison.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class RequestFollower(Protocol):
     """A checker that looks at requests, too, except a steady heartbeat with the same response as before."""
 
     def takes_request(self, host: str, request: Request, now_us: int) -> None:
-        """A member's driver sent a request."""
+        """Take in a request that a member's driver sent."""
 
     def takes_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
@@ -132,7 +132,7 @@ class Sender:
         self.state = str(UNSUBSCRIBED)
         self.in_flight: ConsumerGroupHeartbeatRequest | None = None
         self.checked: ConsumerGroupHeartbeatRequest | None = None
-        """The heartbeat that was found right, and is right as long as nothing changes."""
+        """The last correct heartbeat, which stays correct as long as nothing changes."""
         self.last_answer: Response | Exception | None = None
         self.late_us = NEVER
         """After this time the next heartbeat or search is late. NEVER after a freeze or a leave."""
@@ -150,7 +150,8 @@ class Sender:
         """The last assignment of the driver and the last partitions of the callbacks that agreed."""
         self._names = names
         self._named_of: tuple[Partitions | None, int, frozenset[TopicPartition]] = None, 0, NOTHING
-        """An assignment of its coordinator, and the same by as many names as there were."""
+        """An assignment of its coordinator, the number of names that were known then, and the same assignment
+        by name."""
         self._must_be_full = True
         self._epoch = JOIN_EPOCH
         """The newest epoch that was received and belongs to this membership."""
@@ -161,14 +162,14 @@ class Sender:
         self._assigned: Partitions | None = None
         """The newest assignment of this membership."""
         self._may_hold_instance = False
-        """Its instance id may be its own: it was a member, or a join of it has no final response."""
+        """True if the instance id may be its own: it was a member, or a join of it has no final response."""
         self._names_sent: tuple[str, ...] | None = None
         """The names that the coordinator took; None if they have to be sent."""
         self._refused_itself = False
-        """Its last join was refused because of the instance id that it may hold itself."""
+        """True if its last join was refused because of the instance id that it may hold itself."""
 
     def gave_up(self) -> Iterator[Finding]:
-        """The member stopped for good."""
+        """True if the member stopped for good."""
         if self._refused_itself:
             yield (
                 "frees-own-instance",
@@ -176,7 +177,7 @@ class Sender:
             )
 
     def moved(self, target: str) -> None:
-        """The member machine is in another state. One of the classic protocol is judged elsewhere."""
+        """Note that the member machine is in another state. A classic member is judged elsewhere."""
         self.classic = isinstance(target, ClassicMemberState)
         self.state = str(target)
         self.checked = self.last_answer = None
@@ -192,7 +193,7 @@ class Sender:
             self.late_us = NEVER
 
     def callback(self, kind: str, phase: str, partitions: Iterable[TopicPartition]) -> None:
-        """A callback began or ended."""
+        """Note that a callback began or ended."""
         self.checked = None
         chosen = as_set(tuple(partitions))
         if kind == "assigned":
@@ -206,7 +207,7 @@ class Sender:
             self._owned = without(self._owned, chosen)
 
     def search(self, timeout_us: int, now_us: int) -> Iterator[Finding]:
-        """It looks for the coordinator, and can't send to it until it has found it; within `timeout_us`."""
+        """Note a search: the member sends nothing until it has found the coordinator, within `timeout_us`."""
         yield from self.silent(now_us)
         self.searches = True
         self.late_us = NEVER
@@ -436,7 +437,7 @@ class Requests(Checker):
         self._names.update((topic_id, topic.name) for topic_id, topic in self.world.topics.by_id.items())
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """A new process starts anew; one that was frozen has an excuse for its silence."""
+        """Start afresh with a new process; one that was frozen has an excuse for its silence."""
         self._learn_names()
         if what in ("start", "crash"):
             self._senders[host] = Sender(host, self._names)
@@ -444,7 +445,7 @@ class Requests(Checker):
             self._senders[host].late_us = NEVER
 
     def on_member_search(self, host: str, now_us: int) -> None:
-        """While a member looks for the coordinator it cannot send to it."""
+        """Note a search: while a member looks for the coordinator it cannot send to it."""
         network = self.world.scenario.network
         timeout_us = network.request_timeout.us
         sender = self._senders[host]
@@ -457,7 +458,7 @@ class Requests(Checker):
             self.report_all(sender.silent(now_us))
 
     def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
-        """Names of deleted topics are kept."""
+        """Learn the names of topics; those of deleted topics are kept."""
         self._learn_names()
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
@@ -474,7 +475,7 @@ class Requests(Checker):
         self._senders[host].callback(str(kind), phase, partitions)
 
     def on_member_request(self, host: str, request: Request, now_us: int) -> None:
-        """Checks a heartbeat or a commit."""
+        """Check a heartbeat or a commit."""
         sender = self._senders[host]
         if (
             request is sender.checked
@@ -497,7 +498,7 @@ class Requests(Checker):
         """Check that the partitions that the application sees as owned are those of its callbacks, or are
         about to be."""
         driver = self.world.members[host].driver
-        calls_back = getattr(driver, "is_calling_back", None)  # not known of one in another process
+        calls_back = getattr(driver, "is_calling_back", None)  # not known of a driver in another process
         if driver is None or calls_back is None:
             return
         assignment, holds = driver.assignment, sender.holds

@@ -41,7 +41,7 @@ NONE = ErrorCode.NONE
 
 _REQUESTS: Final = (HeartbeatRequest, JoinGroupRequest, SyncGroupRequest)
 _ANSWERS: Final = (HeartbeatResponse, JoinGroupResponse, SyncGroupResponse)
-"""Of the classic protocol."""
+"""The classic protocol's responses."""
 _ALIVE: Final = frozenset({ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS})
 """Errors of responses to a member whose session goes on."""
 _NEVER_MS: Final = 2**63
@@ -59,7 +59,7 @@ class Sessions:
         """Time of a request that may not count as contact: it was refused because of the log, or was a leave.
         """
         self._told_to_join: dict[MemberId, int] = {}
-        """Members of the classic protocol: since when they know that they are to join again."""
+        """Classic members: the time since which they know that they have to join again."""
         self._joined: dict[MemberId, int] = {}
         """Classic members too: the time since which they have joined, and not requested their assignment."""
         self._excused_ms = 0
@@ -74,11 +74,11 @@ class Sessions:
         self._joined.clear()
 
     def excuse(self, now_ms: int) -> None:
-        """Timers that ran out before could do nothing."""
+        """Note that timers that ran out before could not act."""
         self._excused_ms = now_ms
 
     def takes(self, event: StepEvent, outcome: Outcome, now_ms: int) -> None:
-        """A request may keep its member's session."""
+        """Take in a request that may keep its member's session."""
         reply: Any = outcome.reply
         if type(event) is ConsumerGroupHeartbeatRequest:
             if type(reply) is ConsumerGroupHeartbeatResponse:
@@ -119,7 +119,7 @@ class Sessions:
                 self.keeps(change.after, default_session_ms, step.now_ms)
 
     def keeps(self, member: ConsumerGroupMember, default_session_ms: int, now_ms: int) -> None:
-        """Takes in a step in which the member stays."""
+        """Take in a step in which the member stays."""
         heard_ms = self.heard.setdefault(member.member_id, now_ms)
         self._look_ms = min(self._look_ms, heard_ms + _session_ms(member, default_session_ms))
 

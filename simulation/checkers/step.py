@@ -31,7 +31,7 @@ _NO_TARGETS: Mapping[MemberId, Partitions] = {}
 
 
 class MemberChange:
-    """A member that records of the event name. None: it was, or is, not there."""
+    """A member that records of the event name. None: it did not exist before, or does not now."""
 
     __slots__ = ("after", "before", "gained", "holds", "holds_the_same", "lost", "member_id")
 
@@ -90,7 +90,7 @@ class KnownGroup:
         self.assignment_timestamp_ms = 0
 
     def settle(self, step: GroupStep) -> None:
-        """Takes the event in, once every checker has seen it."""
+        """Take the event in, once every checker has seen it."""
         for change in step.members:
             member_id, before, after = change.member_id, change.before, change.after
             old = None if before is None else before.instance_id
@@ -128,7 +128,7 @@ class GroupStep(msgspec.Struct, frozen=True, gc=False):
     image: TopicsImage
     now_ms: int
     ends: bool
-    """One of its records is a tombstone."""
+    """True if one of its records is a tombstone."""
 
     @property
     def is_load(self) -> bool:
@@ -198,7 +198,7 @@ class Touched:
         self.targets: dict[MemberId, None] = {}
         self.new_target = False
         self.ends = False
-        """There is a tombstone among them."""
+        """True if there is a tombstone among them."""
 
 
 def touched_groups(records: Iterable[r.Record]) -> dict[str, Touched]:

@@ -1,4 +1,4 @@
-"""Targets: exclusive, complete, balanced, and no more different from the last than they must be."""
+"""Targets: exclusive, complete, balanced, and as close to the last ones as possible."""
 
 from __future__ import annotations
 
@@ -124,7 +124,7 @@ def is_taken_over(step: GroupStep) -> bool:
 
 
 def _digest(step: GroupStep) -> Iterator[Finding]:
-    """The group's epoch was raised for these topics: its record has their digest.
+    """Check that the group's record has the digest of its topics, for which its epoch was raised.
 
     An expression whose topics are not known yet comes without a new epoch, and the one before it is removed
     at once: the digest waits for the response.
@@ -166,7 +166,7 @@ def homogeneous(members: Iterable[ConsumerGroupMember]) -> bool:
 
 
 def assignor_of(members: Iterable[ConsumerGroupMember], default: str) -> str | None:
-    """The assignor with most votes; None if there is a draw."""
+    """Return the assignor with most votes; None if there is a draw."""
     votes = Counter(member.server_assignor for member in members if member.server_assignor is not None)
     if not votes:
         return default
@@ -253,7 +253,7 @@ def _targets_before(step: GroupStep) -> Mapping[MemberId, Partitions]:
 
 
 def _ranges(step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]]) -> Iterator[Finding]:
-    """Each topic in as many ranges as there are subscribers, in the same order of members for all topics.
+    """Check that each topic has as many ranges as subscribers, in the same order of members for all topics.
 
     The first ranges may be one longer than the others. So members have the same partitions of topics that are
     alike, and a static member that comes back under another id has the same range as before.
