@@ -29,9 +29,9 @@ class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
     auto_offset_reset: str = "latest"
-    """The reset if nothing is committed, or if the log does not have the position: go to its beginning or
-    end, or to its first record that is not older than a duration (`by_duration:PT1H`, KIP-1106); "none" and
-    "error" both raise to the application."""
+    """The reset if nothing is committed, or if the log does not have the position. Reading goes to the log's
+    beginning or end, or to its first record that is not older than a duration (`by_duration:PT1H`, KIP-1106).
+    "none" and "error" both raise to the application."""
     group_instance_id: str | None = None
     group_remote_assignor: str | None = None
     client_rack: str | None = None

@@ -74,7 +74,7 @@ class MemberDriver(MachineShell, abc.ABC):
 
     @property
     def assignment(self) -> tuple[TopicPartition, ...]:
-        """The partitions that the member owns, sorted: from the begin of on_assigned to the end of on_revoked
+        """The partitions that the member owns, sorted: from the start of on_assigned to the end of on_revoked
         or on_lost."""
         return self._member.owned_partitions()
 

@@ -88,7 +88,7 @@ class MemberMachine(abc.ABC):
 
     @abc.abstractmethod
     def owned_partitions(self) -> tuple[TopicPartition, ...]:
-        """Return everything owned, sorted: from the begin of on_assigned to the end of on_revoked or lost."""
+        """Return everything owned, sorted: from the start of on_assigned to the end of on_revoked or lost."""
 
     @abc.abstractmethod
     def subscribe(self, topics: Iterable[str], pattern: str | None, now_ms: int) -> Actions:

@@ -113,7 +113,7 @@ class ClassicMember(MemberMachine):
         return self.state in (*ACTIVE, S.FENCED) and not self.is_settled
 
     def owned_partitions(self) -> tuple[TopicPartition, ...]:
-        """Return everything owned, sorted: from the begin of on_assigned to the end of on_revoked or lost."""
+        """Return everything owned, sorted: from the start of on_assigned to the end of on_revoked or lost."""
         return self.ownership.owned
 
     # -- what the application does -----------------------------------------------------------------------

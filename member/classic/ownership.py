@@ -85,7 +85,7 @@ class ClassicOwnership:
         self.cooperative = cooperative
         """True if the member keeps its partitions while it joins again (KIP-429)."""
         self.owned: Owned = ()
-        """From the begin of on_assigned to the end of on_revoked or on_lost; sorted."""
+        """From the start of on_assigned to the end of on_revoked or on_lost; sorted."""
         self.target: Owned | None = None
         """The assignment that is not taken up yet."""
         self.stage = ReleaseStage.NOTHING

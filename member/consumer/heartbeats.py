@@ -1,7 +1,7 @@
 """The time and the content of each heartbeat.
 
 A field is sent when the member joins, when it differs from the value sent last, and in full again after any
-failure: the request may not have arrived, or its response, which may have carried an assignment, may be lost
+failure. The request may not have arrived, or its response, which may have carried an assignment, may be lost
 (KIP-848, Heartbeat). `TopicPartitions` is None while a reconciliation is under way, so that the coordinator
 does not treat a list that is about to change as an acknowledgement.
 """

@@ -103,7 +103,7 @@ class ConsumerMember(MemberMachine):
         return self.state is S.PREPARE_LEAVING
 
     def owned_partitions(self) -> tuple[TopicPartition, ...]:
-        """Return everything owned, sorted: from the begin of on_assigned to the end of on_revoked or lost."""
+        """Return everything owned, sorted: from the start of on_assigned to the end of on_revoked or lost."""
         return self.reconciler.owned_names()
 
     def _topic_ids(self) -> Mapping[str, TopicId]:

@@ -88,7 +88,7 @@ class Callback:
 class Assignment:
     """The partitions that the member owns, its target, and what it has acknowledged.
 
-    `owned` holds each partition from the begin of its on_assigned until its on_revoked or on_lost has ended.
+    `owned` holds each partition from the start of its on_assigned until its on_revoked or on_lost has ended.
     So long the application may be busy with it, and so long heartbeats list it as owned. Each replaced target
     gets the next local epoch, and each local epoch one acknowledgement, even if the set is the same as before
     (KAFKA-16185).

@@ -389,7 +389,7 @@ class KIP848Consumer(LogQuestions):
         return frozenset(partition.topic for partition in self.assignment())
 
     def assignment(self) -> set[TopicPartition]:
-        """Return the assigned partitions, from the begin of on_partitions_assigned to the end of
+        """Return the assigned partitions, from the start of on_partitions_assigned to the end of
         on_partitions_revoked."""
         if self._session is None:
             return set()

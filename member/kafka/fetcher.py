@@ -64,7 +64,8 @@ class PatientFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
     that come later than the leader's. So a fetch is for leaders only, unless there is a rack to prefer.
 
     Nor does aiokafka's fetcher wait before it retries a broker that refuses, or that names a replica which
-    came up after the last metadata: both do so at once, and every time. It takes new metadata to go on.
+    came up after the last metadata. Both respond like that at once, and every time. It takes new metadata to
+    go on.
     """
 
     def __init__(self, client: Any, subscriptions: Any, **settings: Any) -> None:

@@ -233,8 +233,8 @@ class StreamsApp:
     def set_uncaught_exception_handler(self, handler: Any) -> None:
         """Call this function for exceptions: it takes one, and returns a StreamThreadExceptionResponse.
 
-        None deletes the handler. A handler of the old style, which takes a thread and an exception or is
-        declared to return None, is accepted: with it alone, a thread that fails just ends.
+        None deletes the handler. A handler of the old style takes a thread and an exception, or is declared
+        to return None. It is accepted; with it alone, a thread that fails just ends.
 
         :raises IllegalStreamsState: once the client was started.
         :raises TypeError: if it can't be a handler.
@@ -296,10 +296,10 @@ class StreamsApp:
     async def close(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - waits, is not ended
         """End all threads after their current record, commit, and leave. Return true if that is over in time.
 
-        Once `process` has returned it takes at most 25 s, even if no broker can be reached: 10 s for the last
-        commit, 10 s for leaving (2 s if no broker responded to the commit), and 5 s for the changelog. With a
-        timeout, in seconds, the threads divide that time. Records that are not committed by then are
-        processed again by the next owner of the partition.
+        Once `process` has returned it takes at most 25 s, even if no broker can be reached. These are 10 s
+        for the last commit, 10 s for leaving (2 s if no broker responded to the commit), and 5 s for the
+        changelog. With a timeout, in seconds, the threads divide that time. Records that are not committed by
+        then are processed again by the next owner of the partition.
 
         In PENDING_ERROR and ERROR it has no effect and logs a warning; it waits for ERROR, and never
         raises. A thread that calls it does not wait for its own end.
@@ -338,7 +338,7 @@ class StreamsApp:
 
         A thread that calls this removes another one, if there is any.
 
-        :raises TimeoutError: if the thread has not ended in that many seconds; it goes on ending.
+        :raises TimeoutError: if the thread has not ended in that many seconds; it still ends.
         :raises RuntimeError: on another event loop than the client's.
         """
         self._only_on_its_loop("remove_thread")

@@ -2,7 +2,7 @@
 
 Once faults end the group has the session timeout (to notice dead members), the longest rebalance timeout (to
 take partitions back) and three heartbeat intervals (to reach all members). An application disturbs its group
-itself if a callback takes longer than a heartbeat interval, or a batch longer than the poll interval: the
+itself if a callback takes longer than a heartbeat interval, or a batch longer than the poll interval. The
 time starts again when the callback or the batch ends.
 """
 

@@ -213,10 +213,10 @@ class ReadWindow:
     ) -> None:
         self._began_us = now_us
         self._before = ends
-        """The ends of the logs at its begin."""
+        """The ends of the logs at its start."""
         self._positions = {each: positions.get(each, -1) for each in ends}
         self._half = self._positions
-        """Positions at the begin of its second half."""
+        """Positions at the start of its second half."""
         self._came: list[TopicPartition] | None = None
         """Partitions to which records came in the first half; None before it is over."""
         self._open = False

@@ -157,7 +157,7 @@ class StreamsDriver:
         """End a thread, the calling one only if there is no other, and wait for that. Return None if there is
         no thread.
 
-        :raises TimeoutError: if it takes longer; it goes on ending.
+        :raises TimeoutError: if it takes longer; it still ends.
         """
         current = asyncio.current_task()
         caller = next((name for name, worker in self.workers.items() if worker.task is current), None)

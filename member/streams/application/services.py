@@ -1,7 +1,7 @@
 """The services that run next to the threads of a client: the cleaner of the state directory, and the recorder
 of metrics.
 
-Both run from the start of the threads to the begin of the client's end, whatever happens to threads. Their
+Both run from the start of the threads to the start of the client's end, whatever happens to threads. Their
 errors are logged, and go to no handler.
 """
 

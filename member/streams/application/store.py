@@ -3,7 +3,7 @@
     <state directory>/<group>/<topic>-<partition>/store.sqlite
 
 A processing function's changes become durable just before its offsets are committed. With a changelog, they
-are in that topic first, and the file knows up to which offset it has the topic: changes that another process
+are in that topic first, and the file knows up to which offset it has the topic. Changes that another process
 has added since are read when the partition comes back. Without one, the file knows the offset up to which it
 counts; if another process has processed the partition since, it is emptied.
 """
