@@ -114,7 +114,7 @@ def duration_ms(text: str) -> int:
     """
     found = _DURATION.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is no ISO-8601 duration, such as P3D, PT1H30M or PT0.5S")
+        raise ValueError(f"{text!r} is not an ISO-8601 duration, such as P3D, PT1H30M or PT0.5S")
     parts = [int(found[unit] or 0) * seconds for unit, seconds in _SECONDS.items()]
     if max(*map(abs, parts), abs(sum(parts))) > _LONGEST_S:
         raise ValueError(f"the duration {text!r} is too long")

@@ -55,7 +55,7 @@ class MemberDriver(MachineShell, abc.ABC):
         self.on_change: Callable[[], None] | None = None
         """Called whenever `changes` grows, for applications that wait for more than one thing."""
 
-    # -- what it is --------------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------------
 
     @property
     @abc.abstractmethod
@@ -111,7 +111,7 @@ class MemberDriver(MachineShell, abc.ABC):
         """Everything that was handed over, committed or not."""
         return self._member.positions.delivered()
 
-    # -- what the application does -----------------------------------------------------------------------
+    # -- calls of the application ------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str] = (), *, pattern: str | None = None) -> None:
         """Subscribe to these topics, to those that an RE2 pattern matches, or both; nothing: unsubscribe.
@@ -220,7 +220,7 @@ class MemberDriver(MachineShell, abc.ABC):
         self._leaving.clear()
         self._waiting.clear()
 
-    # -- what the machine tells the application ----------------------------------------------------------
+    # -- callbacks of the machine ------------------------------------------------------------------------
 
     def _raise_to_application(self, action: RaiseToApplication) -> None:
         self._log(logging.INFO, "member error", error=str(action.error), fatal=action.fatal)

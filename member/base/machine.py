@@ -84,7 +84,7 @@ class MemberMachine(abc.ABC):
         self.leave: Leave[Any, Any]
         """The leave in flight, in the protocol's own requests."""
 
-    # -- what each protocol has of its own ---------------------------------------------------------------
+    # -- parts of each protocol --------------------------------------------------------------------------
 
     @abc.abstractmethod
     def owned_partitions(self) -> tuple[TopicPartition, ...]:
@@ -164,7 +164,7 @@ class MemberMachine(abc.ABC):
         """Return true if a poll changes no more than the poll timer, which is then done here."""
         return False
 
-    # -- what the application does -----------------------------------------------------------------------
+    # -- calls of the application ------------------------------------------------------------------------
 
     def unsubscribe(self, now_ms: int) -> Actions:
         """Give everything up and leave. `LeaveFinished` follows, now or later."""
@@ -249,7 +249,7 @@ class MemberMachine(abc.ABC):
         self._callback_ended(callback, error, now_ms)
         return self._step(now_ms)
 
-    # -- what comes back from the cluster ----------------------------------------------------------------
+    # -- responses of the cluster ------------------------------------------------------------------------
 
     def coordinator_found(self, token: int, now_ms: int) -> Actions:
         """Note that the group's coordinator is known."""

@@ -116,7 +116,7 @@ class ClassicMember(MemberMachine):
         """Return everything owned, sorted: from the start of on_assigned to the end of on_revoked or lost."""
         return self.ownership.owned
 
-    # -- what the application does -----------------------------------------------------------------------
+    # -- calls of the application ------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str], pattern: str | None, now_ms: int) -> Actions:
         """Subscribe to these names; to nothing means unsubscribe.
@@ -143,7 +143,7 @@ class ClassicMember(MemberMachine):
     def _forget_subscription(self) -> None:
         self.subscription = ()
 
-    # -- what comes back from the cluster ----------------------------------------------------------------
+    # -- responses of the cluster ------------------------------------------------------------------------
 
     def group_answered(self, token: int, response: GroupResponse, now_ms: int) -> Actions:
         """Take in the coordinator's response to a JoinGroup, a SyncGroup, a Heartbeat or a LeaveGroup."""

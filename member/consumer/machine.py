@@ -109,7 +109,7 @@ class ConsumerMember(MemberMachine):
     def _topic_ids(self) -> Mapping[str, TopicId]:
         return self.reconciler.topic_ids()
 
-    # -- what the application does -----------------------------------------------------------------------
+    # -- calls of the application ------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str], pattern: str | None, now_ms: int) -> Actions:
         """Subscribe to these names, to the topics that the pattern matches, or both; to nothing means
@@ -141,7 +141,7 @@ class ConsumerMember(MemberMachine):
         self.deadline_ms = earlier(due, self._idle_until_ms)
         return True
 
-    # -- what comes back from the cluster ----------------------------------------------------------------
+    # -- responses of the cluster ------------------------------------------------------------------------
 
     def heartbeat_answered(
         self, token: int, response: ConsumerGroupHeartbeatResponse, now_ms: int

@@ -162,7 +162,7 @@ class KafkaChangelog:
             return decode_change(record.key, record.value)
         except ValueError as error:
             raise StreamsError(
-                f"{record.topic}-{record.partition} has a record at {record.offset} that is no change of a"
+                f"{record.topic}-{record.partition} has a record at {record.offset} that is not a change of a"
                 f" store: {error}"
             ) from error
 

@@ -181,7 +181,7 @@ class KIP848Consumer(LogQuestions):
             sasl_oauth_token_provider=sasl_oauth_token_provider,
         )
 
-    # -- where it stands: not started, running, stopped, or ended by an error of its start -------------------
+    # -- state: not started, running, stopped, or ended by an error of its start -----------------------------
 
     @property
     def member_id(self) -> MemberId:

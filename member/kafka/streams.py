@@ -198,7 +198,7 @@ class StreamsApp:
             if name in _CONNECTING or name.startswith("sasl_")
         }
 
-    # -- what it is --------------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> StreamClientState:

@@ -96,7 +96,7 @@ class KafkaTransport:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
 
-    # -- what a member's driver asks for -----------------------------------------------------------------
+    # -- requests of a member's driver -------------------------------------------------------------------
 
     def send(self, request: Request, timeout_ms: int) -> asyncio.Future[Response]:
         """Send a group request to the coordinator that was found last."""
@@ -138,7 +138,7 @@ class KafkaTransport:
         for task in tuple(self._tasks):
             task.cancel()
 
-    # -- how ---------------------------------------------------------------------------------------------
+    # -- sending -----------------------------------------------------------------------------------------
 
     def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         if self._closed:

@@ -144,7 +144,7 @@ class StreamConnection(asyncio.Protocol):
         self._loss = reason
         self._transport.close()
 
-    # -- asking -----------------------------------------------------------------------------------------
+    # -- sending ----------------------------------------------------------------------------------------
 
     def _send(self, frame: Frame) -> None:
         if not self._transport.is_closing():

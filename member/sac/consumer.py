@@ -147,7 +147,7 @@ class SingleActiveConsumer:
             self._chosen_clock = LoopClock()
         return self._chosen_clock
 
-    # -- what it is --------------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> SacMemberState:
@@ -159,7 +159,7 @@ class SingleActiveConsumer:
         """True if it is the active consumer, as far as it knows, and was not asked to step down."""
         return self.state is SacMemberState.ACTIVE
 
-    # -- what the application does -----------------------------------------------------------------------
+    # -- calls of the application ------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Connect and subscribe, and return once the server has accepted the subscription.

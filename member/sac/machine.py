@@ -66,7 +66,7 @@ class SacMember:
         """True if nothing more will happen."""
         return self.state in _OVER
 
-    # -- what the application does -----------------------------------------------------------------------
+    # -- calls of the application ------------------------------------------------------------------------
 
     def start(self, now_ms: int) -> tuple[Action, ...]:
         """Connect and subscribe.
@@ -89,7 +89,7 @@ class SacMember:
                 self._end_connection(now_ms)
         return self._done()
 
-    # -- what the transport says -------------------------------------------------------------------------
+    # -- events of the transport -------------------------------------------------------------------------
 
     def connected(self, connection: int, now_ms: int) -> tuple[Action, ...]:
         """Take in that this connection is open."""
@@ -154,7 +154,7 @@ class SacMember:
         self._next_offset = end
         return begin
 
-    # -- what the application and the clock say ----------------------------------------------------------
+    # -- inputs of the application and the clock ---------------------------------------------------------
 
     def callback_finished(self, offset: OffsetSpecification | None, now_ms: int) -> tuple[Action, ...]:
         """Take in that the application was called. `offset` is the start, after `ACTIVATED`; None if that

@@ -84,7 +84,7 @@ class StreamsClient(Moving[S, E]):
         self._closing_resources = False
         self._global_launched = False
 
-    # -- what it is --------------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------------
 
     @property
     def is_running(self) -> bool:
@@ -163,7 +163,7 @@ class StreamsClient(Moving[S, E]):
         self.move(E.CLOSED, S.NOT_RUNNING if self.state is S.PENDING_SHUTDOWN else S.ERROR)
         return self._done()
 
-    # -- what happens to threads ---------------------------------------------------------------------------
+    # -- events of threads ---------------------------------------------------------------------------------
 
     def thread_started(self, name: str) -> tuple[bool, Actions]:
         """Note that the thread runs. Return false if it was stopped before it could: it has only to end."""

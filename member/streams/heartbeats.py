@@ -115,7 +115,7 @@ class StreamsHeartbeats:
         self._passive: tuple[TaskIds, TaskIds] = NO_TASK_IDS, NO_TASK_IDS
         """The standby and warm-up tasks that the group gave last: they are ignored."""
         self._confirms = False
-        """Those changed, and no request since has listed none of them as owned."""
+        """True if those changed, and no request since has reported that the member owns none."""
         self._sent_epoch = JOIN_EPOCH
         """The epoch of the last request."""
         self._was_lost = False

@@ -61,7 +61,7 @@ class StreamThread(Moving[S, E]):
         """True if a shell was asked to run it: only then there is anything to wait for when it ends."""
         self._hidden = S.STARTING
 
-    # -- what it is --------------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------------
 
     @property
     def is_running(self) -> bool:
@@ -78,7 +78,7 @@ class StreamThread(Moving[S, E]):
         """The state, or while disconnected the state before."""
         return self._hidden if self.state is S.DISCONNECTED else self.state
 
-    # -- what happens to it ------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------------
 
     def started(self) -> bool:
         """Note that it runs. Return false if it was stopped before: then it has nothing to do."""

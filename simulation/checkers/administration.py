@@ -72,7 +72,7 @@ class AdministrationChecks:
         """Take in the records that were in the journal before the first check."""
         self._committed.update(each.key.group_id for each in records if type(each.key) in _OF_OFFSETS)
 
-    # -- what they are told ---------------------------------------------------------------------------------
+    # -- replies --------------------------------------------------------------------------------------------
 
     def _listed(self, live: GroupCoordinator, request: ListGroupsRequest, reply: Any) -> Iterator[Finding]:
         rows = {
@@ -159,7 +159,7 @@ class AdministrationChecks:
                     f"{told.group_id!r} is {shown} in its description; expected {expected}",
                 )
 
-    # -- what they change -----------------------------------------------------------------------------------
+    # -- changes --------------------------------------------------------------------------------------------
 
     def _offsets_deleted(
         self, live: GroupCoordinator, before: GroupCoordinator, request: OffsetDeleteRequest, reply: Any

@@ -286,7 +286,8 @@ class ClassicGroupsChecker(Checker):
         if known is not None and group.state is not known.state and not _reachable(known.state, group.state):
             yield (
                 "transitions",
-                f"{group.group_id} went from {known.state} to {group.state}, which is no arrow of its table",
+                f"{group.group_id} went from {known.state} to {group.state}, which is not an arrow of its"
+                " table",
             )
 
     def on_end(self, now_us: int) -> None:

@@ -132,7 +132,7 @@ class ExpectedGroup:
         self._seen = seen
         self._kept = kept
 
-    # -- who is who ---------------------------------------------------------------------------------------
+    # -- members and leaders ------------------------------------------------------------------------------
 
     def holder_of(self, instance_id: str | None) -> ExpectedMember | None:
         """Return the member with that instance id."""
@@ -456,7 +456,7 @@ class ExpectedGroup:
             if member.sync is not None:
                 self._answer(member.sync, SyncGroupResponse(error_code=code))
 
-    # -- times that are over ------------------------------------------------------------------------------
+    # -- deadlines ----------------------------------------------------------------------------------------
 
     def is_over(self, deadline: Deadline, *, by_time: bool = True) -> None:
         """End a session, or the time of a phase: `by_time`, or at the request of a client."""
@@ -607,7 +607,7 @@ class ExpectedGroup:
         if self.leader == member_id:
             self.leader = None
 
-    # -- what is said and written -------------------------------------------------------------------------
+    # -- responses and records ----------------------------------------------------------------------------
 
     def _answer(self, token: Token, answer: Answer) -> None:
         self.now.answers[token] = answer

@@ -279,7 +279,7 @@ class ClassicMigration:
         if group is None:
             return  # it is a classic group now
         if member is None or member.classic is None:
-            yield "classic-migrates", f"{member_id} of {group_id} joined, and is no classic member"
+            yield "classic-migrates", f"{member_id} of {group_id} joined, and is not a classic member"
             return
         expects: dict[GroupTimerKind, bool] = {}
         if isinstance(reply, JoinGroupResponse) and isinstance(request, JoinGroupRequest):

@@ -239,7 +239,7 @@ class ClassicRounds(Checker):
         late."""
         self._migration = ClassicMigration()
 
-    # -- what happens -------------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------------
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
         """Load the groups: the coordinator treats every member as just seen, and no request waits."""
@@ -449,7 +449,7 @@ class ClassicRounds(Checker):
         found = live.kinds.find(group_id)
         return found is not None and found[0] not in (live.classic, live.consumer) and bool(found[1].members)
 
-    # -- times that are over ------------------------------------------------------------------------------
+    # -- deadlines ----------------------------------------------------------------------------------------
 
     def _time(self, live: GroupCoordinator, event: DeadlineReached, outcome: Outcome, now_ms: int) -> None:
         """Judge a timer that ran. If one of these groups had it, it was that of the earliest deadline."""

@@ -205,7 +205,7 @@ class Clients(Checker):
             if accepted and end is not None and value.offset > end:
                 yield (
                     "commit-within-processed",
-                    f"{request.member_id or 'a client that is no member'} of {request.group_id} committed"
+                    f"{request.member_id or 'a client that is not a member'} of {request.group_id} committed"
                     f" {partition.topic}-{partition.partition} at {value.offset}, the log ends at {end}",
                 )
 

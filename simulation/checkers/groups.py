@@ -40,7 +40,7 @@ class GroupInvariants:
         if state is not self._state and not step.is_load and not GROUP_TABLE.allows(self._state, state):
             yield (
                 "transitions",
-                f"{group.group_id} went from {self._state} to {state}, which is no arrow of its table",
+                f"{group.group_id} went from {self._state} to {state}, which is not an arrow of its table",
             )
         if state is not self._state and state is not (right := _state(group)):
             yield "transitions", f"{group.group_id} is {state}, by its epochs and members it is {right}"

@@ -46,7 +46,7 @@ class MachineMoves:
         if (source, event, target) not in arrows:
             yield (
                 "transitions",
-                f"{host} went from {source} on {event} to {target}, which is no arrow of the table",
+                f"{host} went from {source} on {event} to {target}, which is not an arrow of the table",
             )
         self.state = target
 
@@ -107,7 +107,7 @@ class CallbackBalance:
         if foreign := partitions - self.owned - self.unconfirmed:
             yield (
                 "callbacks-balanced",
-                f"{self.host} let go {shown_names(foreign)} without owning it ({kind})",
+                f"{self.host} released {shown_names(foreign)} without owning it ({kind})",
             )
         if kind == "lost" and (kept := self.owned - partitions):
             yield "callbacks-balanced", f"{self.host} lost its membership, but kept {shown_names(kept)}"

@@ -460,7 +460,7 @@ class PollConsequences(Checker):
         for process in self._processes.values():
             process.disturbed(now_us)
 
-    # -- now and then -------------------------------------------------------------------------------------
+    # -- periodic checks ----------------------------------------------------------------------------------
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
         """Check what is due, since time passes."""

@@ -209,7 +209,7 @@ class ProcessedRecords:
             offsets = ", ".join(f"{p.topic}-{p.partition} at {self.processed[p]}" for p in sorted(late))
             yield (
                 "commit-before-release",
-                f"{self.host} let go {shown_names(late)} without a commit of {offsets}",
+                f"{self.host} released {shown_names(late)} without a commit of {offsets}",
             )
 
 

@@ -151,7 +151,7 @@ class StreamsAssignor:
             for member_id, mine in given.items()
         }
 
-    # -- as everybody ------------------------------------------------------------------------------------
+    # -- as any member -----------------------------------------------------------------------------------
 
     def on_assignment(self, assignment: ConsumerProtocolAssignment) -> int | None:
         """Take this thread's tasks. Return the delay in ms after which it joins again, or None."""

@@ -67,5 +67,5 @@ def decode_change(key: bytes, value: bytes | None) -> tuple[Key, Value | None]:
     except (msgspec.MsgspecError, TypeError) as error:
         raise ValueError(str(error)) from error
     if not isinstance(found, str | bytes | int) or not isinstance(written, str | bytes | int | float | None):
-        raise ValueError(f"{found!r} and {written!r} are no key and value of a store")
+        raise ValueError(f"{found!r} and {written!r} are not the key and value of a store")
     return found, written

@@ -168,7 +168,7 @@ class StreamsDriver:
             await asyncio.wait_for(worker.done.wait(), timeout_s)
         return name
 
-    # -- what happens to threads ---------------------------------------------------------------------------
+    # -- events of threads ---------------------------------------------------------------------------------
 
     def failed(self, thread: str, error: BaseException) -> None:
         """Call the handler for an exception that left a thread, and follow its decision."""

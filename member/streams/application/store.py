@@ -65,7 +65,7 @@ class TaskStore:
             message = f"{folder / _FILE} can't be used: {error}; remove it, and start again"
             raise StreamsError(message) from error
 
-    # -- what processing functions use -------------------------------------------------------------------
+    # -- for processing functions ------------------------------------------------------------------------
 
     def get(self, key: Key) -> Value | None:
         """Return the value of a key; None if it has none.
@@ -106,7 +106,7 @@ class TaskStore:
         count: int = self._database.execute("SELECT count(*) FROM entries").fetchone()[0]
         return count
 
-    # -- what the thread does ----------------------------------------------------------------------------
+    # -- calls of the thread -----------------------------------------------------------------------------
 
     @property
     def next_offset(self) -> int | None:

@@ -324,7 +324,7 @@ class Worker:
             if opened and partition != self._current:
                 self._engine.directory.release(partition)
 
-    # -- what the member tells -----------------------------------------------------------------------------
+    # -- callbacks of the member ---------------------------------------------------------------------------
 
     async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
         """Commit the processed offsets of all partitions, then release these."""

@@ -308,7 +308,7 @@ def app(**settings: Any) -> StreamsApp:
         (
             {"auto_offset_reset": "by_duration:1D"},
             ValueError,
-            "auto_offset_reset: '1D' is no ISO-8601 duration",
+            "auto_offset_reset: '1D' is not an ISO-8601 duration",
         ),
         ({"isolation_level": "x"}, ValueError, "isolation_level should be one of"),
         ({"bootstrap_servers": 3}, ValueError, "bootstrap_servers should be host:port.*, got 3"),

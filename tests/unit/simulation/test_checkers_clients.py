@@ -420,7 +420,7 @@ def test_nobody_commits_beyond_the_log(scene, offset, found):
     scene.step(OffsetCommitRequest(group_id="g", offsets=offsets))
     assert scene.found == found
     assert all(
-        message.startswith("a client that is no member of g committed x-0") for message in scene.messages
+        message.startswith("a client that is not a member of g committed x-0") for message in scene.messages
     )
 
 
