@@ -1,13 +1,13 @@
 """Kafka's group coordinator and its members: for tests, for simulation in virtual time, for real brokers.
 
-This package is the public interface. It loads nothing before a name is used, and each name says which extra
-it needs if a library is missing:
+This package is the public interface. It loads nothing before a name is used, and if a library is missing,
+each name reports which extra it needs:
 
 - Tests: `EmbeddedKafka`, `AsyncEmbeddedKafka`, `EmbeddedRabbitStream` (`fencepost[embedded]`).
 - Your own programs in virtual time: `simulated`, `SimulatedWorld` (`fencepost[kafka,world]`).
 - Simulation: `simulate`, `load`, `RunResult`; `Campaign` for many seeds on Spark (`fencepost[spark]`).
 - Clients: `KIP848Consumer`, `StreamsApp` (`fencepost[kafka]`), `SingleActiveConsumer`.
-- Errors: `FencepostError` is what a user can correct; `EnvironmentLacks` is what the machine lacks.
+- Errors: `FencepostError` if a user can correct it; `EnvironmentLacks` if the machine lacks something.
 """
 
 from __future__ import annotations

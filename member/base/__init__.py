@@ -1,1 +1,1 @@
-"""What every member has, whatever its protocol: positions, commits, leaves, errors, and the shell."""
+"""Parts that every member has, whatever its protocol: positions, commits, leaves, errors, and the shell."""

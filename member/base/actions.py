@@ -1,7 +1,7 @@
-"""What a member's machine tells its shell to do, whatever its protocol.
+"""Actions that a member's machine asks its shell to carry out, whatever the protocol of the member.
 
-A step's actions are carried out in their order. `token` names a request: its answer, or its failure,
-is fed back with the same token, once.
+A step's actions are carried out in order. `token` names a request: its response or failure is fed back once,
+with the same token.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from fencepost.coordinator.protocol.ids import TopicId, TopicPartition
 from fencepost.coordinator.protocol.offsets import OffsetCommitRequest, OffsetFetchRequest
 
 Actions: TypeAlias = tuple[Any, ...]
-"""What the shell has to carry out, in order: the actions of this module, and those of the protocol."""
+"""The actions that the shell has to carry out, in order: those of this module, and those of the protocol."""
 
 
 class CallbackKind(enum.StrEnum):
-    """Which of the application's rebalance callbacks."""
+    """The kinds of rebalance callback of the application."""
 
     ASSIGNED = "assigned"
     REVOKED = "revoked"
@@ -38,7 +38,7 @@ class SendFindCoordinator(msgspec.Struct, frozen=True, gc=False):
 
 
 class ResolveTopicNames(msgspec.Struct, frozen=True, gc=False):
-    """Ask fresh metadata for the names of these topics."""
+    """Look the names of these topics up in fresh metadata."""
 
     token: int
     topic_ids: tuple[TopicId, ...]
@@ -59,7 +59,7 @@ class FetchOffsets(msgspec.Struct, frozen=True, gc=False):
 
 
 class FindLogOffsets(msgspec.Struct, frozen=True, gc=False):
-    """Ask for the first (earliest) or next (latest) offset of each partition's log."""
+    """Look up the first (earliest) or next (latest) offset of each partition's log."""
 
     token: int
     partitions: tuple[TopicPartition, ...]
@@ -67,9 +67,9 @@ class FindLogOffsets(msgspec.Struct, frozen=True, gc=False):
 
 
 class FindOffsetsByDuration(msgspec.Struct, frozen=True, gc=False):
-    """Ask where each log's first record is that is not older than this, or where it ends.
+    """Request the offset of the first record in each log that is not older than this, or the end of the log.
 
-    Ages are by the wall clock of whoever asks: its time is taken as the question goes out, each time anew.
+    Ages are by the wall clock of the sender, which reads its time anew for each request.
     """
 
     token: int
@@ -84,7 +84,7 @@ class RunCallback(msgspec.Struct, frozen=True, gc=False):
     kind: CallbackKind
     partitions: tuple[TopicPartition, ...]
     releases: bool
-    """Everything owned is given up: when this ends, in whatever way, nothing is owned."""
+    """Everything owned is given up: when this ends, in whatever way, the member owns nothing."""
 
 
 class RaiseToApplication(msgspec.Struct, frozen=True):
@@ -95,7 +95,7 @@ class RaiseToApplication(msgspec.Struct, frozen=True):
 
 
 class CommitFinished(msgspec.Struct, frozen=True, gc=False):
-    """The commit that the application asked for under this id ended."""
+    """The commit that the application requested under this id ended."""
 
     commit_id: int
     error: ErrorCode
@@ -103,11 +103,11 @@ class CommitFinished(msgspec.Struct, frozen=True, gc=False):
 
 
 class LeaveFinished(msgspec.Struct, frozen=True, gc=False):
-    """What `unsubscribe` or `close` began is over: callbacks, commit, and the leave, answered or given up."""
+    """Reports that `unsubscribe` or `close` is over, with its callbacks, commit and leave (or gave up)."""
 
 
 class WakeApplication(msgspec.Struct, frozen=True, gc=False):
-    """What may be fetched has changed, or there is something to raise: an application in poll looks again."""
+    """Wakes an application in poll: the fetchable partitions have changed, or there is an error to raise."""
 
 
 class Outbox:

@@ -1,4 +1,4 @@
-"""What the application of a member is doing: it polls, and its rebalance callbacks run."""
+"""The state of a member's application: its polls, and its rebalance callbacks."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from fencepost.member.base.config import ConsumerConfig
 
 
 class Polls:
-    """Whether the application is in poll, and the timer that runs while it is not."""
+    """The poll state of the application: in poll or not, with the timer that runs while it is not."""
 
     __slots__ = ("_config", "deadline_ms", "in_poll", "waits_for_next")
 
@@ -17,9 +17,10 @@ class Polls:
         self._config = config
         self.in_poll = False
         self.deadline_ms: int | None = None
-        """When the application has been out of poll for too long; None in poll and before the first one."""
+        """Time at which the application has been out of poll for too long; None in poll and before the first
+        poll."""
         self.waits_for_next = False
-        """A callback raised: its work is tried again when the application polls again."""
+        """A callback raised: its work is retried when the application polls again."""
 
     def begin(self) -> None:
         """Enter poll: the timer stops."""
@@ -33,20 +34,20 @@ class Polls:
         self.deadline_ms = now_ms + self._config.max_poll_interval_ms
 
     def expired(self, now_ms: int) -> bool:
-        """Return true if the application has been out of poll for too long: then only a leave goes out."""
+        """Return true if the application has been out of poll for too long: then only a leave is sent."""
         return self.deadline_ms is not None and now_ms >= self.deadline_ms
 
 
 class RebalanceCallbacks:
-    """The callback that runs, and the one that gives everything up as soon as no other one runs."""
+    """The callback that runs, and the one that gives everything up as soon as no other callback runs."""
 
     __slots__ = ("release", "running")
 
     def __init__(self) -> None:
         self.running: Any = None
-        """The callback that runs, with its token and what the protocol knows of it."""
+        """The callback that runs, with its token and the protocol's own data."""
         self.release: CallbackKind | None = None
-        """Everything owned is to be given up with this callback."""
+        """The callback with which everything owned has to be given up."""
 
     def ended(self, token: int) -> Any:
         """Return the callback that runs if it has this token, and forget it; otherwise None."""

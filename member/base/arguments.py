@@ -1,4 +1,4 @@
-"""What members and applications are told, checked before anything starts: what they have in common."""
+"""Checks of the arguments of members and applications before anything starts: those that they share."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ T = TypeVar("T")
 
 
 def check_whole(name: str, value: object, low: int, high: int | None = None) -> int:
-    """A whole number within bounds.
+    """Check that a value is a whole number within bounds.
 
-    :raises TypeError: if it is no whole number.
+    :raises TypeError: if it is not a whole number.
     :raises ValueError: if it is too small or too large.
     """
     if isinstance(value, bool) or not isinstance(value, int):
@@ -23,7 +23,7 @@ def check_whole(name: str, value: object, low: int, high: int | None = None) -> 
 
 
 def check_function(name: str, value: object) -> None:
-    """See to it that this is a plain function, or None.
+    """Check that this is a plain function, or None.
 
     :raises TypeError: if it can't be called, or is async.
     """
@@ -33,9 +33,9 @@ def check_function(name: str, value: object) -> None:
 
 
 def check_callable(name: str, value: T, what: str) -> T:
-    """Return what can be called, plain or async, or None.
+    """Return the value if it can be called, plain or async, or if it is None.
 
-    :raises TypeError: if it can't be called; `what` says what was expected.
+    :raises TypeError: if it can't be called; `what` describes what was expected.
     """
     if value is not None and not callable(value):
         raise TypeError(f"{name} should be {what}, got {value!r}")
@@ -43,9 +43,10 @@ def check_callable(name: str, value: T, what: str) -> T:
 
 
 def refused_awaitable(name: str, returned: object) -> str | None:
-    """Return what is wrong if a plain function returned something to await, which nothing awaits.
+    """Describe the error if a plain function returned an awaitable, which is never awaited; else return None.
 
-    None if it did not. A task or a future runs without being awaited, so it is fine. A coroutine is closed.
+    Return None if it did not. A task or a future runs without being awaited, so it is fine. A coroutine is
+    closed.
     """
     runs_by_itself = callable(getattr(returned, "add_done_callback", None))
     if returned is None or runs_by_itself or not inspect.isawaitable(returned):
@@ -60,7 +61,7 @@ def refused_awaitable(name: str, returned: object) -> str | None:
 
 
 def check_methods(name: str, value: object, *methods: str, plain: bool = False) -> None:
-    """See to it that this is an object with these methods, or None. `plain` refuses async methods.
+    """Check that this is an object with these methods, or None. `plain` refuses async methods.
 
     :raises TypeError: if it lacks one, or has an async one that should be plain.
     """

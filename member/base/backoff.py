@@ -1,4 +1,4 @@
-"""How long to wait before a retry."""
+"""The delay before a retry."""
 
 from __future__ import annotations
 
@@ -27,28 +27,28 @@ class Backoff:
 
     @classmethod
     def of(cls, config: ConsumerConfig, rng: random.Random) -> Self:
-        """As Kafka's names in a member's configuration have it."""
+        """Make a back-off with the limits of a member's configuration."""
         return cls(config.retry_backoff_ms, config.retry_backoff_max_ms, rng)
 
     def next_ms(self) -> int:
-        """The wait before the next attempt."""
+        """Return the wait before the next attempt."""
         term = min(self._initial_ms << min(self._attempts, 30), self._max_ms)
         self._attempts += 1
         spread = self._rng.uniform(1 - JITTER, 1 + JITTER)
         return max(1, min(self._max_ms, round(term * spread)))
 
     def reset(self) -> None:
-        """An attempt went well: the next wait is the initial one again."""
+        """Note a successful attempt: the next wait is the initial one again."""
         self._attempts = 0
 
 
 def earlier(one: int | None, other: int | None) -> int | None:
-    """The smaller of two moments; None stands for never."""
+    """Return the smaller of two times; None stands for never."""
     if one is None or other is None:
         return one if other is None else other
     return one if one < other else other
 
 
 def earliest(*moments: int | None) -> int | None:
-    """The smallest of the moments; None stands for never."""
+    """Return the smallest of the times; None stands for never."""
     return functools.reduce(earlier, moments, None)

@@ -19,7 +19,8 @@ class LoopClock:
         self._loop = loop or asyncio.get_running_loop()
 
     def now_ms(self) -> int:
-        """Milliseconds of the loop's clock; a microsecond of grace for the binary fractions of `call_at`."""
+        """Return milliseconds of the loop's clock; with a microsecond of grace for the binary fractions of
+        `call_at`."""
         return int(self._loop.time() * 1000 + 0.001)
 
     def call_at(self, when_ms: int, callback: Callable[..., Any], *args: Any) -> TimerHandle:
@@ -28,5 +29,6 @@ class LoopClock:
 
 
 def time_before_ms(duration_ms: int) -> int:
-    """The wall clock's time that long ago, in ms since 1970; 0 for all before: logs know no such times."""
+    """Return the wall clock's time that long ago, in ms since 1970; 0 for any time before 1970, which logs
+    don't have."""
     return max(0, time.time_ns() // 1_000_000 - duration_ms)

@@ -20,14 +20,14 @@ from fencepost.member.base.config import ConsumerConfig
 
 
 class CommitKind(enum.Enum):
-    """Who asked for a commit."""
+    """The reasons for a commit."""
 
     AUTO = "auto"
     """The interval passed. Tried once; the next poll tries again."""
     RELEASE = "release"
-    """Partitions are about to be given up. Tried until the deadline, through stale epochs too."""
+    """Partitions are about to be given up. Retried until the deadline, through stale epochs too."""
     MANUAL = "manual"
-    """The application asked. Tried until the deadline; a stale epoch fails it, as in Kafka."""
+    """The application requested it. Retried until the deadline; a stale epoch fails it, as in Kafka."""
 
 
 class Commit:
@@ -50,19 +50,19 @@ class Commit:
         self.topic_ids = topic_ids
         """Ids of the topics that the member owned when it made the commit."""
         self.let_go: frozenset[TopicPartition] = frozenset()
-        """Of the offsets in flight, those whose partitions were let go since."""
+        """The offsets in flight whose partitions were released since they were sent."""
         self.is_late = False
-        """Something of it was not committed before its partition was let go."""
+        """True if a part of it was not committed before its partition was released."""
 
     def drop(self, gone: Iterable[TopicPartition]) -> None:
-        """Try these no more."""
+        """Remove these from the commit."""
         left = {partition: offset for partition, offset in self.offsets.items() if partition not in gone}
         self.is_late = self.is_late or len(left) < len(self.offsets)
         self.offsets = left
 
     @property
     def lateness(self) -> ErrorCode:
-        """What the application is told of offsets that were too late; the member itself needs not know."""
+        """Error that the application receives for offsets that were too late; the member ignores it."""
         late = self.is_late and self.kind is CommitKind.MANUAL
         return ErrorCode.STALE_MEMBER_EPOCH if late else ErrorCode.NONE
 
@@ -70,8 +70,8 @@ class Commit:
     def stated_ids(self) -> Mapping[str, TopicId]:
         """The id of each topic of the commit, or nothing if one of them is not known.
 
-        With its id a topic cannot be mistaken for another that was created under its name since: the
-        offsets of the one are nothing to the other.
+        With its id, a topic cannot be mistaken for a later topic of the same name, to which these offsets
+        mean nothing.
         """
         ids: dict[str, TopicId] = {}
         for partition in self.offsets:
@@ -83,7 +83,7 @@ class Commit:
 
 
 _ABOUT_THE_PARTITION = (ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID)
-"""Retriable by name, but the topic is gone: the commit does not wait for it (KAFKA-18217)."""
+"""Retriable by name, but the topic was deleted: the commit does not wait for it (KAFKA-18217)."""
 
 
 def _tried_again(kind: CommitKind, code: ErrorCode) -> bool:
@@ -97,8 +97,8 @@ def _tried_again(kind: CommitKind, code: ErrorCode) -> bool:
 class Commits:
     """The queue of commits; the first one is being worked on.
 
-    No commit goes out while somebody waits for the answer to another: an older one that is tried again must
-    not arrive after a newer one. One that nobody waits for any more is not tried again.
+    No commit is sent while a caller waits for the response to another: an older commit that is retried must
+    not arrive after a newer one. A commit without a waiting caller is not retried.
     """
 
     __slots__ = (
@@ -124,19 +124,19 @@ class Commits:
     ) -> None:
         self._group_id = group_id
         self.member_id = member_id
-        """Whose the commits are."""
+        """The member id that commits carry."""
         self._config = config
         self._backoff = backoff
         self._tokens = tokens
         self.queue: list[Commit] = []
-        """Those that wait or are in flight."""
+        """The commits that wait or are in flight."""
         self._sent: Commit | None = None
-        """The commit in flight, as long as anyone wants to know what becomes of it."""
+        """The commit in flight, as long as a caller waits for its result."""
         self.in_flight: int | None = None
-        """Its request."""
+        """The token of its request."""
         self.retry_at_ms = 0
         self.next_auto_ms = 0
-        """When the next commit by interval is due."""
+        """Time at which the next commit by interval is due."""
 
     def delay_auto(self, now_ms: int) -> None:
         """Start the interval of automatic commits."""
@@ -161,25 +161,26 @@ class Commits:
 
     @property
     def has_own(self) -> bool:
-        """True if a commit waits or is in flight that the application did not ask for."""
+        """True if a commit of the member's own waits or is in flight."""
         return any(commit.kind is not CommitKind.MANUAL for commit in self.queue)
 
     def add(self, commit: Commit) -> None:
-        """Queue a commit. One before partitions are let go has all that the member itself meant to commit."""
+        """Queue a commit. One before partitions are released has everything that the member itself meant to
+        commit."""
         if commit.kind is CommitKind.RELEASE:
             self.abandon()
         self.queue.append(commit)
 
     def abandon(self) -> None:
-        """Drop what the member itself wanted to commit: it is not a member any more."""
+        """Drop the member's own commits: it is not a member any more."""
         self._keep([commit for commit in self.queue if commit.kind is CommitKind.MANUAL])
 
     def forget(self, partitions: Iterable[TopicPartition]) -> list[Commit]:
-        """Take partitions that were let go out of all commits, for a member commits only what it owns.
+        """Remove partitions that were released from all commits, since a member commits only what it owns.
 
-        A commit that waited meanwhile would overwrite what their next owner has committed; one of the
-        application's would even be accepted, under the epoch of the next join. Answers the commits that
-        ended because nothing is left of them.
+        A commit that waited meanwhile would overwrite the commit of their next owner. The coordinator would
+        even accept one of the application's, under the epoch of the next join. Return the commits that ended
+        because they are empty now.
         """
         gone = frozenset(partitions)
         for commit in self.queue:
@@ -202,11 +203,11 @@ class Commits:
         self.queue = commits
 
     def drop(self, commit: Commit) -> None:
-        """Take a commit out that was added last, before anything of it was sent."""
+        """Remove a commit that was added last, before any of it was sent."""
         self.queue.remove(commit)
 
     def expired(self, now_ms: int) -> list[Commit]:
-        """Take out the commits whose time is over; an answer that still comes is ignored."""
+        """Remove the commits whose time is over; a late response is ignored."""
         over = [commit for commit in self.queue if now_ms >= commit.deadline_ms]
         if over:
             self._keep([commit for commit in self.queue if commit not in over])
@@ -217,7 +218,8 @@ class Commits:
         self._backoff.reset()
 
     def request(self, epoch: int, now_ms: int) -> SendCommit | None:
-        """The next OffsetCommit, if one is due, under the member's newest epoch (0 or less: of no member)."""
+        """Return the next OffsetCommit, if one is due, under the member's newest epoch (0 or less: of no
+        member)."""
         if not self.queue or self.in_flight is not None or now_ms < self.retry_at_ms:
             return None
         ids = self.queue[0].stated_ids
@@ -238,7 +240,8 @@ class Commits:
         return action
 
     def _ended_flight(self, token: int) -> Commit | None:
-        """The request of this token is not in flight any more; the commit, if somebody waits for it."""
+        """Note that the request of this token is not in flight any more; return the commit if a caller waits
+        for it."""
         if token != self.in_flight:
             return None
         commit, self._sent, self.in_flight = self._sent, None, None
@@ -247,9 +250,10 @@ class Commits:
     def answered(
         self, token: int, response: OffsetCommitResponse, now_ms: int
     ) -> tuple[Commit, dict[TopicPartition, OffsetAndMetadata], ErrorCode, bool] | None:
-        """What became of the first commit: it, what is committed now, its first error, and whether it ended.
+        """Return the first commit, the offsets that are committed now, its first error, and true if it has
+        ended.
 
-        None if the answer belongs to no commit that is wanted.
+        Return None if the response belongs to no commit that is wanted.
         """
         commit = self._ended_flight(token)
         if commit is None:
@@ -280,7 +284,8 @@ class Commits:
         return commit, accepted, error, not again
 
     def failed(self, token: int, now_ms: int) -> tuple[Commit, bool] | None:
-        """The request got no answer: the commit, and whether it ended. None as in `answered`."""
+        """Take in that the request got no response; return the commit, and true if it has ended. None as in
+        `answered`."""
         commit = self._ended_flight(token)
         if commit is None:
             return None
@@ -299,9 +304,9 @@ class Commits:
         return taken
 
     def retry_ms(self) -> int | None:
-        """When to send the first one (again)."""
+        """Return the time at which to send the first commit (again)."""
         return self.retry_at_ms if self.queue and self.in_flight is None else None
 
     def expires_ms(self) -> int | None:
-        """When to give one up."""
+        """Return the time at which to give a commit up."""
         return min([commit.deadline_ms for commit in self.queue]) if self.queue else None

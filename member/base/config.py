@@ -10,34 +10,35 @@ from fencepost.coordinator.protocol.errors import FencepostError
 from fencepost.coordinator.protocol.ids import MemberId
 
 BY_DURATION = "by_duration:"
-"""How an `auto_offset_reset` begins that ends with a duration (KIP-1106)."""
+"""The prefix of an `auto_offset_reset` that ends with a duration (KIP-1106)."""
 
 
 class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Settings of one consumer. Times are milliseconds.
+    """Settings of one consumer. Times are in milliseconds.
 
     :raises FencepostError: if a value is impossible; the text names the setting.
     """
 
     max_poll_interval_ms: int = 300_000
-    """The longest time between two polls. Sent to the coordinator as the rebalance time-out."""
+    """The longest time between two polls. Sent to the coordinator as the rebalance timeout."""
     retry_backoff_ms: int = 100
     retry_backoff_max_ms: int = 1_000
     request_timeout_ms: int = 30_000
     default_api_timeout_ms: int = 60_000
-    """How long `commit` retries."""
+    """Time for which `commit` retries, in ms."""
     enable_auto_commit: bool = True
     auto_commit_interval_ms: int = 5_000
     auto_offset_reset: str = "latest"
-    """What to do where nothing is committed, or the log does not have the position: go to its beginning or
-    end, or to its first record that is not older than a duration (`by_duration:PT1H`, KIP-1106); "none" and
-    "error" both raise to the application."""
+    """The reset if nothing is committed, or if the log does not have the position. Reading goes to the log's
+    beginning or end, or to its first record that is not older than a duration (`by_duration:PT1H`, KIP-1106).
+    "none" and "error" both raise to the application."""
     group_instance_id: str | None = None
     group_remote_assignor: str | None = None
     client_rack: str | None = None
     client_id: str = ""
     unreleased_instance_id_retries: int = 0
-    """How often a join that meets UNRELEASED_INSTANCE_ID is tried again; Kafka's own client never does."""
+    """Number of retries of a join that is refused with UNRELEASED_INSTANCE_ID; Kafka's own client never
+    retries."""
 
     instance_holders: tuple[MemberId, ...] = ()
     """The member ids of stopped members of this process that may still hold the instance id."""
@@ -80,12 +81,13 @@ class ConsumerConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def resets_offsets(self) -> bool:
-        """Whether a position is looked for in the log, and not left to the application."""
+        """True if the member looks a missing position up in the log; false if it leaves it to the
+        application."""
         return self.auto_offset_reset not in ("none", "error")
 
     @property
     def offset_reset_duration_ms(self) -> int | None:
-        """How old a record may be that reading starts at; None where its age does not matter."""
+        """The greatest age of the record at which reading starts, in ms; None if its age does not matter."""
         if not self.auto_offset_reset.startswith(BY_DURATION):
             return None
         return duration_ms(self.auto_offset_reset.removeprefix(BY_DURATION))
@@ -107,11 +109,12 @@ def duration_ms(text: str) -> int:
 
     A day has 24 hours, parts may have signs, and a part of a millisecond counts as one.
 
-    :raises ValueError: if the text is no duration, or one that is negative or too long; it says which.
+    :raises ValueError: if the text is not a duration, or one that is negative or too long; the message
+        tells them apart.
     """
     found = _DURATION.fullmatch(text)
     if found is None:
-        raise ValueError(f"{text!r} is no ISO-8601 duration, such as P3D, PT1H30M or PT0.5S")
+        raise ValueError(f"{text!r} is not an ISO-8601 duration, such as P3D, PT1H30M or PT0.5S")
     parts = [int(found[unit] or 0) * seconds for unit, seconds in _SECONDS.items()]
     if max(*map(abs, parts), abs(sum(parts))) > _LONGEST_S:
         raise ValueError(f"the duration {text!r} is too long")

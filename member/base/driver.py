@@ -29,9 +29,9 @@ from fencepost.member.base.transport import Clock, Transport
 class MemberDriver(MachineShell, abc.ABC):
     """One member of one group, over a transport and a clock, on the running event loop.
 
-    All methods are to be called from the loop's thread. Errors that only the application can deal with
-    are raised by `poll_begin` and `wait_assignment_change`: MemberError once, FatalMemberError from then
-    on, CallbackFailed when a listener raised.
+    Call all methods from the loop's thread. Errors that only the application can deal with are raised by
+    `poll_begin` and `wait_assignment_change`: MemberError once, FatalMemberError from then on, CallbackFailed
+    when a listener raised.
     """
 
     __slots__ = ("_changes", "_commits", "_errors", "_fatal", "_leaving", "_waiting", "on_change")
@@ -55,7 +55,7 @@ class MemberDriver(MachineShell, abc.ABC):
         self.on_change: Callable[[], None] | None = None
         """Called whenever `changes` grows, for applications that wait for more than one thing."""
 
-    # -- what it is --------------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------------
 
     @property
     @abc.abstractmethod
@@ -64,7 +64,7 @@ class MemberDriver(MachineShell, abc.ABC):
 
     @property
     def member_id(self) -> MemberId:
-        """The member id; one that the coordinator gives is empty before."""
+        """The member id; empty until the coordinator has given one."""
         return self._member.member_id
 
     @property
@@ -74,12 +74,13 @@ class MemberDriver(MachineShell, abc.ABC):
 
     @property
     def assignment(self) -> tuple[TopicPartition, ...]:
-        """What the member owns, sorted: from the begin of on_assigned to the end of on_revoked or on_lost."""
+        """The partitions that the member owns, sorted: from the start of on_assigned to the end of on_revoked
+        or on_lost."""
         return self._member.owned_partitions()
 
     @property
     def changes(self) -> int:
-        """Grows whenever an application in poll should look again; see `wait_assignment_change`."""
+        """Grows when an application in poll should look again; see `wait_assignment_change`."""
         return self._changes
 
     def fetchable(self) -> Mapping[TopicPartition, int]:
@@ -87,11 +88,12 @@ class MemberDriver(MachineShell, abc.ABC):
         return self._member.positions.fetchable()
 
     def position(self, partition: TopicPartition) -> int | None:
-        """Offset of the next record of an owned partition; None while it is looked for, or not owned."""
+        """Return the offset of the next record of an owned partition; None while it is looked up, or if not
+        owned."""
         return self._member.positions.position(partition)
 
     def undecided(self, partition: TopicPartition) -> NoOffsetForPartition | None:
-        """Why the application has to seek in this partition, if it has."""
+        """Return the reason why the application has to seek in this partition, if there is one."""
         kind = self._member.positions.undecided.get(partition)
         return None if kind is None else kind.of(partition)
 
@@ -102,19 +104,19 @@ class MemberDriver(MachineShell, abc.ABC):
 
     @property
     def unheard(self) -> tuple[Exception, ...]:
-        """What happened since the last poll, and is for the next one to raise."""
+        """The errors since the last poll that the next poll is to raise."""
         return tuple(self._errors)
 
     def delivered(self) -> Mapping[TopicPartition, OffsetAndMetadata]:
-        """Everything that was handed over, whether it is committed already or not."""
+        """Everything that was handed over, committed or not."""
         return self._member.positions.delivered()
 
-    # -- what the application does -----------------------------------------------------------------------
+    # -- calls of the application ------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str] = (), *, pattern: str | None = None) -> None:
         """Subscribe to these topics, to those that an RE2 pattern matches, or both; nothing: unsubscribe.
 
-        Replaces the subscription before. The member joins with the next `poll_begin`.
+        It replaces the previous subscription. The member joins with the next `poll_begin`.
 
         :raises ValueError: after `close`.
         """
@@ -128,7 +130,7 @@ class MemberDriver(MachineShell, abc.ABC):
         return future
 
     async def close(self, option: CloseOption = CloseOption.DEFAULT, *, timeout_ms: int = 30_000) -> None:
-        """Commit what was handed over, give everything up, leave, and stop. Takes no longer than the time.
+        """Commit what was handed over, give everything up, leave, and stop within the time.
 
         A callback that still runs when the time is over is cancelled.
         """
@@ -143,33 +145,33 @@ class MemberDriver(MachineShell, abc.ABC):
             self._stop()
 
     def abandon(self) -> None:
-        """Stop at once and tell nobody, as a process that is killed; whoever waits is cancelled."""
+        """Stop at once and notify no one, as a process that is killed; calls that wait are cancelled."""
         if not self._stopped:
             self._stop()
 
     def poll_begin(self) -> None:
-        """The application waits for records; those of the polls before count as processed.
+        """Begin a poll: the application waits for records; those of the polls before count as processed.
 
-        Commits that are due go out, reconciliations may take partitions away, and a member that was
-        removed for not polling joins again.
+        Commits that are due are sent, reconciliations may take partitions away, and a member that was removed
+        for not polling joins again.
 
-        :raises MemberError, CallbackFailed: what happened since the last poll; this poll has not begun.
+        :raises MemberError, CallbackFailed: the errors since the last poll; this poll has not begun.
         """
         now_ms = self._clock.now_ms()
         self._raise_pending(now_ms)
         self._run(self._member.poll_begin(now_ms))
 
     def poll_end(self, consumed: Mapping[TopicPartition, int]) -> None:
-        """The application got all records before these offsets; the poll timer starts.
+        """End a poll: the application got all records before these offsets; the poll timer starts.
 
-        Hand over records of partitions only that are `fetchable` at this moment.
+        Hand over only records of partitions that are `fetchable` at this moment.
         """
         self._run(self._member.poll_end(consumed, self._clock.now_ms()))
 
     async def wait_assignment_change(self, since: int | None = None) -> None:
         """Wait until `fetchable` may have changed: since this value of `changes`, or from now.
 
-        :raises MemberError, CallbackFailed: if that is what there is to know.
+        :raises MemberError, CallbackFailed: the errors since the last poll.
         """
         if (since is None or since == self._changes) and not self._errors and self._fatal is None:
             future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -178,9 +180,10 @@ class MemberDriver(MachineShell, abc.ABC):
         self._raise_pending(self._clock.now_ms())
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None = None) -> None:
-        """Commit these offsets, or everything that was handed over; retries within default_api_timeout_ms.
+        """Commit these offsets, or everything that was handed over; retry within default_api_timeout_ms.
 
-        Without offsets only what is not committed yet is sent, and nothing if all is; `delivered` is all.
+        Without offsets, only those not committed yet are sent, and no request if all are; `delivered` is all
+        of them.
 
         :raises CommitFailed: with the coordinator's error, STALE_MEMBER_EPOCH and UNKNOWN_MEMBER_ID included.
         """
@@ -191,14 +194,14 @@ class MemberDriver(MachineShell, abc.ABC):
         await future
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on reading from this offset. In on_assigned it says where to start.
+        """Go on reading from this offset. In on_assigned it sets the start.
 
         :raises ValueError: if the partition is not owned, or is about to be given up.
         """
         self._run(self._member.seek(partition, offset, self._clock.now_ms()))
 
     def offset_out_of_range(self, partition: TopicPartition) -> None:
-        """A fetch found that the log has no record at the position: reset it by `auto_offset_reset`."""
+        """Reset a position by `auto_offset_reset`: a fetch found that the log has no record there."""
         self._run(self._member.offset_out_of_range(partition, self._clock.now_ms()))
 
     def _raise_pending(self, now_ms: int) -> None:
@@ -209,7 +212,7 @@ class MemberDriver(MachineShell, abc.ABC):
             raise self._fatal
 
     def _stop(self) -> None:
-        """Stop the machine; whoever waits for it is cancelled."""
+        """Stop the machine; calls that wait for it are cancelled."""
         super()._stop()
         for future in (*self._commits.values(), *self._leaving, *self._waiting):
             future.cancel()
@@ -217,7 +220,7 @@ class MemberDriver(MachineShell, abc.ABC):
         self._leaving.clear()
         self._waiting.clear()
 
-    # -- what the machine tells the application ----------------------------------------------------------
+    # -- callbacks of the machine ------------------------------------------------------------------------
 
     def _raise_to_application(self, action: RaiseToApplication) -> None:
         self._log(logging.INFO, "member error", error=str(action.error), fatal=action.fatal)
@@ -254,7 +257,7 @@ class MemberDriver(MachineShell, abc.ABC):
 
 
 def _finish(futures: list[asyncio.Future[None]]) -> None:
-    """Wake everyone who waits on these."""
+    """Wake all callers that wait on these."""
     waiting = futures[:]
     futures.clear()
     for future in waiting:

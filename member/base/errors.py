@@ -1,4 +1,4 @@
-"""What a member does about each error, and what it raises to the application."""
+"""The action of a member on each error, and the exception that it raises to the application."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from fencepost.coordinator.protocol.ids import TopicPartition
 
 
 class RequestFailure(enum.Enum):
-    """Why a request got no answer."""
+    """The reasons why a request got no response."""
 
     DISCONNECTED = "disconnected"
     TIMED_OUT = "timed out"
 
 
 class ErrorRule(enum.Enum):
-    """What an error in a heartbeat's response does to the member."""
+    """The rules for an error in a heartbeat's response."""
 
     FENCED = "give everything up and join again"
     RETRY = "try again after the back-off"
@@ -47,7 +47,7 @@ ERROR_RULES: dict[ErrorCode, ErrorRule] = {
 
 
 def heartbeat_rule(code: ErrorCode) -> ErrorRule:
-    """The rule for an error of a heartbeat."""
+    """Return the rule for an error of a heartbeat."""
     return ERROR_RULES.get(code, ErrorRule.FATAL)
 
 
@@ -68,25 +68,25 @@ class CommitFailed(MemberError):
 
 
 class NoOffsetForPartition(MemberError):
-    """Nothing is committed for a partition, and `auto_offset_reset` says to raise: from every poll."""
+    """Nothing is committed for a partition, and `auto_offset_reset` is to raise: from every poll."""
 
     _reason = "nothing is committed for {}"
 
     @classmethod
     def of(cls, partition: TopicPartition) -> NoOffsetForPartition:
-        """The error about this partition."""
+        """Return the error about this partition."""
         name = f"{partition.topic}-{partition.partition}"
         return cls(ErrorCode.OFFSET_OUT_OF_RANGE, cls._reason.format(name))
 
 
 class PositionOutOfRange(NoOffsetForPartition):
-    """The log does not have a partition's position (any more), and `auto_offset_reset` says to raise."""
+    """The log does not have a partition's position (any more), and `auto_offset_reset` is to raise."""
 
     _reason = "position of {} is outside of the log"
 
 
 class CallbackFailed(Exception):
-    """A rebalance callback raised. `__cause__` is its exception; the reconciliation is tried again."""
+    """A rebalance callback raised. `__cause__` is its exception; the reconciliation is retried."""
 
     @classmethod
     def of(cls, callback: str, error: BaseException) -> CallbackFailed:

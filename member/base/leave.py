@@ -1,8 +1,8 @@
-"""The end of a membership: what `unsubscribe` and `close` began, and the leave on its way.
+"""The end of a membership: the work that `unsubscribe` and `close` began, and the leave in flight.
 
-The leave is outside of the state machine, which has left already. It is sent once and its answer does not
-matter; only where it may not have arrived it is sent again, for a bounded time. A member that joins again
-stops that: a late leave would throw it out.
+The leave is outside of the state machine, which has left already. It is sent once, and its response does not
+matter. Only if it may not have arrived it is sent again, for a bounded time. A member that joins again stops
+that: a late leave would remove it.
 """
 
 from __future__ import annotations
@@ -20,18 +20,19 @@ A = TypeVar("A")
 
 
 class CloseOption(enum.Enum):
-    """What `close` tells the coordinator (KIP-1092)."""
+    """The options of `close` (KIP-1092)."""
 
     DEFAULT = "default"
     """A dynamic member leaves; a static one keeps its place until its session ends."""
     LEAVE_GROUP = "leave group"
     """Leave for good, static members too."""
     REMAIN_IN_GROUP = "remain in group"
-    """Say nothing (a static member: that it comes back); the place is kept until the session ends."""
+    """Send nothing (a static member: that it comes back); the coordinator keeps the place until the session
+    ends."""
 
 
 class Closing:
-    """What `unsubscribe` or `close` began, until the application is notified that it is over."""
+    """An `unsubscribe` or `close` that is under way, until the application is notified that it is over."""
 
     __slots__ = ("_config", "closed", "commit", "deadline_ms", "option", "wanted")
 
@@ -39,7 +40,7 @@ class Closing:
         self._config = config
         self.closed = False
         self.wanted = False
-        """The application waits for the end of a leave."""
+        """True if the application waits for the end of a leave."""
         self.option = CloseOption.DEFAULT
         self.deadline_ms: int | None = None
         """The end of the time for closing."""
@@ -63,7 +64,7 @@ class Closing:
 
 
 class Leave(Generic[R, A]):
-    """The leave that is still to be sent or to be answered, if there is one.
+    """The leave that has not been sent or answered yet, if there is one.
 
     `send` makes the action that sends a request under a token.
     """
@@ -75,7 +76,7 @@ class Leave(Generic[R, A]):
         self._tokens = tokens
         self._send = send
         self.pending: R | None = None
-        """Its request; None if there is nothing (more) to do."""
+        """The request of the leave; None if there is nothing (more) to do."""
         self.in_flight: int | None = None
         self.retry_at_ms = 0
         self.deadline_ms = 0
@@ -94,21 +95,23 @@ class Leave(Generic[R, A]):
         self.in_flight = None
 
     def request(self, now_ms: int) -> A | None:
-        """The leave, if it is to be sent now."""
+        """Return the leave, if it has to be sent now."""
         if self.pending is None or self.in_flight is not None or now_ms < self.retry_at_ms:
             return None
         self.in_flight = next(self._tokens)
         return self._send(self.in_flight, self.pending)
 
     def answered(self, token: int) -> bool:
-        """The coordinator answered: done, whatever it said. Whether this was the leave's answer."""
+        """Take in any response of the coordinator: the leave is done. Return true if it was the leave's
+        response."""
         if token != self.in_flight:
             return False
         self.cancel()
         return True
 
     def failed(self, token: int, now_ms: int) -> bool:
-        """It may not have arrived: again after the back-off. Whether this was the leave."""
+        """Send the leave again after the back-off, since it may not have arrived. Return true if this was the
+        leave."""
         if token != self.in_flight:
             return False
         self.in_flight = None
@@ -116,9 +119,9 @@ class Leave(Generic[R, A]):
         return True
 
     def retry_ms(self) -> int | None:
-        """When to send it (again)."""
+        """Return the time at which to send it (again)."""
         return None if self.pending is None or self.in_flight is not None else self.retry_at_ms
 
     def expires_ms(self) -> int | None:
-        """When to give up."""
+        """Return the time at which to give up."""
         return None if self.pending is None else self.deadline_ms

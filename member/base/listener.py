@@ -1,4 +1,4 @@
-"""What an application hears of its partitions, and what an observer hears of the member."""
+"""The callbacks of an application about its partitions, and those of an observer about the member."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ if TYPE_CHECKING:
     from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMemberState
 
 Phase = Literal["begin", "end", "raised"]
-"""A callback that raised has not ended: it is called again, or on_revoked or on_lost is. Those that give
+"""A callback that raised has not ended: it is called again, or on_revoked or on_lost is. Callbacks that give
 everything up, and all of a classic member, have ended even so."""
 
 PROGRAM_ENDS: Final = (GeneratorExit, KeyboardInterrupt, SystemExit)
-"""What ends the program that a callback is part of; all else that a callback raises is its own failure."""
+"""The exceptions that end the whole program; all else that a callback raises is its own failure."""
 
 AnyEvent: TypeAlias = "ConsumerMemberEvent | ClassicMemberEvent"
 AnyState: TypeAlias = "ConsumerMemberState | ClassicMemberState"
@@ -28,47 +28,47 @@ AnyState: TypeAlias = "ConsumerMemberState | ClassicMemberState"
 class RebalanceListener(Protocol):
     """The application's callbacks, plain or async. They never overlap; heartbeats go on while they run.
 
-    An exception is raised to the application from its next poll. After one from `on_partitions_assigned`
-    or `on_partitions_revoked` the same reconciliation is tried again at the poll after that.
+    An exception is raised to the application from its next poll. After one from `on_partitions_assigned` or
+    `on_partitions_revoked`, the same reconciliation is retried at the poll after that.
     """
 
     def on_partitions_assigned(self, partitions: tuple[TopicPartition, ...]) -> Awaitable[None] | None:
         """These are owned from now on; fetching starts when this ends. Empty after a pure revocation."""
 
     def on_partitions_revoked(self, partitions: tuple[TopicPartition, ...]) -> Awaitable[None] | None:
-        """These are given up when this ends. What was processed may still be committed here."""
+        """These are given up when this ends. Processed offsets may still be committed here."""
 
     def on_partitions_lost(self, partitions: tuple[TopicPartition, ...]) -> Awaitable[None] | None:
-        """These are gone, and may be another member's already: nothing can be committed any more."""
+        """These are lost, and may belong to another member already: nothing can be committed any more."""
 
 
 class NoListener:
-    """Does nothing."""
+    """Do nothing."""
 
     def on_partitions_assigned(self, partitions: tuple[TopicPartition, ...]) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def on_partitions_revoked(self, partitions: tuple[TopicPartition, ...]) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def on_partitions_lost(self, partitions: tuple[TopicPartition, ...]) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
 
 class MemberObserver(Protocol):
-    """Sees everything that a member does, as it happens. Must not call back into the driver."""
+    """Sees all steps of a member, as they happen. Must not call back into the driver."""
 
     def on_state(self, event: AnyEvent, source: AnyState, target: AnyState) -> None:
         """The machine took an arrow of its table."""
 
     def on_request(self, request: Request) -> None:
-        """A request to the coordinator goes out; fetches of offsets are not told."""
+        """A request to the coordinator is sent; fetches of offsets are not reported."""
 
     def on_response(self, request: Request, response: Response | Exception) -> None:
-        """A request, other than a commit, was answered, or was not; before the machine hears of it."""
+        """A request, other than a commit, was answered or failed; called before the machine takes it in."""
 
     def on_callback(self, kind: CallbackKind, phase: Phase, partitions: tuple[TopicPartition, ...]) -> None:
         """A rebalance callback begins, has ended, or has raised."""
 
     def on_commit(self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception) -> None:
-        """A commit was answered, or was not."""
+        """A commit was answered or failed."""

@@ -1,4 +1,4 @@
-"""Where members and applications log what is for people: to structlog, or to the standard library."""
+"""The log output of members and applications for people: to structlog, or to the standard library."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ _standard = logging.getLogger("fencepost.member")
 
 
 def is_logged(level: int) -> bool:
-    """Whether anyone may want to hear what is logged at this level."""
+    """Return true if events of this level reach a log."""
     return structlog.is_configured() or _standard.isEnabledFor(level)
 
 
 def log(level: int, event: str, **fields: object) -> None:
-    """Log where the process has said; without a word from it, through the standard library."""
+    """Log as the process has configured; without a configuration, through the standard library."""
     if structlog.is_configured():
         _logger.log(level, event, **fields)
     elif _standard.isEnabledFor(level):

@@ -1,4 +1,4 @@
-"""Lookups that are tried again until they succeed: the group's coordinator, and the names of topics."""
+"""Lookups that are retried until they succeed: the group's coordinator, and the names of topics."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ REDISCOVER = (ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE)
 
 
 class CoordinatorLookup:
-    """Whether the coordinator is known.
+    """The lookup of the coordinator.
 
-    The first lookup after a coordinator that answered goes out at once, the next ones back off: a
-    cluster that keeps naming a broker which refuses does not make the member spin (KAFKA-20253).
+    The first lookup after a coordinator that responded is sent at once, the next ones back off. So a member
+    does not spin if a cluster keeps naming a broker that refuses (KAFKA-20253).
     """
 
     __slots__ = ("_answered", "_tokens", "backoff", "in_flight", "known", "retry_at_ms")
@@ -35,14 +35,14 @@ class CoordinatorLookup:
         self.retry_at_ms = 0
 
     def lost(self, now_ms: int) -> None:
-        """The coordinator moved, or the way to it broke."""
+        """Note that the coordinator moved, or the connection to it broke."""
         if self.known:
             self.known = False
             self.retry_at_ms = now_ms if self._answered else now_ms + self.backoff.next_ms()
             self._answered = False
 
     def answered(self) -> None:
-        """The coordinator that was found does its work."""
+        """Note that the coordinator that was found does its work."""
         self._answered = True
         self.backoff.reset()
 
@@ -54,7 +54,7 @@ class CoordinatorLookup:
             self.answered()
 
     def request(self, now_ms: int) -> SendFindCoordinator | None:
-        """The lookup, if one is due."""
+        """Return the lookup, if one is due."""
         if self.known or self.in_flight is not None or now_ms < self.retry_at_ms:
             return None
         action = SendFindCoordinator(next(self._tokens))
@@ -62,7 +62,7 @@ class CoordinatorLookup:
         return action
 
     def found(self, token: int) -> bool:
-        """The lookup succeeded. Whether it is the one in flight."""
+        """Take in that the lookup succeeded. Return true if it is the one in flight."""
         if token != self.in_flight:
             return False
         self.in_flight = None
@@ -70,7 +70,7 @@ class CoordinatorLookup:
         return True
 
     def failed(self, token: int, now_ms: int) -> bool:
-        """The lookup failed; the next one waits. Whether it is the one in flight."""
+        """Take in that the lookup failed; the next one waits. Return true if it is the one in flight."""
         if token != self.in_flight:
             return False
         self.in_flight = None
@@ -78,12 +78,12 @@ class CoordinatorLookup:
         return True
 
     def retry_ms(self) -> int | None:
-        """When to look it up (again)."""
+        """Return the time at which to look the coordinator up (again)."""
         return self.retry_at_ms if not self.known and self.in_flight is None else None
 
 
 class ResolvedTopicNames:
-    """Names by topic id, as far as they are known; the others are asked for again and again."""
+    """Names by topic id, as far as they are known; the others are looked up again and again."""
 
     __slots__ = ("_asked", "_asking", "_tokens", "backoff", "in_flight", "known", "retry_at_ms")
 
@@ -97,7 +97,7 @@ class ResolvedTopicNames:
         self.retry_at_ms = 0
 
     def forget(self) -> None:
-        """A member that joins starts with an empty cache."""
+        """Empty the cache, as a member that joins does."""
         self.known = {}
         self._asked = {}
         self.in_flight = None
@@ -105,15 +105,15 @@ class ResolvedTopicNames:
         self.backoff.reset()
 
     def unknown(self, topic_ids: Iterable[TopicId]) -> tuple[TopicId, ...]:
-        """Those without a name, in the given order."""
+        """Return those without a name, in the given order."""
         return tuple(filterfalse(self.known.__contains__, topic_ids))
 
     def never_answered(self, topic_ids: Iterable[TopicId]) -> bool:
-        """Return true if no lookup for any of these has ended yet; its name may be known in a moment."""
+        """Return true if no lookup for any of these has ended yet; its name may be known soon."""
         return any(topic_id not in self._asked for topic_id in topic_ids)
 
     def request(self, topic_ids: tuple[TopicId, ...], now_ms: int) -> ResolveTopicNames | None:
-        """The lookup of these ids, if one is due. Ids that were never asked for do not wait."""
+        """Return the lookup of these ids, if one is due. Ids that were never looked up do not wait."""
         if not topic_ids or self.in_flight is not None:
             return None
         if now_ms < self.retry_at_ms and not self.never_answered(topic_ids):
@@ -124,7 +124,8 @@ class ResolvedTopicNames:
         return action
 
     def answered(self, token: int, names: Mapping[TopicId, str], now_ms: int) -> bool:
-        """Keep the names; no names at all stand for a lookup that failed. Whether it is the one in flight."""
+        """Keep the names; no names at all stand for a lookup that failed. Return true if it is the one in
+        flight."""
         if token != self.in_flight:
             return False
         self.in_flight = None

@@ -1,8 +1,8 @@
-"""What the machines of all members have in common: their parts, and how these work together.
+"""The base of the machines of all members: their shared parts, and how these work together.
 
 Inputs are method calls with the time; each returns the actions that the shell has to carry out, in order.
-Nothing here waits: the outcome of an action comes back as another input, with the action's token.
-`deadline_ms` says when `deadline_reached` is due.
+Nothing here waits: the outcome of an action is fed back as another input, with the action's token.
+`deadline_ms` is the time at which `deadline_reached` is due.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class MemberMachine(abc.ABC):
     )
 
     _ACTIVE: ClassVar[tuple[enum.StrEnum, ...]]
-    """States of a member that is in the group and means to stay."""
+    """States of a member that is in the group and intends to stay."""
 
     state: enum.StrEnum
 
@@ -73,7 +73,7 @@ class MemberMachine(abc.ABC):
         self.member_epoch = 0
         """The newest epoch or generation received; 0 while joining and out of the group."""
         self.deadline_ms: int | None = None
-        """When `deadline_reached` is due; None: not before another input."""
+        """Time at which `deadline_reached` is due; None: not before another input."""
         self.out = Outbox()
         self.polls = Polls(config)
         self.callbacks = RebalanceCallbacks()
@@ -82,13 +82,13 @@ class MemberMachine(abc.ABC):
         self.coordinator = CoordinatorLookup(Backoff.of(config, rng), tokens)
         self.commits = Commits(group_id, member_id, config, Backoff.of(config, rng), tokens)
         self.leave: Leave[Any, Any]
-        """The leave on its way, in the protocol's own requests."""
+        """The leave in flight, in the protocol's own requests."""
 
-    # -- what each protocol has of its own ---------------------------------------------------------------
+    # -- parts of each protocol --------------------------------------------------------------------------
 
     @abc.abstractmethod
     def owned_partitions(self) -> tuple[TopicPartition, ...]:
-        """Return everything owned, sorted: from the begin of on_assigned to the end of on_revoked or lost."""
+        """Return everything owned, sorted: from the start of on_assigned to the end of on_revoked or lost."""
 
     @abc.abstractmethod
     def subscribe(self, topics: Iterable[str], pattern: str | None, now_ms: int) -> Actions:
@@ -99,15 +99,15 @@ class MemberMachine(abc.ABC):
 
     @abc.abstractmethod
     def request_failed(self, token: int, failure: RequestFailure, now_ms: int) -> Actions:
-        """Take note that a request of any kind got no response."""
+        """Note that a request of any kind got no response."""
 
     @abc.abstractmethod
     def deadline_reached(self, now_ms: int) -> Actions:
-        """Do what is due by now. Does nothing if called too early."""
+        """Do everything that is due by now. Do nothing if called too early."""
 
     @abc.abstractmethod
     def _step(self, now_ms: int) -> Actions:
-        """Let everything follow from what just happened, and hand out the actions."""
+        """Carry out everything that follows from the last input, and return the actions."""
 
     @abc.abstractmethod
     def _forget_subscription(self) -> None:
@@ -115,11 +115,11 @@ class MemberMachine(abc.ABC):
 
     @abc.abstractmethod
     def _begin_leaving(self, now_ms: int, *, closes: bool) -> None:
-        """Leave on purpose: from a group, give everything up first."""
+        """Leave on purpose: a member of a group gives everything up first."""
 
     @abc.abstractmethod
     def _freeze(self) -> None:
-        """Stop what works on the assignment: nothing may be fetched."""
+        """Stop the work on the assignment: nothing may be fetched."""
 
     @abc.abstractmethod
     def _move_to_fatal(self) -> None:
@@ -127,15 +127,15 @@ class MemberMachine(abc.ABC):
 
     @abc.abstractmethod
     def _release_committed(self) -> None:
-        """Go on: partitions that are to be given up are committed, or could not be."""
+        """Go on: partitions that have to be given up are committed, or could not be."""
 
     @abc.abstractmethod
     def _callback_ended(self, callback: Any, error: BaseException | None, now_ms: int) -> None:
-        """Keep what the callback did to the owned set, and go on."""
+        """Keep the callback's effect on the owned set, and go on."""
 
     @abc.abstractmethod
     def _released(self) -> None:
-        """Own nothing any more."""
+        """Drop all owned partitions."""
 
     @abc.abstractmethod
     def _left(self, now_ms: int) -> None:
@@ -148,7 +148,7 @@ class MemberMachine(abc.ABC):
 
     @property
     def _has_told(self) -> bool:
-        """True if the group knows of the leave, or is not to know."""
+        """True if the group has received the leave, or will not receive one."""
         return self.leave.pending is None
 
     @property
@@ -164,7 +164,7 @@ class MemberMachine(abc.ABC):
         """Return true if a poll changes no more than the poll timer, which is then done here."""
         return False
 
-    # -- what the application does -----------------------------------------------------------------------
+    # -- calls of the application ------------------------------------------------------------------------
 
     def unsubscribe(self, now_ms: int) -> Actions:
         """Give everything up and leave. `LeaveFinished` follows, now or later."""
@@ -175,14 +175,14 @@ class MemberMachine(abc.ABC):
     def close(
         self, now_ms: int, option: CloseOption = CloseOption.DEFAULT, timeout_ms: int = 30_000
     ) -> Actions:
-        """Commit, give everything up, leave, and never come back. `LeaveFinished` follows within the time."""
+        """Commit, give everything up, leave for good. `LeaveFinished` follows within the time."""
         self._forget_subscription()
         self.closing.begin(option, now_ms + timeout_ms)
         self._begin_leaving(now_ms, closes=True)
         return self._step(now_ms)
 
     def poll_begin(self, now_ms: int) -> Actions:
-        """Begin a poll: the application has processed what it was given before."""
+        """Begin a poll: the application has processed everything that it was handed before."""
         self.polls.begin()
         self.positions.process()
         if self.positions.undecided:
@@ -200,8 +200,8 @@ class MemberMachine(abc.ABC):
     def poll_end(self, consumed: Mapping[TopicPartition, int], now_ms: int) -> Actions:
         """End a poll: the application got all records before these offsets; the poll timer starts.
 
-        Partitions that are not fetchable (any more) are left as they are: their records must not be
-        handed over.
+        Partitions that are not fetchable (any more) are left unchanged: their records must not be handed
+        over.
         """
         self.polls.end(now_ms)
         self.positions.deliver(consumed)
@@ -236,7 +236,7 @@ class MemberMachine(abc.ABC):
         return self._step(now_ms)
 
     def offset_out_of_range(self, partition: TopicPartition, now_ms: int) -> Actions:
-        """Start again by `auto_offset_reset`: the log does not have the position (any more)."""
+        """Reset the position by `auto_offset_reset`: the log does not have it (any more)."""
         if not self.positions.reset(partition):
             self.out.raise_to_application(PositionOutOfRange.of(partition))
         return self._step(now_ms)
@@ -249,15 +249,15 @@ class MemberMachine(abc.ABC):
         self._callback_ended(callback, error, now_ms)
         return self._step(now_ms)
 
-    # -- what comes back from the cluster ----------------------------------------------------------------
+    # -- responses of the cluster ------------------------------------------------------------------------
 
     def coordinator_found(self, token: int, now_ms: int) -> Actions:
-        """Take the group's coordinator for known."""
+        """Note that the group's coordinator is known."""
         self.coordinator.found(token)
         return self._step(now_ms)
 
     def coordinator_refused(self, token: int, code: ErrorCode, now_ms: int) -> Actions:
-        """Take the error that the cluster gave in place of the group's coordinator."""
+        """Handle the error that the cluster returned instead of the group's coordinator."""
         if self.coordinator.failed(token, now_ms) and not code.retriable:
             if self.state in self._ACTIVE or self._gives_up:
                 self._fail(code, "the group's coordinator cannot be looked up")
@@ -268,7 +268,7 @@ class MemberMachine(abc.ABC):
         return self._step(now_ms)
 
     def commit_answered(self, token: int, response: OffsetCommitResponse, now_ms: int) -> Actions:
-        """Take the response to an OffsetCommit. A stale epoch leaves the member's own alone (KIP-848)."""
+        """Take in the response to an OffsetCommit. A stale epoch does not stop the member's own (KIP-848)."""
         answer = self.commits.answered(token, response, now_ms)
         if answer is not None:
             commit, accepted, error, ended = answer
@@ -279,7 +279,7 @@ class MemberMachine(abc.ABC):
         return self._step(now_ms)
 
     def offsets_fetched(self, token: int, response: OffsetFetchResponse, now_ms: int) -> Actions:
-        """Take the response to an OffsetFetch."""
+        """Take in the response to an OffsetFetch."""
         undecided = self.positions.fetched(token, response, now_ms)
         if undecided is not None:
             self.coordinator.note(response.error_code, now_ms)
@@ -288,13 +288,13 @@ class MemberMachine(abc.ABC):
         return self._step(now_ms)
 
     def log_offsets_found(self, token: int, offsets: Mapping[TopicPartition, int], now_ms: int) -> Actions:
-        """Take the offsets that the logs gave to start at."""
+        """Take in the start offsets of the logs."""
         if self.positions.log_offsets_found(token, offsets, now_ms):
             self.out.wakes = True
         return self._step(now_ms)
 
     def _work_failed(self, token: int, now_ms: int) -> None:
-        """Take note that a commit or a question about positions got no response."""
+        """Note that a commit or a lookup of positions got no response."""
         if token == self.positions.fetch_in_flight:
             self.coordinator.lost(now_ms)
             self.positions.failed(token, now_ms)
@@ -306,7 +306,7 @@ class MemberMachine(abc.ABC):
                 self._commit_ended(ended[0], ErrorCode.REQUEST_TIMED_OUT, now_ms)
 
     def _fetch_ended(self, code: ErrorCode, undecided: list[TopicPartition]) -> None:
-        """Raise what only the application can decide about committed offsets."""
+        """Raise the positions that only the application can decide about."""
         if (
             code
             and not code.retriable
@@ -317,14 +317,15 @@ class MemberMachine(abc.ABC):
             self.out.raise_to_application(NoOffsetForPartition.of(partition))
 
     def _raise_undecided(self) -> None:
-        """Raise again, with each poll, what the application has not decided: else nobody reads there."""
+        """Raise again, with each poll, what the application has not decided: else these partitions are never
+        read."""
         for partition, kind in self.positions.undecided.items():
             self.out.raise_to_application(kind.of(partition))
 
     # -- commits -----------------------------------------------------------------------------------------
 
     def _auto_commit(self, now_ms: int) -> None:
-        """Commit what is processed, unless a commit of the member's own is under way."""
+        """Commit the processed offsets, unless a commit of the member's own is under way."""
         if self.commits.has_own:
             return
         offsets = self.positions.uncommitted(delivered=False)
@@ -334,7 +335,7 @@ class MemberMachine(abc.ABC):
         self.commits.delay_auto(now_ms)
 
     def _commit_ended(self, commit: Commit, error: ErrorCode, now_ms: int) -> None:
-        """Go on with what waited for it. A failed commit stops neither a rebalance nor a close."""
+        """Go on with the work that waited for it. A failed commit stops neither a rebalance nor a close."""
         if commit.kind is CommitKind.MANUAL:
             self.out.put(CommitFinished(commit.commit_id, error))
         elif commit.kind is CommitKind.AUTO:
@@ -346,14 +347,14 @@ class MemberMachine(abc.ABC):
             self._release_committed()
 
     def _forget_commits(self, partitions: Iterable[TopicPartition], now_ms: int) -> None:
-        """End the commits of partitions that are gone: nothing is left to wait for."""
+        """End the commits of partitions that were removed: nothing is left to wait for."""
         for commit in self.commits.forget(partitions):
             self._commit_ended(commit, commit.lateness, now_ms)
 
     # -- leaving and failing -----------------------------------------------------------------------------
 
     def _commit_before_leaving(self, now_ms: int) -> bool:
-        """Commit what was handed over. Whether there is anything to commit."""
+        """Commit everything that was handed over. Return true if there is anything to commit."""
         if not self.config.enable_auto_commit:
             return False
         offsets = self.positions.uncommitted(delivered=True)
@@ -372,7 +373,7 @@ class MemberMachine(abc.ABC):
         self.closing.commit = None
 
     def _fail(self, code: ErrorCode, message: str) -> None:
-        """Stop for good. What is owned is lost."""
+        """Stop for good. The owned partitions are lost."""
         self._lose_what_is_left()
         self._freeze()
         self.leave.cancel()
@@ -394,7 +395,7 @@ class MemberMachine(abc.ABC):
             self.out.put(LeaveFinished())
 
     def _give_up_closing(self, now_ms: int) -> None:
-        """End the time for closing: the leave goes out once, and nothing is waited for."""
+        """End the time for closing: send the leave once, and wait for nothing."""
         self.closing.deadline_ms = self.closing.commit = None
         self.callbacks.release = self.callbacks.running = None
         self._released()

@@ -1,8 +1,8 @@
-"""How far each owned partition has been read, and how far it is committed.
+"""The read position and the committed offset of each owned partition.
 
 A partition's position is the offset of the next record to hand to the application. It is known once the
-committed offset was fetched, or the log's end was asked for where nothing is committed. What was handed
-over counts as processed from the application's next poll on (KAFKA-18641).
+committed offset was fetched, or, if nothing is committed, the log's end. Records that were handed over count
+as processed from the application's next poll on (KAFKA-18641).
 """
 
 from __future__ import annotations
@@ -26,13 +26,13 @@ from fencepost.member.base.errors import NoOffsetForPartition, PositionOutOfRang
 
 
 class PositionState(enum.Enum):
-    """What is known of a partition's position."""
+    """The states of a partition's position."""
 
     UNKNOWN = "unknown"
     RESETTING = "resetting"
-    """Nothing is committed; the log is asked."""
+    """Nothing is committed; the position is looked up in the log."""
     UNDECIDED = "undecided"
-    """Nothing is committed, and the policy is to leave it to the application."""
+    """Nothing is committed, and the policy leaves the position to the application."""
     KNOWN = "known"
 
 
@@ -98,26 +98,30 @@ class Positions:
         self._reset_asked: dict[TopicPartition, Position] = {}
         self._frozen = False
         self._fetchable: dict[TopicPartition, int] | None = {}
-        """What `fetchable` answers, until something changes. Never mutated, it may be in use outside."""
+        """The value that `fetchable` returns, until something changes. Never mutated: callers may still use
+        it."""
         self._announced: dict[TopicPartition, int | None] = {}
-        """Partitions whose on_assigned callback runs, and where it said to start reading."""
+        """Partitions whose on_assigned callback runs, with the start offset that it set."""
         self._fresh: dict[TopicPartition, Position] = {}
         """Partitions of which records were handed over since the last `process`."""
         self.backoff = backoff
         self.sought: dict[TopicPartition, Position] = {}
-        """Partitions whose position is still to be asked for."""
+        """Partitions whose position has to be looked up."""
         self.fetch_in_flight: int | None = None
         self.reset_in_flight: int | None = None
         self.retry_at_ms = 0
         self.undecided: dict[TopicPartition, type[NoOffsetForPartition]] = {}
-        """Partitions whose position is the application's to decide, and what says so; until it seeks."""
+        """Partitions whose position is the application's to decide, with the error to raise until it seeks.
+        """
 
     def announce(self, partitions: Iterable[TopicPartition]) -> None:
-        """The application is being told that it owns exactly these; until `add` it may say where to start."""
+        """Note that the application is being notified that it owns exactly these; until `add` it may set the
+        start."""
         self._announced = dict.fromkeys(partitions)
 
     def add(self, partitions: Iterable[TopicPartition]) -> None:
-        """The application was told that it owns these; where it did not say where to start is asked next."""
+        """Note that the application owns these. The position is looked up next if the callback did not set
+        it."""
         for partition in partitions:
             position = self._partitions[partition] = Position()
             start = self._announced.pop(partition, None)
@@ -127,10 +131,10 @@ class Positions:
             elif not self._frozen:
                 self.sought[partition] = position
         if not self._announced:
-            self._announced = {}  # one that was emptied keeps its room
+            self._announced = {}  # an empty one keeps its room
 
     def remove(self, partitions: Collection[TopicPartition]) -> None:
-        """The application does not own these any more."""
+        """Remove partitions that the application does not own any more."""
         for partition in partitions:
             self._partitions.pop(partition, None)
             self.sought.pop(partition, None)
@@ -158,14 +162,14 @@ class Positions:
             }
 
     def freeze(self) -> None:
-        """Everything is about to be given up: nothing may be fetched any more."""
+        """Freeze all partitions, which are about to be given up: nothing may be fetched any more."""
         self._frozen = True
         self._announced = {}
         self.sought = {}
         self._positions_found()
 
     def clear(self) -> None:
-        """Nothing is owned any more."""
+        """Remove all partitions."""
         self._partitions.clear()
         self._fresh.clear()
         self.sought = {}
@@ -177,14 +181,16 @@ class Positions:
         self._positions_found()
 
     def suspend(self, partitions: Iterable[TopicPartition]) -> None:
-        """Exactly these are on their way out: not fetchable, and nothing new starts on them (KAFKA-19781)."""
+        """Mark exactly these as about to be released: not fetchable, and nothing new starts on them
+        (KAFKA-19781)."""
         suspended = frozenset(partitions)
         if suspended != self._suspended:
             self._suspended = suspended
             self._fetchable = None
 
     def fetchable(self) -> Mapping[TopicPartition, int]:
-        """Position of each partition that may be fetched now; the same object until something changes."""
+        """Return the position of each partition that may be fetched now; the same object until something
+        changes."""
         if self._fetchable is None:
             partitions = {} if self._frozen else self._partitions
             self._fetchable = {
@@ -197,14 +203,16 @@ class Positions:
         return self._fetchable
 
     def position(self, partition: TopicPartition) -> int | None:
-        """Offset of the next record to hand over, also of a partition on its way out; None if not known."""
+        """Return the offset of the next record to hand over, even of a partition about to be released; None
+        if not known."""
         position = self._partitions.get(partition)
         if position is None:
             return self._announced.get(partition)
         return position.delivered if position.state is KNOWN else None
 
     def deliver(self, consumed: Mapping[TopicPartition, int]) -> None:
-        """Records before these offsets were handed over. Partitions that are not fetchable are left alone."""
+        """Note that records before these offsets were handed over. Partitions that are not fetchable are
+        unchanged."""
         if not consumed:
             return
         fetchable = self.fetchable()
@@ -218,14 +226,14 @@ class Positions:
             self._fetchable = {**fetchable, **moved}
 
     def process(self) -> None:
-        """The application came back for more: what it was given is processed."""
+        """Count everything that the application was handed as processed: it polls again."""
         if self._fresh:
             for position in self._fresh.values():
                 position.processed = position.delivered
             self._fresh.clear()
 
     def seek(self, partition: TopicPartition, offset: int) -> bool:
-        """Go on from this offset. Whether the partition is owned and may be moved."""
+        """Go on from this offset. Return true if the partition is owned and may be moved."""
         if partition in self._announced:
             self._announced[partition] = offset
             return True
@@ -237,7 +245,7 @@ class Positions:
         return True
 
     def reset(self, partition: TopicPartition) -> bool:
-        """The position is outside of the log: start again by `auto_offset_reset`, if that is its policy."""
+        """Reset a position that is outside of the log by `auto_offset_reset`, if that is its policy."""
         if partition not in self.fetchable():
             return True
         resets = self._config.resets_offsets
@@ -252,8 +260,9 @@ class Positions:
         return resets
 
     def uncommitted(self, *, delivered: bool) -> dict[TopicPartition, OffsetAndMetadata]:
-        """What a commit of the member's own has to say: processed positions, or all that were handed over."""
-        # Of thousands of positions a few have moved since the last commit.
+        """Return the offsets that the member's own commit needs: processed positions, or all delivered
+        positions."""
+        # Only a few of thousands of positions have moved since the last commit.
         if delivered:
             return {
                 partition: OffsetAndMetadata(offset=position.delivered)
@@ -267,7 +276,7 @@ class Positions:
         }
 
     def delivered(self) -> dict[TopicPartition, OffsetAndMetadata]:
-        """All that was handed over, committed or not."""
+        """Return everything that was handed over, committed or not."""
         return {
             partition: OffsetAndMetadata(offset=position.delivered)
             for partition, position in self._partitions.items()
@@ -275,7 +284,7 @@ class Positions:
         }
 
     def committed(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """The coordinator took these."""
+        """Note that the coordinator took these."""
         for partition, offset in offsets.items():
             if (position := self._partitions.get(partition)) is not None:
                 position.committed = offset.offset
@@ -290,11 +299,11 @@ class Positions:
         }
 
     def wants_fetch(self) -> bool:
-        """Return true if a committed offset is still to be asked for."""
+        """Return true if a committed offset has to be fetched."""
         return self.fetch_in_flight is None and bool(self._sought_in(UNKNOWN))
 
     def fetch_request(self, epoch: int, now_ms: int) -> FetchOffsets | None:
-        """The OffsetFetch for all partitions that need one, if it is due."""
+        """Return the OffsetFetch for all partitions that need one, if it is due."""
         if self.fetch_in_flight is not None or now_ms < self.retry_at_ms:
             return None
         self._asked = self._sought_in(UNKNOWN)
@@ -312,12 +321,13 @@ class Positions:
         return action
 
     def fetched(self, token: int, response: OffsetFetchResponse, now_ms: int) -> list[TopicPartition] | None:
-        """Take committed offsets over; the partitions that are left to the application. None: not ours."""
+        """Take committed offsets over; return the partitions that are left to the application. None: not
+        ours."""
         if token != self.fetch_in_flight:
             return None
         self.fetch_in_flight = None
         if response.error_code is not ErrorCode.NONE or response.unstable:
-            # All that was asked for is needed, and an open transaction may still move some of it (KIP-447).
+            # All requested offsets are needed, and an open transaction may still move some of them (KIP-447).
             self.retry_at_ms = now_ms + self.backoff.next_ms()
             return []
         self.backoff.reset()
@@ -340,7 +350,7 @@ class Positions:
         return undecided
 
     def reset_request(self, now_ms: int) -> FindLogOffsets | FindOffsetsByDuration | None:
-        """The question to the logs for all partitions that need it, if it is due."""
+        """Return the lookup in the logs for all partitions that need it, if it is due."""
         if self.reset_in_flight is not None or now_ms < self.retry_at_ms:
             return None
         self._reset_asked = self._sought_in(RESETTING)
@@ -354,7 +364,8 @@ class Positions:
         return FindLogOffsets(token, partitions, self._config.auto_offset_reset == "earliest")
 
     def log_offsets_found(self, token: int, offsets: Mapping[TopicPartition, int], now_ms: int) -> bool:
-        """Start at these; partitions that are missing are asked for again. Whether the answer is ours."""
+        """Start at these; partitions that are missing are looked up again. Return true if the response is
+        ours."""
         if token != self.reset_in_flight:
             return False
         self.reset_in_flight = None
@@ -375,7 +386,7 @@ class Positions:
         return True
 
     def failed(self, token: int, now_ms: int) -> bool:
-        """A question got no answer: again after the back-off. Whether it was ours."""
+        """Retry after the back-off a lookup that got no response. Return true if it was ours."""
         if token == self.fetch_in_flight:
             self.fetch_in_flight = None
         elif token == self.reset_in_flight:
@@ -386,10 +397,10 @@ class Positions:
         return True
 
     def fetch_retry_ms(self) -> int | None:
-        """When to ask the coordinator again."""
+        """Return the time at which to ask the coordinator again."""
         return self.retry_at_ms if self.wants_fetch() else None
 
     def reset_retry_ms(self) -> int | None:
-        """When to ask the logs again."""
+        """Return the time at which to ask the logs again."""
         waits = self.reset_in_flight is None and bool(self._sought_in(RESETTING))
         return self.retry_at_ms if waits else None

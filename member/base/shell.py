@@ -1,4 +1,5 @@
-"""Runs a member's machine on an event loop: requests out, answers in, callbacks in a task, one timer."""
+"""Run a member's machine on an event loop: send requests, feed responses back, run callbacks in a task, keep
+one timer."""
 
 from __future__ import annotations
 
@@ -49,9 +50,10 @@ Answered = Callable[[int, Any, int], Actions]
 
 
 class MachineShell:
-    """A member's machine with its transport, its clock and its listener; without requests of one protocol."""
+    """A member's machine with its transport, its clock and its listener, but without the requests of a
+    protocol."""
 
-    # Thousands of members in one process take turns: what each of them is made of had better lie together.
+    # Thousands of members in one process take turns: the objects of each one should lie together in memory.
     __slots__ = (
         "__weakref__",
         "_callback_task",
@@ -93,13 +95,13 @@ class MachineShell:
 
     @property
     def is_in_callback(self) -> bool:
-        """Whether who asks is the callback that is under way."""
+        """True if the caller is the callback that is under way."""
         return self._callback_task is not None and self._callback_task is asyncio.current_task()
 
     # -- running the machine -----------------------------------------------------------------------------
 
     def _run(self, actions: Actions) -> None:
-        """Carry the actions out, then see to it that the machine's next deadline is met."""
+        """Carry the actions out, then make sure that the machine's next deadline is met."""
         if self._stopped:
             return
         for action in actions:
@@ -119,7 +121,7 @@ class MachineShell:
         self._run(self._member.deadline_reached(self._clock.now_ms()))
 
     def _stop(self) -> None:
-        """Carry nothing out any more, and tell nobody."""
+        """Carry nothing out any more, and notify no one."""
         self._stopped = True
         for _, handle in self._timers:
             handle.cancel()
@@ -183,7 +185,7 @@ class MachineShell:
         self._take(token, answered, outcome_of(reply))
 
     def _take(self, token: int, answered: Answered, outcome: Any) -> None:
-        """Feed the machine with what a request came to."""
+        """Feed the machine with the outcome of a request."""
         if self._stopped:
             return
         if isinstance(outcome, Exception):
@@ -192,7 +194,7 @@ class MachineShell:
             self._run(answered(token, outcome, self._clock.now_ms()))
 
     def _failed(self, token: int, error: Exception) -> None:
-        """A request got no answer. An error that is not the transport's own is a defect of it: logged."""
+        """Feed a failed request back. An error that is not the transport's own is a defect of it: log it."""
         if not isinstance(error, (TransportError, ProtocolError)):
             self._log(logging.ERROR, "transport failed", exc_info=error)
         failure = (
@@ -205,7 +207,8 @@ class MachineShell:
         task.add_done_callback(functools.partial(self._call_done, action))
 
     def _call_done(self, action: RunCallback, task: asyncio.Task[None]) -> None:
-        """A task that is cancelled by somebody else before its first step has not said that it is over."""
+        """End a callback whose task was cancelled from outside before its first step, and so did not end it
+        itself."""
         if task.cancelled() and not self._stopped:
             self._callback_over(action, asyncio.CancelledError())
 
@@ -230,10 +233,10 @@ class MachineShell:
         except asyncio.CancelledError as cancelled:
             if self._stopped:
                 raise
-            error = cancelled  # by somebody else: the machine waits for the end of its callback all the same
+            error = cancelled  # cancelled from outside: the machine still waits for the end of its callback
         except PROGRAM_ENDS:
             raise
-        except BaseException as raised:  # such as those of pytest: whoever waits is to hear of it
+        except BaseException as raised:  # such as those of pytest: the waiting caller has to receive it
             error = raised
         if self._observer is not None:
             over = error is None or action.releases or self._RAISED_IS_OVER
@@ -242,7 +245,7 @@ class MachineShell:
         self._callback_over(action, error)
 
     def _log(self, level: int, event: str, **fields: object) -> None:
-        """Say which member it is about, where somebody may hear it."""
+        """Log with the member's name, if the event reaches a log."""
         if is_logged(level):
             member = self._member
             who = {"group": member.group_id, "member": member.member_id, "epoch": member.member_epoch}
@@ -256,11 +259,11 @@ class MachineShell:
         FindOffsetsByDuration: _find_offsets_by_duration,
         RunCallback: _run_callback,
     }
-    """What carries an action out."""
+    """The method that carries out each kind of action."""
 
 
 def outcome_of(reply: Reply[Any]) -> Any:
-    """What came, or the exception that stands for it; a cancelled request counts as disconnected."""
+    """Return the response, or an exception in its place; a cancelled request counts as disconnected."""
     try:
         error = reply.exception()
     except asyncio.CancelledError:
@@ -268,5 +271,5 @@ def outcome_of(reply: Reply[Any]) -> Any:
     if error is None:
         return reply.result()
     if isinstance(error, Exception):
-        return error  # and not raised: what is raised holds the frames that it went through
+        return error  # and not raised: an exception holds the frames that it passed through
     raise error

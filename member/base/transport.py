@@ -1,4 +1,4 @@
-"""What a member's driver needs from the outside: a way to the coordinator, and a clock."""
+"""The outside world of a member's driver: a way to the coordinator, and a clock."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ T_co = TypeVar("T_co", covariant=True)
 
 
 class TransportError(Exception):
-    """A request got no answer; it may or may not have been carried out."""
+    """A request got no response; it may or may not have been carried out."""
 
 
 class Disconnected(TransportError):
-    """The connection was lost, or could not be made, before the answer came."""
+    """The connection was lost, or could not be made, before the response came."""
 
 
 class RequestTimedOut(TransportError):
-    """No answer came within the request's time."""
+    """No response came within the request's time."""
 
 
 class Reply(Protocol[T_co]):
-    """What comes back for a request, now or later: what is used of an asyncio.Future, which is one."""
+    """A response to a request, now or later: the methods of an asyncio.Future that are used, which is one."""
 
     def add_done_callback(self, callback: Callable[[Any], object], /) -> None:
         """Call back with this reply once it is there, on the running event loop and not at once."""
@@ -33,10 +33,10 @@ class Reply(Protocol[T_co]):
         """Return true if it was given up."""
 
     def exception(self) -> BaseException | None:
-        """What it failed with, if it did; raises asyncio.CancelledError if it was given up."""
+        """Return the exception if the request failed; raise asyncio.CancelledError if it was given up."""
 
     def result(self) -> T_co:
-        """What came; raises the exception if there is one."""
+        """Return the response; raise the exception if there is one."""
 
 
 class Transport(Protocol):
@@ -55,34 +55,35 @@ class Transport(Protocol):
         """
 
     def topic_names(self, topic_ids: Iterable[TopicId]) -> Reply[Mapping[TopicId, str]]:
-        """Names of topics, from fresh metadata; ids that the cluster does not know are missing."""
+        """Look up names of topics in fresh metadata; ids that the cluster does not know are missing."""
 
     def log_offsets(
         self, partitions: Iterable[TopicPartition], *, earliest: bool
     ) -> Reply[Mapping[TopicPartition, int]]:
-        """The first (earliest) or next (latest) offset of each partition's log."""
+        """Look up the first (earliest) or next (latest) offset of each partition's log."""
 
     def offsets_by_duration(
         self, partitions: Iterable[TopicPartition], duration_ms: int
     ) -> Reply[Mapping[TopicPartition, int]]:
-        """Where each log has its first record that is not older, by the wall clock, or where it ends."""
+        """Find the first record of each log that is not older, by the wall clock, or the end of the log."""
 
     def close(self) -> None:
         """Give the connections up; outstanding requests fail with Disconnected."""
 
 
 class TimerHandle(Protocol):
-    """A timer that can be taken back."""
+    """A timer that can be cancelled."""
 
     def cancel(self) -> None:
         """Do nothing if it has run already."""
 
 
 class Clock(Protocol):
-    """A host's clock: the running loop's in the real world; in a simulation hosts freeze and drift."""
+    """A host's clock: the running loop's in the real world; in a simulation, hosts freeze and their clocks
+    drift."""
 
     def now_ms(self) -> int:
-        """Milliseconds since an arbitrary moment, never going back."""
+        """Return milliseconds since an arbitrary moment, never going back."""
 
     def call_at(self, when_ms: int, callback: Callable[..., Any], *args: Any) -> TimerHandle:
         """Run the callback at that time of this clock, not before."""

@@ -1,4 +1,4 @@
-"""What the machine of a classic member tells its shell beyond what every member's does."""
+"""Further actions of the machine of a classic member, in addition to those of every member."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class SendGroupRequest(msgspec.Struct, frozen=True, gc=False):
 
 
 class CountPartitions(msgspec.Struct, frozen=True, gc=False):
-    """Ask fresh metadata how many partitions these topics have; `partitions_counted` follows."""
+    """Count the partitions of these topics in fresh metadata; `partitions_counted` follows."""
 
     token: int
     topics: tuple[str, ...]

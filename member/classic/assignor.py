@@ -1,4 +1,4 @@
-"""What a member of a classic group wants of its assignor: the half that the protocol leaves to clients."""
+"""The assignor of a member of a classic group: the half of the protocol that is left to clients."""
 
 from __future__ import annotations
 
@@ -18,27 +18,28 @@ class Subscriber(NamedTuple):
     member_id: MemberId
     instance_id: str | None
     subscription: ConsumerProtocolSubscription | None
-    """None if its bytes are no subscription: a stranger, who is given nothing."""
+    """None if its bytes are not a subscription: such a member is given nothing."""
 
 
 class Assignor(Protocol):
     """A way to assign. It may keep state from one generation to the next, and serves one member."""
 
     name: str
-    """What all members of a group have to call it."""
+    """The name of the assignor, the same in all members of a group."""
     cooperative: bool
-    """Whether members keep what they own while they join again (KIP-429)."""
+    """True if members keep the partitions that they own while they join again (KIP-429)."""
 
     def user_data(self) -> bytes | None:
-        """What this member tells the leader; asked for with each JoinGroup."""
+        """Return the bytes that this member sends to the leader; called for each JoinGroup."""
 
     def assign(
         self, partitions: Mapping[str, int], members: Sequence[Subscriber]
     ) -> Mapping[MemberId, ConsumerProtocolAssignment]:
-        """As the leader: what each member is given. Topics that do not exist are not in `partitions`.
+        """As the leader, return the assignment of each member. Topics that do not exist are not in
+        `partitions`.
 
-        Members that are left out are given nothing. It must not raise for what other members said.
+        Members that are left out are given nothing. It must not raise because of another member's data.
         """
 
     def on_assignment(self, assignment: ConsumerProtocolAssignment) -> int | None:
-        """What this member was given. In how many milliseconds it has to join again, if it has to."""
+        """Take this member's assignment. Return the delay in ms after which it has to join again, or None."""

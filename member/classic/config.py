@@ -7,16 +7,17 @@ from fencepost.member.base.config import ConsumerConfig
 
 
 class ClassicConfig(ConsumerConfig, frozen=True, kw_only=True):
-    """Those of every consumer, and what the classic protocol leaves to the member. Times are milliseconds.
+    """The settings of every consumer, and those that the classic protocol leaves to the member. Times are in
+    milliseconds.
 
     :raises FencepostError: if a value is impossible; the text names the setting.
     """
 
     session_timeout_ms: int = 45_000
-    """How long the coordinator waits for a heartbeat before it takes the member for dead."""
+    """Time without a heartbeat after which the coordinator takes the member for dead, in ms."""
     heartbeat_interval_ms: int = 3_000
     metadata_max_age_ms: int = 300_000
-    """How often a leader looks whether its topics have more partitions than before."""
+    """Interval at which a leader checks its topics for new partitions, in ms."""
 
     def __post_init__(self) -> None:
         super().__post_init__()

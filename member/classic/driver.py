@@ -35,16 +35,16 @@ from fencepost.member.classic.states import ClassicMemberState
 
 
 class ClassicTransport(Transport, Protocol):
-    """The way from one member of a classic group to its cluster: a leader has to know the sizes of topics."""
+    """The way from one member of a classic group to its cluster: a leader needs the sizes of topics."""
 
     def partition_counts(self, topics: Iterable[str]) -> Reply[Mapping[str, int]]:
-        """How many partitions topics have, from fresh metadata; those that do not exist are missing."""
+        """Count the partitions of topics from fresh metadata; topics that do not exist are missing."""
 
 
 class ClassicDriver(MemberDriver):
-    """One member of one classic group; see `MemberDriver` for what an application does with it.
+    """One member of one classic group; see `MemberDriver` for its use by an application.
 
-    A callback that raised is over all the same: it is not called again.
+    A callback that raised is over nonetheless: it is not called again.
     """
 
     __slots__ = ()
@@ -80,17 +80,17 @@ class ClassicDriver(MemberDriver):
 
     @property
     def heartbeat_interval_ms(self) -> int:
-        """How often it tells that it is alive."""
+        """Interval between two heartbeats, in ms."""
         return self._member.config.heartbeat_interval_ms
 
     @property
     def is_settled(self) -> bool:
-        """Whether the member owns what its generation has given it, and nothing is left to be done."""
+        """True if the member owns the assignment of its generation, and has nothing left to do."""
         return self._member.is_settled
 
     @property
     def is_rebalancing(self) -> bool:
-        """Whether a round of joining is under way or due, or what it brought is not taken up yet."""
+        """True if a round of joining is under way or due, or its assignment is not taken up yet."""
         return self._member.is_rebalancing
 
     def rejoin(self) -> None:
@@ -133,7 +133,7 @@ class ClassicDriver(MemberDriver):
 
 
 def _refusal(request: GroupRequest, code: ErrorCode) -> GroupResponse:
-    """The answer that says what the transport said."""
+    """The response that stands for a refusal by the transport."""
     match request:
         case JoinGroupRequest():
             return JoinGroupResponse(error_code=code)

@@ -1,7 +1,8 @@
-"""One member of a classic group, as a pure state machine. It is used as `ConsumerMember` is.
+"""One member of a classic group, as a pure state machine. It is used like `ConsumerMember`.
 
-The application's polls and callbacks, positions and commits work as in the protocol of KIP-848. It joins in a
-poll only, for then everything that was handed over before is processed. What it owns is named by topic.
+The application's polls and callbacks, positions and commits work as in the protocol of KIP-848. The member
+joins only in a poll, since everything handed over before is processed then. It names owned partitions by
+topic.
 """
 
 from __future__ import annotations
@@ -41,12 +42,12 @@ from fencepost.member.classic.states import ClassicMemberState as S
 GroupResponse = JoinGroupResponse | SyncGroupResponse | HeartbeatResponse | LeaveGroupResponse
 
 LATER = (ErrorCode.COORDINATOR_LOAD_IN_PROGRESS, ErrorCode.REQUEST_TIMED_OUT)
-"""Errors after which the same request is sent again in a while."""
+"""Errors after which the same request is sent again after a wait."""
 _FORGOTTEN = (ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.ILLEGAL_GENERATION)
 
 
 class ClassicMember(MemberMachine):
-    """One member: it wires its rounds and what it owns to the parts that every member has.
+    """One member: it wires its rounds and its owned partitions to the parts that every member has.
 
     It offers `assignors` in the order of preference; they have to be all cooperative, or all eager.
     """
@@ -101,21 +102,21 @@ class ClassicMember(MemberMachine):
 
     @property
     def is_settled(self) -> bool:
-        """Whether the member owns what its generation has given it, and nothing is left to be done."""
+        """True if the member owns the assignment of its generation, and has nothing left to do."""
         ownership = self.ownership
         busy = ownership.target is not None or self.callbacks.running is not None or ownership.rejoin_wanted
         return self.state is S.STABLE and not busy
 
     @property
     def is_rebalancing(self) -> bool:
-        """Whether a round of joining is under way or due, or what it brought is not taken up yet."""
+        """True if a round of joining is under way or due, or its assignment is not taken up yet."""
         return self.state in (*ACTIVE, S.FENCED) and not self.is_settled
 
     def owned_partitions(self) -> tuple[TopicPartition, ...]:
-        """Return everything owned, sorted: from the begin of on_assigned to the end of on_revoked or lost."""
+        """Return everything owned, sorted: from the start of on_assigned to the end of on_revoked or lost."""
         return self.ownership.owned
 
-    # -- what the application does -----------------------------------------------------------------------
+    # -- calls of the application ------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str], pattern: str | None, now_ms: int) -> Actions:
         """Subscribe to these names; to nothing means unsubscribe.
@@ -142,10 +143,10 @@ class ClassicMember(MemberMachine):
     def _forget_subscription(self) -> None:
         self.subscription = ()
 
-    # -- what comes back from the cluster ----------------------------------------------------------------
+    # -- responses of the cluster ------------------------------------------------------------------------
 
     def group_answered(self, token: int, response: GroupResponse, now_ms: int) -> Actions:
-        """The coordinator answered a JoinGroup, a SyncGroup, a Heartbeat or a LeaveGroup."""
+        """Take in the coordinator's response to a JoinGroup, a SyncGroup, a Heartbeat or a LeaveGroup."""
         rounds = self.rounds
         self._answered = True
         if token == rounds.in_flight:
@@ -170,12 +171,13 @@ class ClassicMember(MemberMachine):
         return self._step(now_ms)
 
     def partitions_counted(self, token: int, counts: Mapping[str, int], now_ms: int) -> Actions:
-        """Sizes of the topics that were asked for; those that do not exist are missing."""
+        """Take in the sizes of the topics that were requested; those that do not exist are missing."""
         self._counted(token, counts, now_ms)
         return self._step(now_ms)
 
     def commit_answered(self, token: int, response: OffsetCommitResponse, now_ms: int) -> Actions:
-        """The coordinator answered an OffsetCommit. Between two generations it takes none: again, then."""
+        """Take in the response to an OffsetCommit. Between two generations the coordinator accepts none:
+        retry then."""
         self._answered = True
         if ErrorCode.REBALANCE_IN_PROGRESS in response.errors.values():
             later = {ErrorCode.REBALANCE_IN_PROGRESS: ErrorCode.COORDINATOR_LOAD_IN_PROGRESS}
@@ -185,7 +187,7 @@ class ClassicMember(MemberMachine):
         return super().commit_answered(token, response, now_ms)
 
     def request_failed(self, token: int, failure: RequestFailure, now_ms: int) -> Actions:
-        """A request of any kind got no answer."""
+        """Take in that a request of any kind got no response."""
         rounds = self.rounds
         if token == rounds.in_flight:
             rounds.in_flight = None
@@ -254,7 +256,7 @@ class ClassicMember(MemberMachine):
         self._take(self._assignors[self.rounds.protocol], assignment, now_ms)
 
     def _refused(self, code: ErrorCode, message: str, now_ms: int) -> None:
-        """What an error does to the round."""
+        """Take in the error that ended a request of the round."""
         if code in _FORGOTTEN:
             self.coordinator.answered()
             self._fenced(forget_id=code is ErrorCode.UNKNOWN_MEMBER_ID)
@@ -265,7 +267,7 @@ class ClassicMember(MemberMachine):
             self._fail(code, message)
 
     def _round_refused(self, now_ms: int, *, wait: bool = True) -> None:
-        """The round is over for this member: it joins again."""
+        """End the round for this member: it joins again."""
         if wait:
             self.rounds.failed(now_ms)
         self.rounds.roster = ()
@@ -287,9 +289,9 @@ class ClassicMember(MemberMachine):
             self._fail(code, "the coordinator refuses heartbeats")
 
     def _counted(self, token: int, counts: Mapping[str, int], now_ms: int) -> None:
-        """Sizes of topics: a leader assigns with them, and joins again when they have changed.
+        """Take in sizes of topics: a leader assigns with them, and joins again when they have changed.
 
-        One that did not assign takes the first that it hears for those that the assignment is about.
+        A leader that did not assign treats the first sizes that it receives as those of the assignment.
         """
         if token != self.rounds.counting:
             return
@@ -317,12 +319,12 @@ class ClassicMember(MemberMachine):
         self._move(E.FATAL_ERROR, S.FATAL)
 
     def _become(self, member_id: MemberId, generation: int) -> None:
-        """Be this member in this generation; 0 is none."""
+        """Become this member in this generation; 0 stands for no generation."""
         self.member_id = self.commits.member_id = member_id
         self.member_epoch = generation
 
     def _freeze(self) -> None:
-        """Stop what works on the assignment: nothing may be fetched, and no round is gone on with."""
+        """Stop the work on the assignment: nothing may be fetched, and no round goes on."""
         self.ownership.freeze()
         self.commits.abandon()
         self.positions.freeze()
@@ -330,7 +332,7 @@ class ClassicMember(MemberMachine):
         self.rounds.abandon()
 
     def _fenced(self, *, forget_id: bool) -> None:
-        """The coordinator does not know this member in this generation: everything is lost."""
+        """Lose everything: the coordinator does not know this member in this generation."""
         self._become("" if forget_id else self.member_id, 0)
         self._freeze()
         self._lose_what_is_left()
@@ -339,10 +341,11 @@ class ClassicMember(MemberMachine):
     # -- leaving -----------------------------------------------------------------------------------------
 
     def _begin_leaving(self, now_ms: int, *, closes: bool) -> None:
-        """Leave on purpose: from a group, give everything up first; from nowhere, nothing is to be told."""
+        """Leave on purpose: a member of a group gives everything up first; outside of a group there is
+        nothing to send."""
         event = E.CLOSE if closes else E.UNSUBSCRIBE
         is_static = self.config.group_instance_id is not None
-        # The coordinator lets rounds wait for a member that was given an id, until a session ends.
+        # After the coordinator has given an id to a member, rounds wait for that member until a session ends.
         stays = is_static and self.closing.option is not CloseOption.LEAVE_GROUP
         if self.state is S.PREPARING_REBALANCE and not stays and not self.member_id:
             self.rounds.nameless = self.rounds.in_flight
@@ -358,7 +361,7 @@ class ClassicMember(MemberMachine):
                 self._release_for_leaving()
 
     def _poll_timed_out(self, now_ms: int) -> None:
-        """The application does not poll: make room for others now, give everything up afterwards."""
+        """Make room for others now, and give everything up afterwards: the application does not poll."""
         self._freeze()
         self._build_leave(CloseOption.DEFAULT, now_ms)
         self.callbacks.release = LOST
@@ -369,7 +372,7 @@ class ClassicMember(MemberMachine):
         self._become("", 0)
 
     def _leave_as(self, member_id: MemberId, option: CloseOption, now_ms: int) -> None:
-        """A dynamic member leaves unless it means to remain; a static one only if it means to."""
+        """Leave the group: a dynamic member unless it is to remain; a static one only if it is to leave."""
         instance_id = self.config.group_instance_id
         stays = CloseOption.REMAIN_IN_GROUP if instance_id is None else CloseOption.LEAVE_GROUP
         if member_id and (option is stays) is (instance_id is not None):
@@ -400,7 +403,7 @@ class ClassicMember(MemberMachine):
         self.ownership.committed()
 
     def _callback_ended(self, callback: ClassicCallback, error: BaseException | None, now_ms: int) -> None:
-        """Keep what the callback did to the owned set; one that raised has done it, too."""
+        """Keep the callback's effect on the owned set; a callback that raised has had its effect, too."""
         if error is not None:
             self.out.raise_to_application(CallbackFailed.of(f"on_partitions_{callback.kind}", error))
         gone = self.ownership.callback_ended(callback)
@@ -412,7 +415,7 @@ class ClassicMember(MemberMachine):
     # -- one step ----------------------------------------------------------------------------------------
 
     def _step(self, now_ms: int) -> Actions:
-        """Let everything follow from what just happened, and hand out the actions."""
+        """Carry out everything that follows from the last input, and return the actions."""
         self._meet_deadlines(now_ms)
         while self._progress(now_ms) or self._send_round(now_ms):
             pass
@@ -428,7 +431,7 @@ class ClassicMember(MemberMachine):
         super()._meet_deadlines(now_ms)
 
     def _progress(self, now_ms: int) -> bool:
-        """One move that needs nothing more from outside. Whether there was one."""
+        """Make one move that needs nothing more from outside. Return true if there was one."""
         if self.polls.expired(now_ms) and self.state in ACTIVE:
             self._poll_timed_out(now_ms)
             return True
@@ -460,7 +463,7 @@ class ClassicMember(MemberMachine):
 
     @property
     def _keeps_session(self) -> bool:
-        """True if heartbeats go out. While a JoinGroup waits, the coordinator waits with it."""
+        """True if heartbeats are sent. While a JoinGroup waits, the coordinator waits with it."""
         return self.member_epoch > 0 and self.state in (
             S.UNJOINED,
             S.COMPLETING_REBALANCE,
@@ -479,7 +482,7 @@ class ClassicMember(MemberMachine):
         return self.state is S.COMPLETING_REBALANCE and rounds.in_flight is None and rounds.counting is None
 
     def _send_round(self, now_ms: int) -> bool:
-        """The next request of a round, if it is due. Whether that moved the member."""
+        """Send the next request of a round, if it is due. Return true if that moved the member."""
         rounds = self.rounds
         if not self.coordinator.known or now_ms < rounds.not_before_ms:
             return False
@@ -523,7 +526,8 @@ class ClassicMember(MemberMachine):
 
     @property
     def _may_commit(self) -> bool:
-        """Whether a commit waits that the coordinator would take: between two generations it takes none."""
+        """True if a commit waits, and the coordinator would accept it: between two generations it accepts
+        none."""
         return bool(self.commits.queue) and self.state is not S.COMPLETING_REBALANCE
 
     @property
@@ -538,7 +542,7 @@ class ClassicMember(MemberMachine):
 
     @property
     def _looks_at_topics_at_ms(self) -> int | None:
-        """When a leader looks for new partitions."""
+        """Time at which a leader checks its topics for new partitions."""
         if self.state is not S.STABLE or self.rounds.counting is not None:
             return None
         return max(self.rounds.sizes_at_ms, self.rounds.not_before_ms) if self.rounds.topics() else None
@@ -546,12 +550,12 @@ class ClassicMember(MemberMachine):
     # -- time --------------------------------------------------------------------------------------------
 
     def deadline_reached(self, now_ms: int) -> Actions:
-        """Time passed. Does nothing if called too early."""
+        """Do everything that is due by now. Do nothing if called too early."""
         deadline = self.deadline_ms
         return () if deadline is None or now_ms < deadline else self._step(now_ms)
 
     def _next_deadline(self, now_ms: int) -> int | None:
-        """When time alone makes something due."""
+        """Return the time of the next deadline."""
         coordinator, positions, rounds = self.coordinator, self.positions, self.rounds
         found = earliest(
             self.closing.deadline_ms,

@@ -1,7 +1,8 @@
-"""What a classic member owns, and how it takes an assignment up.
+"""The partitions that a classic member owns, and the steps by which it takes an assignment up.
 
-Before it joins again, an eager member gives everything up, and a cooperative one what it does not subscribe
-to any more. What an assignment takes away is given up, too. Each time: commit first, then on_revoked.
+Before it joins again, an eager member gives everything up, and a cooperative one the topics that it does not
+subscribe to any more. Partitions that an assignment takes away are given up, too. Each time: commit first,
+then on_revoked.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ Owned = tuple[TopicPartition, ...]
 
 
 class ReleaseStage(enum.Enum):
-    """What has been done about partitions that are given up in a rebalance."""
+    """The steps of the release of partitions in a rebalance."""
 
     NOTHING = "nothing"
     COMMIT = "commit"
-    """What was processed is being committed."""
+    """The processed offsets are being committed."""
     REVOKE = "revoke"
     """It is committed; on_revoked is next."""
     READY = "ready"
@@ -40,7 +41,7 @@ class ClassicCallback(NamedTuple):
     kind: CallbackKind
     partitions: Owned
     releases: bool
-    """Everything is given up with it."""
+    """True if everything is given up with it."""
 
 
 class ClassicOwnership:
@@ -82,18 +83,18 @@ class ClassicOwnership:
         self._positions = positions
         self._commits = commits
         self.cooperative = cooperative
-        """The member keeps what it owns while it joins again (KIP-429)."""
+        """True if the member keeps its partitions while it joins again (KIP-429)."""
         self.owned: Owned = ()
-        """From the begin of on_assigned to the end of on_revoked or on_lost; sorted."""
+        """From the start of on_assigned to the end of on_revoked or on_lost; sorted."""
         self.target: Owned | None = None
         """The assignment that is not taken up yet."""
         self.stage = ReleaseStage.NOTHING
         self.rejoin_wanted = False
         self.rejoin_at_ms: int | None = None
-        """When the assignor wants one more round."""
+        """Time at which the assignor wants one more round."""
 
     def freeze(self) -> None:
-        """Stop what works on the assignment: no round is gone on with."""
+        """Stop the work on the assignment: no round goes on."""
         self.target = None
         self.stage = ReleaseStage.NOTHING
         self.rejoin_wanted = False
@@ -105,7 +106,7 @@ class ClassicOwnership:
         self.rejoin_at_ms = None
 
     def prepare(self, subscription: Sequence[str], generation: int, now_ms: int) -> bool:
-        """Before a JoinGroup: commit, and let go of what can't be kept. Whether anything happened."""
+        """Before a JoinGroup, commit, and release what can't be kept. Return true if anything happened."""
         if self.stage in (ReleaseStage.COMMIT, ReleaseStage.READY) or not self._polls.in_poll:
             return False
         if self.cooperative:
@@ -113,7 +114,7 @@ class ClassicOwnership:
         else:
             gone = self.owned
         if self.stage is ReleaseStage.NOTHING:
-            # Records that come while the commit is under way would be in no commit (KAFKA-14196).
+            # Records that arrive while the commit is under way would be in no commit (KAFKA-14196).
             self._positions.suspend(gone)
             self._out.wakes = self._out.wakes or bool(gone)
             self._commit_first(generation, now_ms)
@@ -133,12 +134,12 @@ class ClassicOwnership:
             self.stage = ReleaseStage.REVOKE
 
     def committed(self) -> None:
-        """Go on with what waited for its commit."""
+        """Go on with the work that waited for its commit."""
         if self.stage is ReleaseStage.COMMIT:
             self.stage = ReleaseStage.REVOKE
 
     def take(self, assignment: ConsumerProtocolAssignment, rejoin_at_ms: int | None) -> None:
-        """Take the assignment of a new generation for the next target."""
+        """Make the assignment of a new generation the next target."""
         self.target = tuple(
             partition
             for topic in sorted(assignment.partitions)
@@ -148,7 +149,7 @@ class ClassicOwnership:
         self.rejoin_at_ms = rejoin_at_ms
 
     def reconcile(self, target: Owned, generation: int, now_ms: int) -> bool:
-        """Take the assignment up; what is taken away is another member's after one more round (KIP-429)."""
+        """Take the assignment up; revoked partitions get their next owner after one more round (KIP-429)."""
         kept = frozenset(target)
         gone = tuple(each for each in self.owned if each not in kept)
         if not gone:
@@ -191,12 +192,12 @@ class ClassicOwnership:
             self.released()
 
     def released(self) -> None:
-        """Own nothing any more."""
+        """Drop all owned partitions."""
         self.owned = ()
         self._positions.clear()
 
     def callback_ended(self, callback: ClassicCallback) -> Owned:
-        """Keep what the callback did to the owned set. The partitions that were let go."""
+        """Keep the callback's effect on the owned set. Return the partitions that were released."""
         partitions = callback.partitions
         if callback.kind is ASSIGNED:
             self._positions.add(partitions)

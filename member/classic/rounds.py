@@ -28,7 +28,7 @@ from fencepost.member.classic.assignor import Assignor, Subscriber
 from fencepost.member.classic.config import ClassicConfig
 
 _JOIN_GRACE_MS = 5_000
-"""How much longer than the rebalance may take an answer to JoinGroup is waited for."""
+"""Time that JoinGroup may take on top of the rebalance timeout."""
 
 
 class Rounds:
@@ -59,21 +59,22 @@ class Rounds:
         self._backoff = backoff
         self._tokens = tokens
         self.in_flight: int | None = None
-        """The JoinGroup or SyncGroup whose answer is waited for."""
+        """The JoinGroup or SyncGroup whose response is awaited."""
         self.nameless: int | None = None
-        """The first JoinGroup, if the member has left while it was under way: the response says as whom."""
+        """The first JoinGroup, if the member has left while it was in flight: the response has its member id.
+        """
         self.counting: int | None = None
-        """The leader's question for the sizes of topics."""
+        """The leader's lookup of the sizes of topics."""
         self.roster: tuple[Subscriber, ...] = ()
-        """Of the leader: all members."""
+        """All members, if this one is the leader."""
         self._topics: tuple[tuple[Subscriber, ...], tuple[str, ...]] = (), ()
-        """A roster, and what its members subscribe to."""
+        """A roster, and the topics that its members subscribe to."""
         self.sizes: dict[str, int] | None = None
-        """Sizes of topics when this member, as the leader, assigned them; None of any other member."""
+        """Sizes of topics when this member, as the leader, assigned them; None for any other member."""
         self.sizes_at_ms = 0
-        """When a leader looks for new partitions."""
+        """Time at which a leader checks its topics for new partitions."""
         self.skips_assignment = False
-        """Whether a leader leaves the assignment as it is: a static one that has come back (KIP-814)."""
+        """True if the leader keeps the assignment: it is a static member that has come back (KIP-814)."""
         self.protocol = ""
         """Name of the assignor that the group has chosen."""
         self.not_before_ms = 0
@@ -82,16 +83,16 @@ class Rounds:
         self.beat_at_ms = 0
 
     def abandon(self) -> None:
-        """Whatever is on its way belongs to the past."""
+        """Forget everything that is in flight: it belongs to the past."""
         self.in_flight = self.counting = self.beat_in_flight = None
         self.roster = ()
 
     def failed(self, now_ms: int) -> None:
-        """The next request waits."""
+        """Let the next request wait."""
         self.not_before_ms = now_ms + self._backoff.next_ms()
 
     def succeeded(self) -> None:
-        """The next failure waits as short as the first one."""
+        """Reset the back-off: the next failure waits as short as the first one."""
         self._backoff.reset()
 
     # -- requests ----------------------------------------------------------------------------------------
@@ -104,7 +105,7 @@ class Rounds:
         owned: Sequence[TopicPartition],
         assignors: Sequence[Assignor],
     ) -> SendGroupRequest:
-        """The JoinGroup, now in flight."""
+        """Return the JoinGroup, now in flight."""
         partitions: dict[str, tuple[int, ...]] = {}
         for topic, number in owned:
             partitions[topic] = (*partitions.get(topic, ()), number)
@@ -139,7 +140,7 @@ class Rounds:
     def sync(
         self, member_id: MemberId, generation: int, assignments: dict[MemberId, bytes]
     ) -> SendGroupRequest:
-        """The SyncGroup, now in flight."""
+        """Return the SyncGroup, now in flight."""
         request = SyncGroupRequest(
             group_id=self._group_id,
             generation=generation,
@@ -156,7 +157,7 @@ class Rounds:
         return action
 
     def beat(self, member_id: MemberId, generation: int, now_ms: int) -> SendGroupRequest | None:
-        """The heartbeat, if it is due."""
+        """Return the heartbeat, if it is due."""
         if self.beat_in_flight is not None or now_ms < self.beat_at_ms:
             return None
         request = HeartbeatRequest(
@@ -172,7 +173,7 @@ class Rounds:
     # -- leading -----------------------------------------------------------------------------------------
 
     def joined(self, response: JoinGroupResponse) -> None:
-        """The generation has begun; the answer to a leader has the members."""
+        """Take in that the generation has begun; the response to a leader lists the members."""
         self.succeeded()
         self.protocol = response.protocol_name or ""
         self.skips_assignment = response.skip_assignment
@@ -183,7 +184,7 @@ class Rounds:
         )
 
     def topics(self) -> tuple[str, ...]:
-        """All topics that members of the roster subscribe to."""
+        """Return all topics that members of the roster subscribe to."""
         roster, topics = self._topics
         if roster is not self.roster:
             subscribed = [each.subscription.topics for each in self.roster if each.subscription]
@@ -192,12 +193,13 @@ class Rounds:
         return topics
 
     def count(self, topics: tuple[str, ...]) -> CountPartitions:
-        """The question for the sizes of these topics, now in flight."""
+        """Return the lookup of the sizes of these topics, now in flight."""
         self.counting = next(self._tokens)
         return CountPartitions(self.counting, topics)
 
     def assigned(self, assignor: Assignor, counts: dict[str, int]) -> dict[MemberId, bytes]:
-        """What the leader's assignor makes of it: bytes for every member, whatever it is given."""
+        """Return the assignment that the leader's assignor computes: bytes for every member, also for one
+        that gets nothing."""
         given = assignor.assign(counts, self.roster)
         nothing = GroupAssignment(partitions={})
         return {each.member_id: write_assignment(given.get(each.member_id, nothing)) for each in self.roster}

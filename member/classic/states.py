@@ -1,7 +1,7 @@
 """The states of a member that speaks the classic protocol, and the arrows between them.
 
-UNJOINED to STABLE are those of the Java client (AbstractCoordinator.MemberState). The rest, what
-the application has to do with it, is in no table there.
+UNJOINED to STABLE are those of the Java client (AbstractCoordinator.MemberState). The rest, which concerns
+the application, is in no table there.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fencepost.coordinator.protocol.machine import StateTable
 
 
 class ClassicMemberState(enum.StrEnum):
-    """Where a member of a classic group is."""
+    """The states of a member of a classic group."""
 
     UNSUBSCRIBED = "UNSUBSCRIBED"
     """The member is in no group: it has not subscribed, has not polled since, or left."""
@@ -35,7 +35,7 @@ class ClassicMemberState(enum.StrEnum):
 
 
 class ClassicMemberEvent(enum.StrEnum):
-    """What makes a member move."""
+    """The events that move a member to another state."""
 
     SUBSCRIBED = "subscribed"
     """The application has a subscription and polls."""
@@ -71,7 +71,7 @@ S = ClassicMemberState
 E = ClassicMemberEvent
 
 ACTIVE: tuple[S, ...] = (S.UNJOINED, S.PREPARING_REBALANCE, S.COMPLETING_REBALANCE, S.STABLE)
-"""In the group or on the way into it, and meaning to stay."""
+"""In the group or on the way into it, and intending to stay."""
 
 CLASSIC_MEMBER: StateTable[S, E] = StateTable(
     "classic-member",

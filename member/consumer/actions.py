@@ -1,4 +1,4 @@
-"""What the machine of a KIP-848 member tells its shell to do."""
+"""The actions that the machine of a KIP-848 member asks its shell to carry out."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from fencepost.member.consumer.states import ConsumerMemberEvent, ConsumerMember
 class SendHeartbeat(msgspec.Struct, frozen=True, gc=False):
     """Send this heartbeat to the coordinator. A negative epoch leaves the group.
 
-    A member with nothing new to say hands out the very same value again and again.
+    A member with nothing new to send returns the very same value again and again.
     """
 
     token: int

@@ -1,4 +1,4 @@
-"""What a member subscribes to, and set algebra on the `Partitions` that it is assigned.
+"""The subscription of a member, and set algebra on the `Partitions` that it is assigned.
 
 Inputs and results are canonical: ascending tuples, no empty ones.
 A set is never mutated: a result that equals an input may be that input.
@@ -14,7 +14,7 @@ from fencepost.coordinator.protocol.ids import Partitions, TopicId, TopicPartiti
 
 
 class Subscription(msgspec.Struct, frozen=True, gc=False):
-    """Topic names, a regular expression in RE2's syntax, or both: what either matches counts."""
+    """Topic names, a regular expression in RE2's syntax, or both: a topic that either matches counts."""
 
     names: tuple[str, ...] = ()
     """Sorted, without duplicates."""
@@ -22,7 +22,7 @@ class Subscription(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, topics: Iterable[str], pattern: str | None) -> Subscription:
-        """The subscription in its canonical form; an empty pattern is no pattern."""
+        """Return the subscription in its canonical form; an empty pattern is no pattern."""
         return cls(tuple(sorted(set(topics))), pattern or None)
 
     def __bool__(self) -> bool:
@@ -33,12 +33,12 @@ NO_SUBSCRIPTION = Subscription()
 
 
 def canonical(partitions: Partitions) -> Partitions:
-    """The same set with ascending tuples, without duplicates and without empty topics."""
+    """Return the same set with ascending tuples, without duplicates and without empty topics."""
     return {topic_id: tuple(sorted(set(numbers))) for topic_id, numbers in partitions.items() if numbers}
 
 
 def difference(left: Partitions, right: Partitions) -> Partitions:
-    """What is in the left set only."""
+    """Return the partitions that are in the left set only."""
     if not left or not right:
         return left
     result: dict[TopicId, tuple[int, ...]] = {}
@@ -52,7 +52,7 @@ def difference(left: Partitions, right: Partitions) -> Partitions:
 
 
 def intersection(left: Partitions, right: Partitions) -> Partitions:
-    """What is in both sets."""
+    """Return the partitions that are in both sets."""
     result: dict[TopicId, tuple[int, ...]] = {}
     for topic_id, numbers in left.items():
         other = right.get(topic_id)
@@ -64,7 +64,7 @@ def intersection(left: Partitions, right: Partitions) -> Partitions:
 
 
 def union(left: Partitions, right: Partitions) -> Partitions:
-    """What is in either set."""
+    """Return the partitions that are in either set."""
     if not right or left == right:
         return left
     if not left:
@@ -80,12 +80,12 @@ def union(left: Partitions, right: Partitions) -> Partitions:
 
 
 def only_topics(partitions: Partitions, topic_ids: Container[TopicId]) -> Partitions:
-    """The part of the set that belongs to these topics."""
+    """Return the part of the set that belongs to these topics."""
     return {topic_id: numbers for topic_id, numbers in partitions.items() if topic_id in topic_ids}
 
 
 def named(partitions: Partitions, names: Mapping[TopicId, str]) -> tuple[TopicPartition, ...]:
-    """The set under topic names, sorted. Every topic must have a name."""
+    """Return the set under topic names, sorted. Every topic must have a name."""
     found: list[TopicPartition] = []
     for name, numbers in sorted([(names[topic_id], numbers) for topic_id, numbers in partitions.items()]):
         found += topic_partitions(name, numbers)

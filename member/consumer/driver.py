@@ -1,7 +1,7 @@
 """One member of a consumer group (KIP-848) on asyncio.
 
-A steady heartbeat costs no task: the machine's deadline arms a timer, the timer sends, and the answer's
-done-callback feeds the machine.
+A steady heartbeat costs no task: the machine's deadline arms a timer, the timer sends, and the done-callback
+of the response feeds the machine.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from fencepost.member.consumer.states import ConsumerMemberState
 
 
 class ConsumerDriver(MemberDriver):
-    """One member of one consumer group; see `MemberDriver` for what an application does with it."""
+    """One member of one consumer group; see `MemberDriver` for its use by an application."""
 
     __slots__ = ("_heartbeat", "_heartbeat_answered")
 

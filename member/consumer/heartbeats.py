@@ -1,9 +1,9 @@
-"""When a heartbeat goes out and what is in it.
+"""The time and the content of each heartbeat.
 
-A field is sent when the member joins, when it differs from what was sent last, and in full again after
-any failure: the request may not have arrived, or its answer, which may have carried an assignment, may
-not have come back (KIP-848, Heartbeat). `TopicPartitions` is None while a reconciliation is under way,
-so that the coordinator does not take a list that is about to change for an acknowledgement.
+A field is sent when the member joins, when it differs from the value sent last, and in full again after any
+failure. The request may not have arrived, or its response, which may have carried an assignment, may be lost
+(KIP-848, Heartbeat). `TopicPartitions` is None while a reconciliation is under way, so that the coordinator
+does not treat a list that is about to change as an acknowledgement.
 """
 
 from __future__ import annotations
@@ -29,21 +29,21 @@ from fencepost.member.consumer.actions import SendHeartbeat
 from fencepost.member.consumer.assignment import Subscription
 
 DEFAULT_HEARTBEAT_INTERVAL_MS = 5_000
-"""Until a coordinator has named one (group.consumer.heartbeat.interval.ms)."""
+"""The interval until a coordinator has set one (group.consumer.heartbeat.interval.ms)."""
 
 
 class SentFields:
-    """What the coordinator was told last; None where it has to be told again."""
+    """The last values that the coordinator has received; None if they have to be sent again."""
 
     __slots__ = ("assignor", "empty_regex", "full", "names", "owned", "regex", "regex_may_be_known")
 
     def __init__(self) -> None:
         self.regex_may_be_known = False
-        """The coordinator may still hold a regular expression of ours; only "" removes it."""
+        """True if the coordinator may still hold a regular expression of ours; only "" removes it."""
         self.forget()
 
     def forget(self) -> None:
-        """The next heartbeat is full."""
+        """Make the next heartbeat full."""
         self.full = True
         self.names: tuple[str, ...] | None = None
         self.regex: str | None = None
@@ -53,7 +53,7 @@ class SentFields:
 
 
 class HeldInstance:
-    """What a static member knows of its instance id, which its process may hold when a join is refused.
+    """The state of a static member's instance id, which its own process may hold when a join is refused.
 
     Kafka 4.3 refuses the join of a static member that it still has, even under the same member id. This
     happens after a join whose response was lost, and after a fence. The member then leaves, and joins again.
@@ -67,7 +67,7 @@ class HeldInstance:
         self._member_id = member_id
         self._config = config
         self.holders = config.instance_holders
-        """The member ids under which this process may hold the instance id; the newest one comes last."""
+        """The member ids under which this process may hold the instance id; the newest one is last."""
         self.is_released = False
         """A leave with epoch -2 is under way, to free the instance id for this member's next join."""
         self._refusals = 0
@@ -88,18 +88,18 @@ class HeldInstance:
         self.holders = self.holders[:-1]
 
     def count_refusal(self) -> bool:
-        """Count a join that another member's instance id refused. True if the settings allow a retry."""
+        """Count a join that was refused for its instance id. Return true if the settings allow a retry."""
         self._refusals += 1
         return self._refusals <= self._config.unreleased_instance_id_retries
 
 
 class HeartbeatView(NamedTuple):
-    """What of a member goes into its heartbeat."""
+    """The values of a member that go into its heartbeat."""
 
     epoch: int
     joining: bool
     reconciling: bool
-    """The owned set is about to change: say nothing about it unless everything has to be said."""
+    """The owned set is about to change: leave it out unless the heartbeat has to be full."""
     subscription: Subscription
     local_epoch: int
     """Number of the last target that was worked off."""
@@ -107,7 +107,7 @@ class HeartbeatView(NamedTuple):
 
 
 class Heartbeats:
-    """The member's heartbeats: one in flight at a time, the next one's time, and what was sent."""
+    """The member's heartbeats: one in flight at a time, the next one's time, and the values sent last."""
 
     __slots__ = (
         "_config",
@@ -145,38 +145,39 @@ class Heartbeats:
         self.in_flight: int | None = None
         self.interval_ms = DEFAULT_HEARTBEAT_INTERVAL_MS
         self.at_ms = 0
-        """When the next regular heartbeat is due."""
+        """Time at which the next regular heartbeat is due."""
         self.not_before_ms = 0
         """End of the back-off."""
         self.urgent = False
-        """There is something to say: do not wait for the interval."""
+        """There is something to send: do not wait for the interval."""
         self.may_be_member = False
-        """A join went out since the member was last known to be out of the group."""
+        """True if a join was sent since the member was last known to be out of the group."""
 
     def begin_join(self, now_ms: int) -> None:
-        """The next heartbeat joins, at once unless a back-off runs; nothing sent before counts."""
+        """Make the next heartbeat a join, at once unless a back-off runs; fields sent before do not count."""
         self.drop_expected_answer()
         self._sent.forget()
         self.urgent = False
         self.at_ms = now_ms
 
     def drop_expected_answer(self) -> None:
-        """Whatever the heartbeat in flight is answered, it belongs to the past."""
+        """Ignore the response to the heartbeat in flight: it belongs to the past."""
         self._expected = False
 
     def joined_owning_nothing(self, local_epoch: int) -> None:
-        """The join itself said that nothing is owned, and that is what the target asks for."""
+        """Note that the join itself reported that nothing is owned, as the target requires."""
         self._sent.owned = (local_epoch, NO_PARTITIONS)
 
     def due_ms(self, now_ms: int, *, acknowledges: bool) -> int:
-        """When the next heartbeat may go out, if none is in flight; an acknowledgement goes at once."""
+        """Return the time at which the next heartbeat may be sent, if none is in flight; an acknowledgement
+        is sent at once."""
         due_ms = self.at_ms
         if now_ms < due_ms and (self.urgent or acknowledges):
             due_ms = now_ms
         return due_ms if due_ms > self.not_before_ms else self.not_before_ms
 
     def build(self, view: HeartbeatView) -> SendHeartbeat:
-        """The next heartbeat, now in flight. What it carries counts as sent."""
+        """Return the next heartbeat, now in flight. Its fields count as sent."""
         self.urgent = False
         self._expected = self.may_be_member = True
         if self._says_nothing(view):
@@ -198,7 +199,7 @@ class Heartbeats:
         )
 
     def keepalive(self, epoch: int) -> SendHeartbeat:
-        """The heartbeat that says nothing but "alive": one value for as long as the epoch stays."""
+        """Return the heartbeat with no more than its epoch: one value as long as the epoch stays."""
         if self._keepalive is None or self._keepalive.request.member_epoch != epoch:
             request = self._bare_request(epoch, self._member_id)
             self._keepalive = SendHeartbeat(next(self._tokens), request)
@@ -280,14 +281,14 @@ class Heartbeats:
         )
 
     def answered(self, token: int) -> bool:
-        """Whether this ends the heartbeat in flight, and its answer is still wanted."""
+        """Return true if this response ends the heartbeat in flight, and is still wanted."""
         if token != self.in_flight:
             return False
         self.in_flight = None
         return self._expected
 
     def succeeded(self, response: ConsumerGroupHeartbeatResponse, now_ms: int) -> None:
-        """The coordinator took what was sent; the interval starts."""
+        """Note that the coordinator took the values that were sent; the interval starts."""
         if self._sent.empty_regex:
             self._sent.regex_may_be_known = self._sent.empty_regex = False
         self.backoff.reset()
@@ -297,7 +298,7 @@ class Heartbeats:
         self.at_ms = now_ms + self.interval_ms
 
     def failed(self, now_ms: int, *, wait: bool = True) -> None:
-        """The next heartbeat is full; it goes out after the back-off, or at once if `wait` is false."""
+        """Make the next heartbeat full; it is sent after the back-off, or at once if `wait` is false."""
         self._sent.forget()
         self.not_before_ms = now_ms + self.backoff.next_ms() if wait else now_ms
         self.at_ms = self.not_before_ms

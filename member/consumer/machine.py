@@ -1,8 +1,8 @@
 """One member of a consumer group (KIP-848), as a pure state machine.
 
 The application is "in poll" between `poll_begin` and `poll_end`. Out of poll the poll timer runs. A
-reconciliation that takes partitions away, or that commits, starts only in poll: there everything that
-was handed over before is processed.
+reconciliation that takes partitions away, or that commits, starts only in poll: there, everything that was
+handed over before is processed.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ from fencepost.member.consumer.states import ConsumerMemberState as S
 class ConsumerMember(MemberMachine):
     """One member: it wires its heartbeats and its reconciler to the parts that every member has.
 
-    Made with the member id that it keeps for life, and a source of randomness for its back-off.
+    It keeps the given member id for life; the back-off uses the source of randomness.
     """
 
     __slots__ = (
@@ -63,7 +63,7 @@ class ConsumerMember(MemberMachine):
         self.state: S = S.UNSUBSCRIBED
         self.subscription: Subscription = NO_SUBSCRIPTION
         self._announced: Subscription = NO_SUBSCRIPTION
-        """The subscription as the coordinator is to know it: it stays as it is while the member leaves."""
+        """The subscription for the coordinator: it stays unchanged while the member leaves."""
         self.heartbeats = Heartbeats(group_id, member_id, config, Backoff.of(config, rng), tokens)
         self.instance = HeldInstance(member_id, config)
         self.leave = Leave(Backoff.of(config, rng), tokens, SendHeartbeat)
@@ -78,7 +78,7 @@ class ConsumerMember(MemberMachine):
             commits=self.commits,
         )
         self._keepalive: tuple[SendHeartbeat] | None = None
-        """Set while the member is stable and has nothing to say: the heartbeat to repeat."""
+        """Set while the member is stable and has nothing to send: the heartbeat to repeat."""
         self._other_deadline_ms: int | None = None
         """The earliest deadline except those of the next heartbeat and of the application's poll."""
         self._idle_until_ms: int | None = None
@@ -86,12 +86,12 @@ class ConsumerMember(MemberMachine):
 
     @property
     def assignment(self) -> Assignment:
-        """What the member owns, what it should own, and what it has acknowledged."""
+        """The partitions that the member owns, its target, and what it has acknowledged."""
         return self.reconciler.assignment
 
     @property
     def instance_holders(self) -> tuple[MemberId, ...]:
-        """The member ids under which this process may hold its instance id; the newest one comes last."""
+        """The member ids under which this process may hold its instance id; the newest one is last."""
         return self.instance.holders
 
     @property
@@ -103,16 +103,17 @@ class ConsumerMember(MemberMachine):
         return self.state is S.PREPARE_LEAVING
 
     def owned_partitions(self) -> tuple[TopicPartition, ...]:
-        """Return everything owned, sorted: from the begin of on_assigned to the end of on_revoked or lost."""
+        """Return everything owned, sorted: from the start of on_assigned to the end of on_revoked or lost."""
         return self.reconciler.owned_names()
 
     def _topic_ids(self) -> Mapping[str, TopicId]:
         return self.reconciler.topic_ids()
 
-    # -- what the application does -----------------------------------------------------------------------
+    # -- calls of the application ------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str], pattern: str | None, now_ms: int) -> Actions:
-        """Subscribe to these names, to what the pattern matches, or both; to nothing means unsubscribe.
+        """Subscribe to these names, to the topics that the pattern matches, or both; to nothing means
+        unsubscribe.
 
         :raises ValueError: after `close`.
         """
@@ -140,12 +141,12 @@ class ConsumerMember(MemberMachine):
         self.deadline_ms = earlier(due, self._idle_until_ms)
         return True
 
-    # -- what comes back from the cluster ----------------------------------------------------------------
+    # -- responses of the cluster ------------------------------------------------------------------------
 
     def heartbeat_answered(
         self, token: int, response: ConsumerGroupHeartbeatResponse, now_ms: int
     ) -> Actions:
-        """Take the response to a heartbeat."""
+        """Take in the response to a heartbeat."""
         heartbeats = self.heartbeats
         keepalive = self._keepalive
         if (
@@ -173,7 +174,7 @@ class ConsumerMember(MemberMachine):
         return self._step(now_ms)
 
     def request_failed(self, token: int, failure: RequestFailure, now_ms: int) -> Actions:
-        """Take note that a request of any kind got no response."""
+        """Note that a request of any kind got no response."""
         if token == self.heartbeats.in_flight:
             self.instance.may_be_held()
             self.coordinator.lost(now_ms)
@@ -188,7 +189,7 @@ class ConsumerMember(MemberMachine):
         return self._step(now_ms)
 
     def topic_names_found(self, token: int, names: Mapping[TopicId, str], now_ms: int) -> Actions:
-        """Take names from fresh metadata; ids without a name are unknown to the cluster."""
+        """Take in names from fresh metadata; ids without a name are unknown to the cluster."""
         self.reconciler.names.answered(token, names, now_ms)
         return self._step(now_ms)
 
@@ -199,7 +200,7 @@ class ConsumerMember(MemberMachine):
             return
         self.coordinator.answered()
         if response.member_epoch <= 0:
-            # No answer to a join or a keepalive; a late one to a leave has this form (KAFKA-19335).
+            # No response to a join or a keepalive; a late response to a leave has this form (KAFKA-19335).
             self.heartbeats.failed(now_ms)
             return
         self.heartbeats.succeeded(response, now_ms)
@@ -246,7 +247,7 @@ class ConsumerMember(MemberMachine):
         self.leave.begin(request, now_ms, now_ms + self.config.request_timeout_ms)
 
     def _leave_answered(self, token: int, code: ErrorCode, now_ms: int) -> None:
-        """Anything but "not here" or "not now" ends the leave, and lets a member that freed its id join."""
+        """End the leave after any error except "not here" or "not now"; join if it freed the instance id."""
         if heartbeat_rule(code) in (ErrorRule.REDISCOVER, ErrorRule.RETRY) and code:
             self.coordinator.note(code, now_ms)
             self.leave.failed(token, now_ms)
@@ -257,7 +258,8 @@ class ConsumerMember(MemberMachine):
             self._instance_released(code, now_ms)
 
     def _instance_released(self, code: ErrorCode, now_ms: int) -> None:
-        """Join, unless the coordinator says that the instance id is another member's, or refuses for good."""
+        """Join, unless the coordinator responds that the instance id is another member's, or refuses for
+        good."""
         if code is ErrorCode.FENCED_INSTANCE_ID:
             self.instance.not_held_by_newest()
             if self.instance.holders:
@@ -282,7 +284,7 @@ class ConsumerMember(MemberMachine):
         self._move(E.FATAL_ERROR, S.FATAL)
 
     def _join(self, event: E, now_ms: int) -> None:
-        """Ask to join, with the same member id and epoch 0."""
+        """Join again, with the same member id and epoch 0."""
         self.leave.cancel()
         self.instance.is_released = False
         self._announced = self.subscription
@@ -295,7 +297,7 @@ class ConsumerMember(MemberMachine):
         self._move(event, S.JOINING)
 
     def _freeze(self) -> None:
-        """Stop what works on the assignment: nothing may be fetched, the pass is abandoned (KAFKA-20332)."""
+        """Stop the work on the assignment: nothing may be fetched, the pass is abandoned (KAFKA-20332)."""
         self.reconciler.current = None
         self.instance.is_released = False
         self.commits.abandon()
@@ -315,7 +317,8 @@ class ConsumerMember(MemberMachine):
     # -- leaving -----------------------------------------------------------------------------------------
 
     def _begin_leaving(self, now_ms: int, *, closes: bool) -> None:
-        """Leave on purpose: from a group, give everything up first; from nowhere, nothing is to be told."""
+        """Leave on purpose: a member of a group gives everything up first; outside of a group there is
+        nothing to send."""
         event = E.CLOSE if closes else E.UNSUBSCRIBE
         self.closing.wanted = True
         if self.state is S.FENCED:
@@ -388,7 +391,7 @@ class ConsumerMember(MemberMachine):
                 self._move(E.TARGET_RECEIVED, S.RECONCILING)
 
     def _after_pass(self, result: PassResult) -> bool:
-        """Move if the pass is over. Whether anything happened."""
+        """Move if the pass is over. Return true if anything happened."""
         if result is PassResult.FINISHED:
             self._move(E.PASS_FINISHED, S.ACKNOWLEDGING)
         return result is not PassResult.NOTHING
@@ -397,7 +400,7 @@ class ConsumerMember(MemberMachine):
         self._after_pass(self.reconciler.committed())
 
     def _callback_ended(self, callback: Callback, error: BaseException | None, now_ms: int) -> None:
-        """Keep what the callback did to the owned set, then go on with its pass, if that still counts."""
+        """Keep the callback's effect on the owned set, then go on with its pass, if that still counts."""
         raised = error is not None
         if error is not None:
             self.out.raise_to_application(CallbackFailed.of(f"on_partitions_{callback.kind}", error))
@@ -412,7 +415,7 @@ class ConsumerMember(MemberMachine):
     # -- one step ----------------------------------------------------------------------------------------
 
     def _step(self, now_ms: int) -> Actions:
-        """Let everything follow from what just happened, and hand out the actions."""
+        """Carry out everything that follows from the last input, and return the actions."""
         self._meet_deadlines(now_ms)
         heartbeat_due_ms = self._settle(now_ms)
         self._send_others(now_ms)
@@ -421,7 +424,7 @@ class ConsumerMember(MemberMachine):
         return self.out.take()
 
     def _settle(self, now_ms: int) -> int | None:
-        """Move as far as that goes, and send the heartbeat if it is due. When the next one is."""
+        """Move as far as possible, and send the heartbeat if it is due. Return the time of the next one."""
         while True:
             while self._progress(now_ms):
                 pass
@@ -432,7 +435,7 @@ class ConsumerMember(MemberMachine):
                 return None
 
     def _progress(self, now_ms: int) -> bool:
-        """Make one move that needs nothing more from outside. Whether there was one."""
+        """Make one move that needs nothing more from outside. Return true if there was one."""
         if self.state in ACTIVE:
             if self.polls.expired(now_ms):
                 self._poll_timed_out(now_ms)
@@ -456,11 +459,11 @@ class ConsumerMember(MemberMachine):
 
     @property
     def _keeps_session(self) -> bool:
-        """True if heartbeats go out in this state; a member that never joined does not join to leave."""
+        """True if heartbeats are sent in this state; a member that never joined does not join to leave."""
         return self.state in ACTIVE or (self.state is states.PREPARE_LEAVING and self.member_epoch > 0)
 
     def _heartbeat_due_ms(self, now_ms: int) -> int | None:
-        """Return when the next heartbeat goes out; None: not before another input."""
+        """Return the time at which the next heartbeat is sent; None: not before another input."""
         heartbeats = self.heartbeats
         if heartbeats.in_flight is not None or not self.coordinator.known or not self._keeps_session:
             return None
@@ -474,7 +477,7 @@ class ConsumerMember(MemberMachine):
         return heartbeats.due_ms(now_ms, acknowledges=self.state is states.ACKNOWLEDGING)
 
     def _send_heartbeat(self) -> bool:
-        """Send the heartbeat. Whether that moved the member."""
+        """Send the heartbeat. Return true if that moved the member."""
         assignment = self.assignment
         view = HeartbeatView(
             epoch=self.member_epoch,
@@ -491,7 +494,7 @@ class ConsumerMember(MemberMachine):
         return True
 
     def _send_others(self, now_ms: int) -> None:
-        """Send what is due except the heartbeat; see when time alone makes more of it due, or ends it."""
+        """Send what is due except the heartbeat; work out when more of it is due, or ends."""
         known, leave, commits, out = self.coordinator.known, self.leave, self.commits, self.out
         deadline = self.closing.deadline_ms
         if leave.pending is not None:
@@ -514,7 +517,7 @@ class ConsumerMember(MemberMachine):
         self._other_deadline_ms = deadline
 
     def _ask_for_positions(self, now_ms: int) -> int | None:
-        """Ask for positions where that is due. When to ask again."""
+        """Look positions up if that is due. Return the time of the next lookup."""
         positions = self.positions
         deadline: int | None = None
         if self.coordinator.known:
@@ -524,7 +527,8 @@ class ConsumerMember(MemberMachine):
         return earlier(deadline, positions.reset_retry_ms())
 
     def _ask_for_names(self, now_ms: int) -> int | None:
-        """Ask for the target's topics that have no name yet, if that is due. When to ask again."""
+        """Look up the target's topics that have no name yet, if that is due. Return the time of the next
+        lookup."""
         names = self.reconciler.names
         unknown = names.unknown(self.assignment.target or ())
         if not unknown:
@@ -544,7 +548,7 @@ class ConsumerMember(MemberMachine):
     # -- time --------------------------------------------------------------------------------------------
 
     def deadline_reached(self, now_ms: int) -> Actions:
-        """Do what is due by now. Does nothing if called too early."""
+        """Do everything that is due by now. Do nothing if called too early."""
         deadline = self.deadline_ms
         if deadline is None or now_ms < deadline:
             return ()
@@ -559,7 +563,7 @@ class ConsumerMember(MemberMachine):
         return self._step(now_ms)
 
     def _plan(self, heartbeat_due_ms: int | None) -> None:
-        """Work out when time alone makes something due, and whether the next heartbeat is a repetition."""
+        """Work out the time of the next deadline, and if the next heartbeat is a repetition."""
         heartbeats, state, assignment = self.heartbeats, self.state, self.reconciler.assignment
         if (
             state is not states.STABLE

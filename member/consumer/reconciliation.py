@@ -1,8 +1,8 @@
-"""From what a member owns to what it should own.
+"""The way from the owned partitions of a member to its target.
 
-One pass at a time: commit what was processed, on_revoked, on_assigned, acknowledge. A target that
-arrives during a pass is taken up by the next one. A pass is abandoned when the member is fenced, leaves
-or fails; the callback that runs then is awaited, and only what it did to the owned set is kept.
+One pass at a time: commit the processed offsets, on_revoked, on_assigned, acknowledge. The next pass takes up
+a target that arrives during a pass. A pass is abandoned when the member is fenced, leaves or fails; the
+callback that runs then is awaited, and only its effect on the owned set is kept.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ NO_LOCAL_EPOCH = -1
 
 
 class PassStage(enum.Enum):
-    """How far a pass has come."""
+    """The stages of a pass."""
 
     COMMIT = "commit"
     REVOKE = "revoke"
@@ -40,7 +40,7 @@ class PassStage(enum.Enum):
 
 
 class PassResult(enum.Enum):
-    """What a step of a reconciliation came to."""
+    """The results of a step of a reconciliation."""
 
     NOTHING = "nothing"
     GOES_ON = "goes on"
@@ -82,16 +82,16 @@ class Callback:
         """The same partitions under their topics' names."""
         self.of_pass = of_pass
         self.releases = releases
-        """Everything is given up with it: when it ends, nothing is owned, even if it raises."""
+        """True if everything is given up with it: when it ends, nothing is owned, even if it raises."""
 
 
 class Assignment:
-    """What the member owns, what it should own, and what it has acknowledged.
+    """The partitions that the member owns, its target, and what it has acknowledged.
 
-    `owned` holds each partition from the begin of its on_assigned until its on_revoked or on_lost has
-    ended: as long as that the application may be busy with it, so as long as that the coordinator is
-    told that it is owned. Each replaced target gets the next local epoch, and each local epoch one
-    acknowledgement, also where the set is the same as before (KAFKA-16185).
+    `owned` holds each partition from the start of its on_assigned until its on_revoked or on_lost has ended.
+    So long the application may be busy with it, and so long heartbeats list it as owned. Each replaced target
+    gets the next local epoch, and each local epoch one acknowledgement, even if the set is the same as before
+    (KAFKA-16185).
     """
 
     __slots__ = ("_next_local_epoch", "acknowledged_epoch", "local_epoch", "owned", "target", "unconfirmed")
@@ -107,24 +107,24 @@ class Assignment:
 
     @property
     def claimed(self) -> Partitions:
-        """What a heartbeat lists: all that is owned, and all that the target may still bring.
+        """The partitions that a heartbeat lists: all owned ones, and all that the target may still bring.
 
-        The coordinator takes a partition that is not listed for released, and may give it away. A member
-        that is told so by an answer which gets lost would take it all the same.
+        The coordinator treats a partition that is not listed as released, and may give it away. If the
+        response that says so is lost, the member still takes the partition.
         """
         return self.owned if self.target is None else union(self.owned, self.target)
 
     def forget_target(self) -> None:
-        """The member joins again, or is out."""
+        """Forget the target: the member joins again, or is out of the group."""
         self.target = None
         self.acknowledged_epoch = self.local_epoch
 
     def forget_owned(self) -> None:
-        """Everything was given up."""
+        """Forget all owned partitions: everything was given up."""
         self.owned = self.unconfirmed = NO_PARTITIONS
 
     def replace_target(self, received: Partitions) -> bool:
-        """Take a target over. Whether it differs from the one before."""
+        """Take a target over. Return true if it differs from the one before."""
         if received == self.target or (received := canonical(received)) == self.target:
             return False
         self.target = received
@@ -145,28 +145,29 @@ class Assignment:
         return self.owned == self.target and not self.unconfirmed
 
     def changes(self, known: Container[TopicId]) -> tuple[Partitions, Partitions]:
-        """What to revoke and what to assign, for the part of the target whose topics are known by name."""
+        """Return the partitions to revoke and to assign, for the part of the target whose topic names are
+        known."""
         target = only_topics(self.target or NO_PARTITIONS, known)
         revoked = difference(self.owned, target)
         added = union(difference(target, self.owned), intersection(self.unconfirmed, target))
         return revoked, added
 
     def begin_assigned(self, added: Partitions) -> None:
-        """on_assigned is about to run."""
+        """Note that on_assigned is about to run."""
         self.owned = union(self.owned, added)
         self.unconfirmed = union(self.unconfirmed, added)
 
     def end_assigned(self, added: Partitions) -> None:
-        """on_assigned ended well."""
+        """Note that on_assigned ended well."""
         self.unconfirmed = difference(self.unconfirmed, added)
 
     def end_revoked(self, revoked: Partitions) -> None:
-        """on_revoked ended well."""
+        """Note that on_revoked ended well."""
         self.owned = difference(self.owned, revoked)
         self.unconfirmed = difference(self.unconfirmed, revoked)
 
     def revoked_raised(self, revoked: Partitions) -> None:
-        """on_revoked raised: still owned, but if they are to stay, on_assigned has to run again."""
+        """Note that on_revoked raised: still owned, but if they are to stay, on_assigned has to run again."""
         self.unconfirmed = union(self.unconfirmed, revoked)
 
 
@@ -207,7 +208,7 @@ class Reconciler:
         self._positions = positions
         self._commits = commits
         self._owned_names: tuple[Partitions, tuple[TopicPartition, ...]] = NO_PARTITIONS, ()
-        """What `owned_names` returned last, and for which set."""
+        """The last result of `owned_names`, and the set that it is for."""
         self.assignment = Assignment()
         self.names = ResolvedTopicNames(backoff, tokens)
         self.current: Pass | None = None
@@ -227,7 +228,7 @@ class Reconciler:
         return {self.names.known[topic_id]: topic_id for topic_id in self.assignment.owned}
 
     def begin(self, now_ms: int) -> PassResult:
-        """Begin a pass, if there is something to do and it may be done now."""
+        """Begin a pass, if there is work to do and it may be done now."""
         assignment = self.assignment
         if self.current is not None or self._callbacks.running is not None or self._polls.waits_for_next:
             return PassResult.NOTHING
@@ -270,7 +271,8 @@ class Reconciler:
         return self._call(REVOKED, current.revoked, current)
 
     def _assign(self, current: Pass) -> PassResult:
-        """Take what is still in the target; what a newer one left out may be another member's already."""
+        """Assign the partitions that are still in the target; those that a newer one left out may have
+        another owner already."""
         current.stage = PassStage.ASSIGN
         if current.local_epoch != self.assignment.local_epoch:
             current.added = intersection(current.added, self.assignment.target or NO_PARTITIONS)
@@ -306,12 +308,12 @@ class Reconciler:
             self.released()
 
     def released(self) -> None:
-        """Own nothing any more."""
+        """Drop all owned partitions."""
         self.assignment.forget_owned()
         self._positions.clear()
 
     def callback_ended(self, callback: Callback, *, raised: bool) -> tuple[TopicPartition, ...]:
-        """Keep what the callback did to the owned set. The partitions that were let go."""
+        """Keep the callback's effect on the owned set. Return the partitions that were released."""
         if callback.releases:
             self.released()
             return callback.names

@@ -1,6 +1,6 @@
 """The states of a consumer group member and every arrow between them.
 
-KIP-848, Client State Machine, as Kafka's clients have carried it on.
+KIP-848, Client State Machine, as developed further by Kafka's clients.
 
 UNSUBSCRIBED --> JOINING --> RECONCILING <--> ACKNOWLEDGING --> STABLE --> RECONCILING
                     |             |                 |              |
@@ -19,7 +19,7 @@ from fencepost.coordinator.protocol.machine import StateTable, Transition
 
 
 class ConsumerMemberState(enum.StrEnum):
-    """Where a member stands."""
+    """The states of a member."""
 
     UNSUBSCRIBED = "UNSUBSCRIBED"
     """The member is in no group: it never subscribed, or it left."""
@@ -28,7 +28,7 @@ class ConsumerMemberState(enum.StrEnum):
     RECONCILING = "RECONCILING"
     """The member moves to its target: commit, on_revoked, on_assigned. Heartbeats continue."""
     ACKNOWLEDGING = "ACKNOWLEDGING"
-    """One pass is finished. The next heartbeat, sent at once, lists what the member owns."""
+    """One pass is finished. The next heartbeat, sent at once, lists the owned partitions."""
     STABLE = "STABLE"
     """The member owns its target and keeps its session alive."""
     FENCED = "FENCED"
@@ -44,7 +44,7 @@ class ConsumerMemberState(enum.StrEnum):
 
 
 class ConsumerMemberEvent(enum.StrEnum):
-    """What makes a member move."""
+    """The events that move a member to another state."""
 
     SUBSCRIBED = "subscribed"
     """The application has a subscription and polls."""
@@ -92,7 +92,7 @@ E = ConsumerMemberEvent
 """Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call."""
 
 ACTIVE: tuple[S, ...] = (S.JOINING, S.RECONCILING, S.ACKNOWLEDGING, S.STABLE)
-"""In the group, and meaning to stay."""
+"""In the group, and intending to stay."""
 
 CONSUMER_MEMBER: StateTable[S, E] = StateTable(
     "consumer-member",
@@ -145,6 +145,6 @@ NEVER_TAKEN: tuple[Transition[S, E], ...] = (
 )
 """Arrows that Kafka declares and this machine does not use.
 
-A member that is fenced while it prepares to leave has left. Answers that come once a member is out of
-the group are ignored, errors among them. LEAVING lasts no longer than it takes to build the leave.
+A member that is fenced while it prepares to leave has left. Responses that arrive once a member is out of the
+group are ignored, errors included. LEAVING lasts no longer than it takes to build the leave.
 """

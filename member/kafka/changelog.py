@@ -43,14 +43,14 @@ from fencepost.member.streams.heartbeats import CHANGELOG_CONFIG
 
 _POLL_MS = 200
 _WAIT_MS = 10
-"""How long a broker may wait for records."""
+"""Time that a broker may wait for records, in ms."""
 _LOOK_S = 0.1
 _VISIBLE_S = 10.0
-"""How long brokers may take to tell of a topic that was created."""
+"""Time until all brokers know of a topic that was created, at most."""
 _STALLED_S = 30.0
-"""How long brokers may give no record, or take none, before that is a failure."""
+"""Time in which brokers may return no record, or accept none, before that is a failure."""
 _CLOSE_S = 5.0
-"""How long what was handed to the producer may take when it is closed."""
+"""Time that records in the producer may take to be sent when it is closed."""
 _OF_THE_PRODUCER = (
     KafkaTimeoutError,
     OutOfOrderSequenceNumber,
@@ -58,15 +58,16 @@ _OF_THE_PRODUCER = (
     ProducerFenced,
     UnknownProducerId,
 )
-"""What another producer may not meet."""
+"""Errors of one producer, which a new producer may not have."""
 _MAY_PASS = (KafkaTimeoutError, ListenerNotFound, ReplicaNotAvailableError, UnknownError)
-"""What aiokafka does not call retriable; the last one stands for every code that it does not know."""
+"""Errors that may pass, though aiokafka does not call them retriable; the last one stands for every code that
+it does not know."""
 
 
 class KafkaChangelog:
     """The changelogs of one client of an application.
 
-    `creates` says that nobody else creates the topics: in a streams group the brokers do.
+    `creates` is true if this client has to create the topics: in a streams group the brokers do.
     """
 
     def __init__(self, application_id: str, settings: Mapping[str, Any], *, creates: bool) -> None:
@@ -76,7 +77,7 @@ class KafkaChangelog:
         self._consumer: AIOKafkaConsumer | None = None
         self._producer: AIOKafkaProducer | None = None
         self._partitions: dict[str, int] = {}
-        """Of the changelogs that were found, when they were looked at last."""
+        """The partition count of each changelog that was found, at the last lookup."""
         self._reading = asyncio.Lock()
         self._writing = asyncio.Lock()
 
@@ -86,7 +87,7 @@ class KafkaChangelog:
         """Bring the store of a processed partition up to the end of its changelog.
 
         :raises ChangelogUnavailable: if that is not possible now; the store may be half restored.
-        :raises AuthenticationError: if a broker does not take the credentials.
+        :raises AuthenticationError: if a broker does not accept the credentials.
         :raises StreamsError: if it never will be possible, such as for records that can't be read.
         """
         async with self._reading:
@@ -106,8 +107,8 @@ class KafkaChangelog:
 
     async def _reader(self) -> AIOKafkaConsumer:
         if self._consumer is None:
-            # Brokers answer one request of a connection after the other: what waits there for more records
-            # than there are holds up the next partition.
+            # Brokers respond to one request of a connection after the other: a fetch that waits there for
+            # more records than exist holds up the next partition.
             consumer = AIOKafkaConsumer(
                 enable_auto_commit=False,
                 auto_offset_reset="earliest",
@@ -128,7 +129,7 @@ class KafkaChangelog:
         end = (await consumer.end_offsets([place]))[place]
         at = store.checkpoint
         if at is None and begin == end:
-            return  # nobody has written one yet: what the store has stands
+            return  # there is no changelog yet: the content of the store stands
         if at is None or not begin <= at <= end:
             store.clear()
             at = begin
@@ -137,7 +138,7 @@ class KafkaChangelog:
             try:
                 await self._read_on(consumer, place, store, at, end)
             finally:
-                consumer.pause(place)  # it would go on asking for more
+                consumer.pause(place)  # it would keep fetching more
         store.restored(end)
 
     async def _read_on(
@@ -161,25 +162,25 @@ class KafkaChangelog:
             return decode_change(record.key, record.value)
         except ValueError as error:
             raise StreamsError(
-                f"{record.topic}-{record.partition} has a record at {record.offset} that is no change of a"
+                f"{record.topic}-{record.partition} has a record at {record.offset} that is not a change of a"
                 f" store: {error}"
             ) from error
 
     async def _find(self, consumer: AIOKafkaConsumer, partition: TopicPartition) -> KafkaPartition:
-        """The changelog's partition, once brokers know it."""
+        """Return the changelog's partition, once brokers know it."""
         name = changelog_topic(self._application_id, partition.topic)
         count = self._partitions.get(name, 0)
         if partition.partition >= count:  # it may have grown, like the topic
             count = self._partitions[name] = await self._look_up(consumer, name, partition.topic)
         if partition.partition >= count:
             raise StreamsError(
-                f"{name} has {count} partitions, and none for partition {partition.partition} of"
-                f" {partition.topic}: delete it, or give it as many as {partition.topic} has"
+                f"{name} has {count} partitions, too few for partition {partition.partition} of"
+                f" {partition.topic}: delete it, or give it as many partitions as {partition.topic} has"
             )
         return KafkaPartition(name, partition.partition)
 
     async def _look_up(self, consumer: AIOKafkaConsumer, name: str, source: str) -> int:
-        """How many partitions a changelog has; it is created if that is ours to do."""
+        """Return the number of partitions of a changelog; create it if that is our task."""
         admin = AIOKafkaAdminClient(**self._settings)
         await _started(admin, admin.close)
         try:
@@ -196,7 +197,7 @@ class KafkaChangelog:
 
     @staticmethod
     async def _create(admin: AIOKafkaAdminClient, name: str, source: str) -> None:
-        """Create a compacted topic with as many partitions, and replicas, as another has."""
+        """Create a compacted topic with as many partitions, and replicas, as another topic."""
         partitions = await _partitions(admin, source)
         topic = NewTopic(
             name,
@@ -212,7 +213,7 @@ class KafkaChangelog:
     # -- writing -----------------------------------------------------------------------------------------
 
     async def write(self, partition: TopicPartition, changes: Mapping[Key, Value | None]) -> int:
-        """Write what has changed, in this order; answers the offset after the last change.
+        """Write the changes, in this order; return the offset after the last change.
 
         :raises CommitRefused: if not everything was written.
         :raises StreamsError: if it never will be: a change is too large, or the brokers forbid it.
@@ -260,16 +261,16 @@ class KafkaChangelog:
                 await producer.stop()
 
     async def close(self) -> None:
-        """Disconnect. Raises nothing."""
+        """Disconnect. Never raises."""
         await self._forget_writer()
         await self._forget_reader()
 
 
 async def _partitions(admin: AIOKafkaAdminClient, topic: str) -> Sequence[Any]:
-    """The partitions of a topic, as brokers describe them.
+    """Return the partitions of a topic, as brokers describe them.
 
     :raises ChangelogUnavailable: if there is no such topic.
-    :raises KafkaError: if this client may not know of it.
+    :raises KafkaError: if this client may not see it.
     """
     (described,) = await admin.describe_topics([topic])
     if described["error_code"] == TopicAuthorizationFailedError.errno:
@@ -283,7 +284,8 @@ async def _partitions(admin: AIOKafkaAdminClient, topic: str) -> Sequence[Any]:
 async def _started(client: Any, close: Callable[[], Any] | None = None) -> None:
     """Start a client of aiokafka's, which leaves its connections open if it can't be started.
 
-    :raises KafkaConnectionError: if it can't be; AuthenticationError, if that is because of the credentials.
+    :raises KafkaConnectionError: if it can't be; AuthenticationError, if that is because of the
+        credentials.
     """
     try:
         await client.start()

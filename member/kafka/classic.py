@@ -1,4 +1,4 @@
-"""A consumer in a classic group, which brings its assignors along; otherwise it is as KIP848Consumer."""
+"""A consumer in a classic group, with its own assignors; otherwise it is like KIP848Consumer."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class ClassicSession(KafkaMember):
 
     @property
     def is_settled(self) -> bool:
-        """Whether the member has taken up what its generation gave it."""
+        """True if the member has taken up the assignment of its generation."""
         return self.driver.is_settled
 
     def _settles_in(self, target: AnyState) -> bool:
@@ -78,9 +78,9 @@ class ClassicSession(KafkaMember):
 class ClassicConsumer(KIP848Consumer):
     """A member of a classic group. It offers the assignors in this order, and subscribes to names only.
 
-    Further settings are KIP848Consumer's.
+    Further settings are those of KIP848Consumer.
 
-    :raises ValueError: for a setting that is impossible.
+    :raises ValueError: if a setting is impossible.
     """
 
     _session: ClassicSession | None
@@ -119,17 +119,17 @@ class ClassicConsumer(KIP848Consumer):
 
     @property
     def is_started(self) -> bool:
-        """Whether it has connected, and begun to join."""
+        """True if it has connected, and begun to join."""
         return self._session is not None
 
     @property
     def is_settled(self) -> bool:
-        """Whether the member owns what its generation gave it, and nothing is left to be done."""
+        """True if the member owns the assignment of its generation, and has nothing left to do."""
         return self._session is not None and self._session.is_settled
 
     @property
     def round_s(self) -> float:
-        """How many seconds the round of joining that is under way may take; 0 if there is none."""
+        """Longest time that the current round of joining may take, in seconds; 0 if there is none."""
         under_way = self._session is not None and self._session.driver.is_rebalancing
         return self._classic_config.max_poll_interval_ms / 1000 if under_way else 0
 

@@ -1,4 +1,4 @@
-"""A stream thread's member in a classic group: one with Java instances of Kafka Streams, if need be."""
+"""A stream thread's member in a classic group, which may also have Java instances of Kafka Streams."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from fencepost.member.streams.errors import MissingSourceTopic, TaskAssignmentFa
 
 
 class _EscalationListener:
-    """Looks at the leader's error before the thread is told of an assignment (KIP-671)."""
+    """Looks at the leader's error before the thread receives an assignment (KIP-671)."""
 
     def __init__(self, listener: Any, events: ThreadEvents, assignor: StreamsAssignor) -> None:
         self._events = events
@@ -28,7 +28,7 @@ class _EscalationListener:
         self._assigned = listener.on_partitions_assigned
 
     async def on_partitions_assigned(self, partitions: Iterable[KafkaPartition]) -> None:
-        """An error comes with no partitions: the thread is not assigned anything."""
+        """An error has no partitions: the thread is not assigned anything."""
         if self._assignor.error == AssignorError.SHUTDOWN_REQUESTED:
             self._events.on_shutdown_requested()
         elif not self._assignor.error:
@@ -38,7 +38,7 @@ class _EscalationListener:
 class KafkaClassicStreamsMember(KafkaConsumerGroupMember):
     """A member that speaks the classic protocol, with the metadata and the assignor of Kafka Streams.
 
-    All topics are the sources of one subtopology, as of Java's `builder.stream(topics)`: task 0_N is
+    All topics are the sources of one subtopology, as with Java's `builder.stream(topics)`: task 0_N is
     partition N of each. `process_id` is the same for all threads of a client.
     """
 
@@ -52,7 +52,7 @@ class KafkaClassicStreamsMember(KafkaConsumerGroupMember):
         self._escalation = _EscalationListener(self._listener, events, self._assignor)
 
     def make_consumer(self) -> ClassicConsumer:
-        """A consumer in a classic group.
+        """Make a consumer in a classic group.
 
         :raises ValueError: if a setting is impossible.
         """
@@ -66,10 +66,10 @@ class KafkaClassicStreamsMember(KafkaConsumerGroupMember):
         )
 
     async def poll(self) -> Sequence[PartitionRecords]:
-        """Records of several partitions; none after 100 ms without any, or while there is no broker.
+        """Return records of several partitions; none after 100 ms without any, or while there is no broker.
 
-        :raises MissingSourceTopic: if the leader sees that one is missing.
-        :raises TaskAssignmentFailed: if the leader could not assign, or can't be understood.
+        :raises MissingSourceTopic: if the leader reports that one is missing.
+        :raises TaskAssignmentFailed: if the leader could not assign, or its assignment can't be read.
         """
         batches = await super().poll()
         match self._assignor.error:
@@ -87,11 +87,12 @@ class KafkaClassicStreamsMember(KafkaConsumerGroupMember):
 
     @property
     def round_s(self) -> float:
-        """How many seconds the round of joining that is under way may take; 0 if there is none."""
+        """Longest time that the current round of joining may take, in seconds; 0 if there is none."""
         return 0 if self._consumer is None else self._consumer.round_s
 
     def is_connected(self) -> bool:
-        """Whether the last request to the coordinator was answered, and a broker could be reached at all."""
+        """Return true if the last request to the coordinator was answered, and a broker could be reached at
+        all."""
         consumer = self._consumer
         if consumer is None or not consumer.is_started:
             return self._watch.connected
@@ -100,15 +101,15 @@ class KafkaClassicStreamsMember(KafkaConsumerGroupMember):
     async def close(self, *, told_to_end: bool = False, within_s: float = 10.0) -> None:
         """Leave the group and disconnect, within that many seconds.
 
-        Who was told to end stays in the group until the session ends, unless all members know of it: a leave
-        would begin the next round, and members that have not fetched their assignments yet might meet nobody
-        there who knows of the shutdown.
+        A member that received the end stays in the group until its session ends, unless all members know of
+        it. A leave would begin the next round, and members that have not fetched their assignments yet might
+        find no member there that knows of the shutdown.
         """
         stays = told_to_end and not self._assignor.all_know
         await self._close(CloseOption.REMAIN_IN_GROUP if stays else self._end(), within_s)
 
     def ask_for_shutdown(self) -> None:
-        """Ask in each subscription from now on, and join again for that (KIP-671)."""
+        """Send the request in each subscription from now on, and join again for that (KIP-671)."""
         self._assignor.request_shutdown()
         if self._consumer is not None:
             self._consumer.rejoin()

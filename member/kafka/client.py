@@ -1,6 +1,6 @@
-"""aiokafka's client, with what it keeps to itself: why brokers can't be connected to, and that they refuse.
+"""aiokafka's client, with two facts that it hides: why brokers can't be connected to, and that they refuse.
 
-With engine.py and fetcher.py the file that touches aiokafka's private names.
+Next to engine.py and fetcher.py, this file uses aiokafka's private names.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ _RECONNECT_S = 0.05
 _RECONNECT_MAX_S = 1.0
 """The longest such wait; each failure doubles it. Kafka's reconnect.backoff.max.ms."""
 _BOOTSTRAP = ("bootstrap", ConnectionGroup.DEFAULT)
-"""Where aiokafka keeps its first connection, as long as it knows of no brokers."""
+"""The key under which aiokafka keeps its first connection, as long as it knows of no brokers."""
 
 
 class _Reconnects:
-    """The attempts to connect to one broker since it was connected to last."""
+    """The attempts to connect to one broker since the last connection."""
 
     def __init__(self) -> None:
         self.lock = asyncio.Lock()
@@ -38,7 +38,7 @@ class _Reconnects:
         self.failures = 0
         self.failed_at = 0.0
         self.next_at = 0.0
-        """When the back-off ends."""
+        """Time at which the back-off ends."""
 
     def failed(self, now: float) -> None:
         """Note a failure: the back-off begins, twice as long as the last one."""
@@ -48,12 +48,12 @@ class _Reconnects:
 
 
 class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no types
-    """aiokafka's client, which keeps to itself why it can't connect; this one tells of refused credentials.
+    """aiokafka's client, which hides why it can't connect; this one reports refused credentials.
 
     A connection ends here with the task that reads from it. A loop that ends cancels all tasks, these as
-    well, and aiokafka would go on with such a connection: each request would wait until its time is over.
-    Here who waits hears of it, and the next request connects anew. And as long as a topic is gone, or has no
-    leader, aiokafka would ask for metadata as fast as brokers answer; here there is a back-off between.
+    well, and aiokafka would keep such a connection: each request would wait until it times out. Here the
+    waiting request fails, and the next one connects anew. And as long as a topic does not exist, or has no
+    leader, aiokafka would request metadata as fast as brokers respond; here there is a back-off between.
 
     A broker that can't be connected to is tried again after a growing back-off, as Kafka's clients do.
     aiokafka would try at once for each request, and log a line each time. Requests that wait for the same
@@ -61,11 +61,11 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
     """
 
     refused: AuthenticationError | None = None
-    """What came of the last attempt to log in, if a broker refused it; who raises it takes it away."""
+    """The error of the last attempt to log in, if a broker refused it; the code that raises it removes it."""
     on_refused: Callable[[], None] | None = None
     _is_refused = False
     _asked_about: frozenset[str] | None = None
-    """The topics whose metadata was asked for last."""
+    """The topics of the last metadata request."""
     _asked_at = 0.0
     _sync_task: asyncio.Task[None] | None
 
@@ -75,9 +75,9 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
         """By node id, for brokers that can't be connected to."""
 
     async def bootstrap(self) -> None:
-        """As aiokafka's own, which leaves its connection open if it is cancelled.
+        """Connect as aiokafka does, which leaves its connection open if it is cancelled.
 
-        :raises KafkaConnectionError: if no broker answers.
+        :raises KafkaConnectionError: if no broker responds.
         """
         for host, port, _ in self.hosts:
             try:
@@ -165,10 +165,10 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
                 self.on_refused()
 
     def check(self) -> None:
-        """See to it that brokers take the credentials, and let this client know of its topics.
+        """Check that brokers accept the credentials, and let this client know of its topics.
 
         :raises AuthenticationError: if one has refused them since the last call.
-        :raises TopicAuthorizationFailedError: if they refuse to tell of a topic, as of the last time.
+        :raises TopicAuthorizationFailedError: if the last response refused access to a topic.
         """
         refused, self.refused = self.refused, None
         if refused is not None:
@@ -179,24 +179,24 @@ class KafkaClient(AIOKafkaClient):  # type: ignore[misc]  # aiokafka has no type
 
 
 def _unread(connection: weakref.ref[AIOKafkaConnection], reader: asyncio.Task[None]) -> None:
-    """Close a connection that nobody reads from any more; one that was closed stays so."""
+    """Close a connection that has lost its reader; one that was closed stays closed."""
     found = connection()
     if found is not None:
         found.close(reason=CloseReason.CONNECTION_BROKEN)
 
 
 async def why_not(client: AIOKafkaClient, host: str, port: int, what: object) -> KafkaConnectionError:
-    """Why a client can't connect to that broker: aiokafka logs it and keeps it to itself."""
+    """Return the reason why a client can't connect to that broker: aiokafka only logs it."""
     try:
         connection = await _connect(client, host, port)
     except (OSError, KafkaError, TimeoutError) as error:
         return as_connection_error(what, error)
     await connection.close()
-    return KafkaConnectionError(f"{what}: it accepts connections but does not answer")
+    return KafkaConnectionError(f"{what}: it accepts connections but does not respond")
 
 
 async def _connect(client: AIOKafkaClient, host: str, port: int) -> AIOKafkaConnection:
-    """A connection of the client's own kind, of which the client does not know."""
+    """Return a connection of the client's own kind, which the client does not track."""
     return await create_conn(
         host,
         port,
@@ -215,7 +215,8 @@ async def _connect(client: AIOKafkaClient, host: str, port: int) -> AIOKafkaConn
 
 
 async def why_no_start(client: Any, failed: KafkaConnectionError) -> KafkaConnectionError:
-    """Why a client, or a consumer, a producer or an admin client on one, could not learn of its cluster."""
+    """Return the reason why a client, or a consumer, a producer or an admin client on one, could not learn of
+    its cluster."""
     inner = getattr(client, "_client", None) or getattr(client, "client", client)
     host, port, _ = inner.hosts[0]
     return await why_not(inner, host, port, failed)

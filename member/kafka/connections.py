@@ -1,9 +1,9 @@
 """aiokafka's client and fetcher as a member uses them; its private names: here, in client.py, in fetcher.py.
 
-The client carries requests that aiokafka does not know: its connections take any object that builds its
-own bytes. The fetcher keeps what it has for partitions that stay: partitions come and go in place, where
-aiokafka's own reassignment drops the buffers of all. A partition is in the fetcher's assignment exactly
-as long as the member may fetch it, and always with a position, so the fetcher never looks for one.
+The client carries requests that aiokafka does not know: its connections take any object that builds its own
+bytes. The fetcher keeps its buffers for partitions that stay: partitions are added and removed in place,
+while aiokafka's own reassignment drops all buffers. A partition is in the fetcher's assignment exactly as
+long as the member may fetch it, and always with a position, so the fetcher never looks for one.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ if TYPE_CHECKING:
     from fencepost.coordinator.codec.conversation import CallVersions
 
 Frame = Callable[[int, int, str], bytes]
-"""From version, correlation id and client id to a whole request frame, its length included."""
+"""Make a whole request frame, with its length, from version, correlation id and client id."""
 
 COORDINATION = int(ConnectionGroup.COORDINATION)
-"""The connections on which coordinators are asked."""
+"""The connections to coordinators."""
 ROUNDS = COORDINATION + 1
 """The connections for requests that coordinators may leave waiting: nothing else should wait behind them."""
 
 NO_OFFSET: int = UNKNOWN_OFFSET
-"""What a log answers that has no record at a time or after it."""
+"""The offset that a log returns if it has no record at a time or after it."""
 
 _CORRELATION_ID = struct.Struct(">i")
 
 
 class AiokafkaRequest:
-    """A request as aiokafka's connections take one. `version` is the one that was agreed upon."""
+    """A request for aiokafka's connections. `version` is the one that was agreed upon."""
 
     def __init__(self, spoken: CallVersions, frame: Frame) -> None:
         self.api_key = spoken.key
@@ -61,9 +61,9 @@ class AiokafkaRequest:
         self._frame = frame
 
     def prepare(self, versions: Mapping[int, tuple[int, int]]) -> _PreparedCall:
-        """The request in the newest version that both sides speak.
+        """Return the request in the newest version that both sides speak.
 
-        :raises IncompatibleBrokerVersion: if there is none.
+        :raises IncompatibleBrokerVersion: if there is no such version.
         """
         version = self._spoken.newest_of(versions)
         if version is None:
@@ -73,7 +73,7 @@ class AiokafkaRequest:
 
 
 class _WholeFrame:
-    """Leaves the answer as it is: what can't be read must not end aiokafka's reader."""
+    """Returns the response as it is: bytes that can't be read must not end aiokafka's reader."""
 
     @staticmethod
     def decode(answer: BytesIO) -> bytes:
@@ -101,7 +101,7 @@ class _PreparedCall:
         self._frame = frame
 
     def build_request_header(self, correlation_id: int, client_id: str) -> _Bytes:
-        """The header, and with it the body; aiokafka puts the length before both."""
+        """Return the header, and with it the body; aiokafka puts the length before both."""
         return _Bytes(self._frame(self._version, correlation_id, client_id)[4:])
 
     def encode(self) -> bytes:
@@ -120,7 +120,8 @@ class Connections:
     async def bootstrap(self) -> None:
         """Learn of the cluster.
 
-        :raises KafkaConnectionError: if no broker answers; its text says why, as far as that is known.
+        :raises KafkaConnectionError: if no broker responds; its text has the reason, as far as it is
+            known.
         :raises AuthenticationError: if that is because of the credentials.
         """
         try:
@@ -131,10 +132,10 @@ class Connections:
     async def ask(
         self, node_id: int, call: AiokafkaRequest, timeout_ms: int, *, group: int = ConnectionGroup.DEFAULT
     ) -> bytes:
-        """The answer to a call, as a frame without its length.
+        """Return the response to a call, as a frame without its length.
 
         :raises KafkaError: if there is no connection, or it breaks.
-        :raises TimeoutError: if no answer comes in time; the connection is given up.
+        :raises TimeoutError: if no response comes in time; the connection is given up.
         """
         try:
             async with asyncio.timeout(timeout_ms / 1000):
@@ -147,12 +148,13 @@ class Connections:
             raise
 
     def any_node(self) -> int | None:
-        """Some broker of the cluster."""
+        """Return some broker of the cluster."""
         node: int | None = self._client.get_random_node()
         return node
 
     async def knows(self, node_id: int, host: str, port: int, timeout_ms: int) -> bool:
-        """Return true if the broker of this id is known under this address, if need be after asking again."""
+        """Return true if the broker of this id is known under this address, after fresh metadata if
+        necessary."""
         for renewed in (False, True):
             if renewed:
                 with contextlib.suppress(TimeoutError):
@@ -163,22 +165,22 @@ class Connections:
         return broker is not None
 
     def track(self, topics: set[str]) -> None:
-        """Keep the metadata of exactly these topics; of all, if there are none."""
+        """Keep the metadata of exactly these topics; of all topics if this is empty."""
         if topics != self._client._topics:
             self._client.set_topics(topics)
 
     def leader_of(self, partition: tuple[str, int]) -> int | None:
-        """The broker that leads a partition; None if nobody does, or nobody knows."""
+        """Return the broker that leads a partition; None if it has no leader, or the leader is not known."""
         leader = self._client.cluster.leader_for_partition(TopicPartition(*partition))
         return None if leader == -1 else leader
 
     def renew_metadata(self) -> None:
-        """Ask for leaders and addresses again."""
+        """Request leaders and addresses again."""
         self._client.force_metadata_update()
 
 
 async def stop(consumer: AIOKafkaConsumer) -> None:
-    """Stop a consumer of aiokafka's, whose own `stop` may be cut off before it has disconnected."""
+    """Stop a consumer of aiokafka's; its own `stop` may be cut off before it has disconnected."""
     try:
         if consumer._fetcher is not None:
             await end_fetches(consumer._fetcher)
@@ -199,15 +201,15 @@ class Fetching:
         self._fetcher = PatientFetcher(client, self._subscriptions, auto_offset_reset="none", **settings)
         self._records: OrderedDict[TopicPartition, FetchResult | FetchError] = self._fetcher._records
         self._current: FetchResult | None = None
-        """What `take_one` took its last record from."""
+        """The fetch result from which `take_one` took its last record."""
         self._touched: dict[TopicPartition, TopicPartitionState] = {}
         """Partitions whose position moved since `handed`."""
         self._denied: TopicAuthorizationFailedError | None = None
         self.on_out_of_range: Callable[[TopicPartition], None] = lambda partition: None
-        """Called for a partition whose log does not have the position; it is to be taken away."""
+        """Called for a partition whose log does not have the position; the caller takes it away."""
 
     async def close(self) -> None:
-        """Stop fetching; whoever waits is woken."""
+        """Stop fetching; callers that wait are woken."""
         await end_fetches(self._fetcher)
         with contextlib.suppress(KafkaError):  # of a fetcher that died: it is stopped, then
             await self._fetcher.close()
@@ -216,12 +218,13 @@ class Fetching:
 
     @property
     def partitions(self) -> frozenset[TopicPartition]:
-        """What is fetched now."""
+        """The partitions that are fetched now."""
         partitions: frozenset[TopicPartition] = self._assignment._topic_partitions
         return partitions
 
     def assign(self, positions: Mapping[Any, int], paused: Iterable[tuple[str, int]]) -> None:
-        """Fetch exactly these, each from its position. What stays keeps both its position and its buffer."""
+        """Fetch exactly these, each from its position. Partitions that stay keep both their position and
+        their buffer."""
         states, before = self._assignment._tp_state, self.partitions
         after = frozenset(TopicPartition(*partition) for partition in positions)
         if after == before:
@@ -230,7 +233,7 @@ class Fetching:
         for partition in before - after:
             self._records.pop(partition, None)
             self._touched.pop(partition, None)
-            # A fetch under way may still bring records of it, and looks here whether they are wanted.
+            # A fetch under way may still return records of it, and checks here if they are wanted.
             states[partition]._position = None
         for partition in after - before:
             state = states.get(partition)
@@ -251,12 +254,12 @@ class Fetching:
         self._fetcher._notify(self._fetcher._wait_consume_future)
 
     def seek(self, partition: tuple[str, int], offset: int) -> None:
-        """Go on from this offset, without what was fetched already."""
+        """Go on from this offset, and drop what was fetched already."""
         self._current = None
         self._fetcher.seek_to(TopicPartition(*partition), offset)
 
     def pause(self, partition: tuple[str, int]) -> None:
-        """Hand out nothing of it, and do not fetch it; what was fetched is kept."""
+        """Hand out nothing of it, and do not fetch it; fetched records are kept."""
         if partition in self.partitions:
             self._current = None
             self._assignment._tp_state[partition].pause()
@@ -268,23 +271,25 @@ class Fetching:
             self.wake()
 
     def position(self, partition: tuple[str, int]) -> int | None:
-        """Offset of the next record to hand out."""
+        """Return the offset of the next record to hand out."""
         state = self._assignment._tp_state.get(partition)
         position: int | None = None if state is None else state._position
         return position
 
     def last_seen(self, partition: tuple[str, int]) -> tuple[int | None, int | None, int | None]:
-        """High watermark, last stable offset, and time in ms of the last fetch; None before it."""
+        """Return the high watermark, the last stable offset, and the time in ms of the last fetch; None
+        before it."""
         state = self._assignment._tp_state.get(partition)
         return (None, None, None) if state is None else (state.highwater, state.lso, state.timestamp)
 
     # -- records -----------------------------------------------------------------------------------------
 
     def check(self) -> None:
-        """See to it that the fetcher's background task lives, and may ask for offsets.
+        """Make sure that the fetcher's background task lives, and may look offsets up.
 
         :raises KafkaError: if it died of an error; it is started again.
-        :raises TopicAuthorizationFailedError: if a broker has refused to tell an offset since the last call.
+        :raises TopicAuthorizationFailedError: if a broker has refused to return an offset since the last
+            call.
         """
         denied, self._denied = self._denied, None
         if denied is not None:
@@ -297,11 +302,12 @@ class Fetching:
             task.result()
 
     def _drop_ended(self) -> None:
-        """Forget fetches that ended: the fetcher awaits what it finds, and takes their errors for its own."""
+        """Forget fetches that ended: the fetcher awaits what it finds, and would treat their errors as its
+        own."""
         self._fetcher._pending_tasks = {task for task in self._fetcher._pending_tasks if not task.done()}
 
     def take_one(self, partitions: tuple[tuple[str, int], ...] = ()) -> ConsumerRecord | None:
-        """The next buffered record of these partitions, or of any."""
+        """Return the next buffered record of these partitions, or of any."""
         if self._current is not None and not partitions:
             record = take_next(self._current)
             if record is not None:
@@ -325,9 +331,9 @@ class Fetching:
     def take_many(
         self, partitions: tuple[tuple[str, int], ...], most: int | None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Buffered records of these partitions, or of all; at most that many.
+        """Return buffered records of these partitions, or of all; at most that many.
 
-        An error waits for the next call if there is anything to hand out, and is raised first there.
+        If there is anything to hand out, an error waits for the next call, and is raised first there.
         """
         self._current = None
         taken: dict[TopicPartition, list[ConsumerRecord]] = {}
@@ -349,7 +355,7 @@ class Fetching:
     def _drain(
         self, partition: TopicPartition, wanted: tuple[tuple[str, int], ...], most: int | None
     ) -> tuple[list[ConsumerRecord], Exception | None]:
-        """At most that many buffered records, and why there are no more if the next one can't be read."""
+        """Return at most that many buffered records, and the reason if the next one can't be read."""
         records: list[ConsumerRecord] = []
         failed: Exception | None = None
         try:
@@ -365,7 +371,7 @@ class Fetching:
         return records, failed
 
     def _buffer(self, partition: TopicPartition, wanted: tuple[tuple[str, int], ...]) -> FetchResult | None:
-        """The buffer to take from; an error in place of one is raised, or leads to `on_out_of_range`."""
+        """Return the buffer to take from; an error in it is raised, or leads to `on_out_of_range`."""
         state = self._assignment._tp_state[partition]
         if state.paused or (wanted and partition not in wanted):
             return None
@@ -385,14 +391,14 @@ class Fetching:
         self._look_again()
 
     def handed(self) -> dict[TopicPartition, int]:
-        """Positions of the partitions that records were taken of since the last call."""
+        """Return the positions of the partitions that records were taken of since the last call."""
         touched, self._touched, self._current = self._touched, {}, None
         return {partition: state._position for partition, state in touched.items()}
 
     # -- waiting -----------------------------------------------------------------------------------------
 
     def wake(self) -> None:
-        """Let whoever waits look again."""
+        """Wake callers that wait, so that they look again."""
         for waiter in list(self._fetcher._fetch_waiters):
             self._fetcher._notify(waiter)
         self._look_again()
@@ -412,11 +418,12 @@ class Fetching:
     async def log_offsets(
         self, node_id: int, partitions: Iterable[tuple[str, int]], timestamp_ms: int
     ) -> dict[tuple[str, int], int]:
-        """An offset of these partitions, which that node leads; without those that fail.
+        """Return an offset of these partitions, which that node leads; without those that fail.
 
-        It is the first at or after a time, NO_OFFSET if there is none, or what an OffsetSpec stands for.
+        It is the first at or after a time, NO_OFFSET if there is no such record, or the offset of an
+        OffsetSpec.
 
-        :raises KafkaError: if the node does not answer.
+        :raises KafkaError: if the node does not respond.
         """
         asked: dict[str, list[tuple[int, int]]] = {}
         for topic, partition in partitions:
@@ -437,7 +444,7 @@ class Fetching:
     async def offsets_at(
         self, partitions: Iterable[Any], timeout_ms: int, *, earliest: bool
     ) -> dict[Any, int]:
-        """As aiokafka's beginning_offsets and end_offsets."""
+        """Look offsets up like aiokafka's beginning_offsets and end_offsets."""
         ask = self._fetcher.beginning_offsets if earliest else self._fetcher.end_offsets
         offsets: dict[Any, int] = await ask(partitions, timeout_ms)
         return offsets
@@ -445,12 +452,13 @@ class Fetching:
     async def offsets_since(
         self, partitions: Iterable[Any], timestamp_ms: int, timeout_ms: int
     ) -> dict[Any, int]:
-        """The first offset at or after a time, by partition; where there is none, the next offset."""
+        """Return the first offset at or after a time, by partition; the next offset if there is no such
+        record."""
         ends = await self.offsets_at(partitions, timeout_ms, earliest=False)
         found = await self.offsets_for_times(dict.fromkeys(ends, timestamp_ms), timeout_ms)
         return {each: end if found[each] is None else found[each].offset for each, end in ends.items()}
 
     async def offsets_for_times(self, timestamps: dict[Any, int], timeout_ms: int) -> dict[Any, Any]:
-        """As aiokafka's offsets_for_times."""
+        """Look offsets up like aiokafka's offsets_for_times."""
         offsets: dict[Any, Any] = await self._fetcher.get_offsets_by_times(timestamps, timeout_ms)
         return offsets

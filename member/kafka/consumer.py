@@ -31,7 +31,7 @@ from fencepost.member.kafka.logs import LogQuestions, Partition
 from fencepost.member.kafka.member import STOPPED, KafkaMember
 
 _FAILED_START_CLOSE_MS = 5_000
-"""How long a start that fails takes at most to leave the group."""
+"""Longest time that a start that fails takes to leave the group, in ms."""
 
 
 class KIP848Consumer(LogQuestions):
@@ -41,17 +41,18 @@ class KIP848Consumer(LogQuestions):
             async for record in consumer:
                 ...
 
-    Settings have the names and the defaults of AIOKafkaConsumer, whose documentation holds for what is
-    not said here; `auto_offset_reset` takes `by_duration:PT1H` as well (KIP-1106). `listener` is aiokafka's
+    Settings have the names and the defaults of AIOKafkaConsumer, whose documentation applies to everything
+    else; `auto_offset_reset` takes `by_duration:PT1H` as well (KIP-1106). `listener` is aiokafka's
     ConsumerRebalanceListener, or an object like one that may have `on_partitions_lost` as well.
-    `group_remote_assignor` names an assignor of the broker; `observer` sees what the member does. To be made
-    in the event loop that it is used in.
+    `group_remote_assignor` names an assignor of the broker; `observer` sees the member's steps. Create it in
+    the event loop that it is used in.
 
-    What was handed over counts as processed when the application asks for more: only that is committed
-    automatically. Exceptions of listeners are raised by the next poll as CallbackFailed, all others are
-    aiokafka's.
+    Records that were handed over count as processed at the application's next request for records: only those
+    are committed automatically. Exceptions of listeners are raised by the next poll as CallbackFailed, all
+    others are aiokafka's.
 
-    :raises TypeError: for a function that is none, or an object without one of the methods that it is for.
+    :raises TypeError: if a function can't be called, or an object lacks one of the methods that are
+        needed.
     :raises ValueError: if a setting is impossible, or means nothing with KIP-848: the broker decides on
         sessions, heartbeats and strategies.
     """
@@ -105,7 +106,7 @@ class KIP848Consumer(LogQuestions):
         self._session: KafkaMember | None = None
         self._closed = False
         self._failed_start: KafkaMember | None = None
-        """The session of a start that ended with an error which no retry mends, until `stop`."""
+        """The session of a start that ended with an error which no retry fixes, until `stop`."""
         self._start_error: BaseException | None = None
         """The error that ended the start and closed the consumer."""
         settings.refuse(
@@ -180,7 +181,7 @@ class KIP848Consumer(LogQuestions):
             sasl_oauth_token_provider=sasl_oauth_token_provider,
         )
 
-    # -- where it stands: not started, running, stopped, or ended by an error of its start -------------------
+    # -- state: not started, running, stopped, or ended by an error of its start -----------------------------
 
     @property
     def member_id(self) -> MemberId:
@@ -194,7 +195,7 @@ class KIP848Consumer(LogQuestions):
 
     @property
     def state(self) -> ConsumerMemberState:
-        """Where the member stands; UNSUBSCRIBED before the start."""
+        """The state of the member; UNSUBSCRIBED before the start."""
         if self._session is None:
             return ConsumerMemberState.UNSUBSCRIBED
         return ConsumerMemberState(self._session.driver.state)
@@ -215,17 +216,17 @@ class KIP848Consumer(LogQuestions):
     def is_connected(self) -> bool:
         """Return True if the consumer runs and its last request to the coordinator was answered (KIP-457).
 
-        A heartbeat goes out every few seconds, so a lost connection is noticed with the next one.
+        A heartbeat is sent every few seconds, so a lost connection is noticed with the next one.
         """
         session = self._session
         return session is not None and not self._closed and session.is_connected
 
     def _running(self) -> KafkaMember:
-        """The session, until everything of it is closed: callbacks may use it while the consumer stops.
+        """Return the session, until all of it is closed: callbacks may use it while the consumer stops.
 
         :raises IllegalStateError: before the start.
         :raises ConsumerStoppedError: once the consumer is stopped.
-        :raises KafkaError: if its start ended with an error that no retry mends.
+        :raises KafkaError: if its start ended with an error that no retry fixes.
         :raises RuntimeError: on another event loop than the consumer's.
         """
         session = self._session
@@ -248,12 +249,13 @@ class KIP848Consumer(LogQuestions):
     async def start(self) -> None:
         """Connect; with a subscription, join the group and take up the first assignment.
 
-        A consumer that could not connect may be started again. After any other error it is stopped, and
-        later calls raise what ended it. A callback that raises is logged and tried once more.
+        A consumer that could not connect may be started again. After any other error it is stopped, and later
+        calls raise that error. A callback that raises is logged and tried once more.
 
         :raises CallbackFailed: if a callback raised twice.
-        :raises KafkaConnectionError: if no broker answers.
-        :raises AuthenticationError: if one does not take the credentials; it is a KafkaConnectionError, too.
+        :raises KafkaConnectionError: if no broker responds.
+        :raises AuthenticationError: if one does not accept the credentials; it is a KafkaConnectionError,
+            too.
         :raises UnsupportedVersionError: if the broker does not speak KIP-848.
         :raises ConsumerStoppedError: if the consumer is stopped meanwhile.
         """
@@ -307,10 +309,10 @@ class KIP848Consumer(LogQuestions):
     async def stop(self, option: CloseOption = CloseOption.DEFAULT, *, timeout_ms: int = 30_000) -> None:
         """Commit what was handed over if commits are automatic, revoke everything, leave, disconnect.
 
-        The group hears of it at once; a static member keeps its place until its session ends, unless the
-        option says otherwise. Takes no longer than the time given, with no broker to be reached.
+        The group is notified at once; a static member keeps its place until its session ends, unless the
+        option differs. It takes no longer than the time given, even if no broker can be reached.
 
-        :raises CallbackFailed: if on_partitions_revoked raised; the consumer is stopped all the same.
+        :raises CallbackFailed: if on_partitions_revoked raised; the consumer is stopped nonetheless.
         :raises IllegalStateError: in a callback, which would wait for its own end.
         :raises RuntimeError: on another event loop than the consumer's.
         """
@@ -346,11 +348,12 @@ class KIP848Consumer(LogQuestions):
     # -- subscription ------------------------------------------------------------------------------------
 
     def subscribe(self, topics: Iterable[str] = (), pattern: str | None = None, listener: Any = None) -> None:
-        """Subscribe to these topics, or to all that an expression matches, in place of what was before.
+        """Subscribe to these topics, or to all that an expression matches, in place of the previous
+        subscription.
 
-        The expression is the broker's: RE2 syntax, and the whole name has to match. The listener replaces
-        the one before, too; without one it is again what the consumer was made with. Partitions that are
-        subscribed to as before stay assigned.
+        The expression is the broker's: RE2 syntax, and it has to match the whole name. The listener is
+        replaced, too; without one, the listener of the constructor is used again. Partitions of topics that
+        stay subscribed stay assigned.
 
         :raises TypeError: for neither or both, for a string in place of a list, for an impossible listener.
         """
@@ -373,25 +376,27 @@ class KIP848Consumer(LogQuestions):
             session.subscribe(self._topics, self._pattern)
 
     def unsubscribe(self) -> asyncio.Future[None]:
-        """Give everything up and leave the group. Done when the returned future is, which may be ignored."""
+        """Give everything up and leave the group. The returned future is done when that is over; it may be
+        ignored."""
         session = self._running()
         self._topics, self._pattern = frozenset(), None
         return session.unsubscribe()
 
     def subscription(self) -> frozenset[str]:
-        """The topics that are subscribed to; for a pattern those among them that are assigned."""
+        """Return the topics that are subscribed to; for a pattern those among them that are assigned."""
         if self._pattern is None:
             return self._topics
         return frozenset(partition.topic for partition in self.assignment())
 
     def assignment(self) -> set[TopicPartition]:
-        """What is assigned, from the begin of on_partitions_assigned to the end of on_partitions_revoked."""
+        """Return the assigned partitions, from the start of on_partitions_assigned to the end of
+        on_partitions_revoked."""
         if self._session is None:
             return set()
         return {TopicPartition(*partition) for partition in self._session.driver.assignment}
 
     def _assigned(self, partitions: Iterable[Partition]) -> tuple[ids.TopicPartition, ...]:
-        """These partitions, or all that are assigned.
+        """Return these partitions, or all that are assigned.
 
         :raises IllegalStateError: if one of them is not assigned.
         :raises KafkaError: if nothing is assigned, as the member has stopped for good.
@@ -409,7 +414,7 @@ class KIP848Consumer(LogQuestions):
     # -- records -----------------------------------------------------------------------------------------
 
     async def getone(self, *partitions: Partition) -> ConsumerRecord:
-        """The next record, of these partitions if any are given.
+        """Return the next record, of these partitions if any are given.
 
         :raises ConsumerStoppedError: if the consumer is stopped, also while this waits.
         """
@@ -427,7 +432,7 @@ class KIP848Consumer(LogQuestions):
     async def getmany(
         self, *partitions: Partition, timeout_ms: float = 0, max_records: int | None = None
     ) -> dict[TopicPartition, list[ConsumerRecord]]:
-        """Records by partition; none if there are none when the time is over.
+        """Return records by partition; empty if there are none when the time is over.
 
         :raises ConsumerStoppedError: if the consumer is stopped, also while this waits.
         """
@@ -458,7 +463,7 @@ class KIP848Consumer(LogQuestions):
     # -- positions ---------------------------------------------------------------------------------------
 
     async def position(self, partition: Partition) -> int:
-        """Offset of the next record to hand over."""
+        """Return the offset of the next record to hand over."""
         (chosen,) = self._assigned((partition,))
         return await self._running().position(chosen)
 
@@ -487,7 +492,7 @@ class KIP848Consumer(LogQuestions):
         return True
 
     async def seek_to_committed(self, *partitions: Partition) -> dict[TopicPartition, int | None]:
-        """Go to the committed offsets, where there are any; answers them."""
+        """Go to the committed offsets, if there are any, and return them."""
         session, found = self._running(), {}
         for partition in self._assigned(partitions):
             offset = found[TopicPartition(*partition)] = await session.committed(partition)
@@ -496,7 +501,7 @@ class KIP848Consumer(LogQuestions):
         return found
 
     def pause(self, *partitions: Partition) -> None:
-        """Hand out nothing of these until `resume`, or until they are assigned anew."""
+        """Hand out nothing of these until `resume`, or until they are assigned again."""
         for partition in self._assigned(partitions) if partitions else ():
             self._running().pause(partition)
 
@@ -506,13 +511,13 @@ class KIP848Consumer(LogQuestions):
             self._running().resume(partition)
 
     def paused(self) -> set[TopicPartition]:
-        """What is paused."""
+        """Return the paused partitions."""
         return {TopicPartition(*partition) for partition in self._running().paused}
 
     # -- committed offsets -------------------------------------------------------------------------------
 
     async def commit(self, offsets: dict[TopicPartition, Any] | None = None) -> None:
-        """Commit offsets, or (offset, metadata), by partition; without them all that was handed over.
+        """Commit offsets, or (offset, metadata), by partition; without them everything that was handed over.
 
         :raises CommitFailedError: if the member is out of the group or has stopped for good, or its epoch is
             not the newest.
@@ -521,7 +526,7 @@ class KIP848Consumer(LogQuestions):
         session = self._failed_start or self._running()
         session.check_may_commit()
         is_subscribed = self._topics or self._pattern is not None
-        # What `unsubscribe` and `stop` give up may be committed until its callback ends.
+        # Partitions that `unsubscribe` and `stop` give up may be committed until the callback ends.
         if not is_subscribed and not session.driver.assignment and not self._closed:
             raise IllegalStateError("Not subscribed to any topics")
         if offsets is None:
@@ -539,14 +544,14 @@ class KIP848Consumer(LogQuestions):
         )
 
     async def committed(self, partition: Partition) -> int | None:
-        """The group's committed offset, asked of the coordinator; None if there is none."""
+        """Return the group's committed offset, from the coordinator; None if there is none."""
         return await self._running().committed(ids.TopicPartition(*partition))
 
 
 def _partitions(partitions: Iterable[Partition]) -> tuple[TopicPartition, ...]:
-    """As aiokafka's tuples.
+    """Return aiokafka's tuples.
 
-    :raises TypeError: if one is none.
+    :raises TypeError: if one of them is not a partition.
     """
     chosen = tuple(partitions)
     if not all(isinstance(each, tuple) and len(each) == 2 for each in chosen):

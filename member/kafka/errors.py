@@ -1,4 +1,4 @@
-"""A member's errors as aiokafka's exceptions, which programs that come from it know how to catch."""
+"""A member's errors as aiokafka's exceptions, which programs written for aiokafka know how to catch."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOT_A_MEMBER = (
     ErrorCode.ILLEGAL_GENERATION,
     ErrorCode.REBALANCE_IN_PROGRESS,
 )
-"""A commit that fails with one of these failed because the partition may be another member's now."""
+"""Errors of a commit which mean that the partition may belong to another member now."""
 
 
 _OF_AUTHENTICATION = (
@@ -35,19 +35,19 @@ _OF_AUTHENTICATION = (
 
 
 class AuthenticationError(errors.KafkaConnectionError):  # type: ignore[misc]  # aiokafka has no types
-    """A broker does not take the credentials, or its certificate is not taken. It is no use to try again."""
+    """A broker does not accept the credentials, or its certificate is not accepted. A retry does not help."""
 
     retriable = False
 
 
 def as_connection_error(what: object, reason: Exception) -> errors.KafkaConnectionError:
-    """The exception to raise where no broker can be connected to, and why the first one can't."""
+    """The exception to raise if no broker can be connected to, with the reason for the first one."""
     kind = AuthenticationError if isinstance(reason, _OF_AUTHENTICATION) else errors.KafkaConnectionError
     return kind(f"{what}: {str(reason) or type(reason).__name__}")
 
 
 def as_kafka_error(error: MemberError) -> errors.KafkaError:
-    """The exception to raise in place of this one; a code that aiokafka does not know is a KafkaError."""
+    """Return aiokafka's exception for this one; a code that aiokafka does not know is a KafkaError."""
     if isinstance(error, PositionOutOfRange):
         return errors.OffsetOutOfRangeError(str(error))
     if isinstance(error, NoOffsetForPartition):

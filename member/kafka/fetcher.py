@@ -1,4 +1,4 @@
-"""aiokafka's fetcher, made to go on where its own gives up, and what is read of the buffers that it fills."""
+"""aiokafka's fetcher, which here does not give up, and the reading of the buffers that it fills."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from aiokafka.structs import ConsumerRecord, TopicPartition
 from fencepost.member.base.log import log
 
 _OF_LEADERS = 10
-"""The newest fetch that leaders alone answer: later ones are answered by any replica (KIP-392)."""
+"""The newest fetch that leaders alone respond to: any replica responds to later ones (KIP-392)."""
 _ABOUT_THE_LOG = (NoError.errno, OffsetOutOfRangeError.errno, TopicAuthorizationFailedError.errno)
-"""What a broker says of a partition that it is right to ask it about; the application may hear of it."""
+"""Errors of a partition that come from the right replica, so that the application may receive them."""
 
 
 class _Fetch:
-    """A fetch as a connection takes it, and what came back."""
+    """A fetch as a connection takes it, and its response."""
 
     answer: Any = None
 
@@ -34,7 +34,7 @@ class _Fetch:
         self.topics = request.topics
 
     def prepare(self, versions: dict[int, tuple[int, int]]) -> Any:
-        """The request in the newest version that both sides speak and that is wanted."""
+        """Return the request in the newest version that both sides speak and that is wanted."""
         if self._newest is not None and FetchRequest.API_KEY in versions:
             oldest, newest = versions[FetchRequest.API_KEY]
             versions = {**versions, FetchRequest.API_KEY: (oldest, min(newest, self._newest))}
@@ -42,7 +42,7 @@ class _Fetch:
 
 
 class _Asked:
-    """The fetcher's client, which lets the answer to a fetch be seen."""
+    """The fetcher's client, which shows the response to a fetch."""
 
     def __init__(self, client: Any) -> None:
         self._client = client
@@ -58,19 +58,20 @@ class _Asked:
 
 
 class PatientFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
-    """aiokafka's fetcher, which ends for good when it can't make sense of an answer; this one asks again.
+    """aiokafka's fetcher, which ends for good when it can't read a response; this one retries.
 
-    And a broker that leads a partition no more has to say so: it may answer for followers, with records that
-    come later than the leader's. So a fetch is for leaders only, unless there is a rack to prefer.
+    And a broker that no longer leads a partition has to say so: it may respond as a follower, with records
+    that come later than the leader's. So a fetch is for leaders only, unless there is a rack to prefer.
 
-    Nor does aiokafka's wait before it asks a broker again that refuses, or that names a replica which came up
-    after the metadata was told: both do so at once, and every time. It takes new metadata to go on.
+    Nor does aiokafka's fetcher wait before it retries a broker that refuses, or that names a replica which
+    came up after the last metadata. Both respond like that at once, and every time. It takes new metadata to
+    go on.
     """
 
     def __init__(self, client: Any, subscriptions: Any, **settings: Any) -> None:
         super().__init__(_Asked(client), subscriptions, **settings)
         self._doubtful: set[TopicPartition] = set()
-        """Partitions whose log does not have the position, says a replica that need not lead."""
+        """Partitions whose log does not have the position, by a replica that need not be the leader."""
 
     async def _proc_fetch_request(self, assignment: Any, node_id: int, request: FetchRequest) -> bool:
         asked = _partitions(request) if self._client_rack else []
@@ -80,16 +81,16 @@ class PatientFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
             has_records: bool = await super()._proc_fetch_request(assignment, node_id, fetch)
             is_misdirected = fetch.answer is not None and self._misdirects(fetch.answer)
         except (LookupError, TypeError, ValueError, struct.error) as error:
-            text = "broker sent a damaged answer to a fetch"
+            text = "broker sent a damaged fetch response"
             log(logging.WARNING, text, node_id=node_id, error=repr(error))
-            # What follows on that connection is as doubtful.
+            # The next responses on that connection are as doubtful.
             connection = self._client._conns.get((node_id, ConnectionGroup.DEFAULT))
             if connection is not None:
                 connection.close(reason=CloseReason.CONNECTION_BROKEN)
             await asyncio.sleep(self._retry_backoff)
             return False
         if not of_leaders:
-            # A replica may be behind the leader: only its word resets a position.
+            # A replica may be behind the leader: only the leader's response resets a position.
             for partition in filter(self._is_out_of_range, asked):
                 del self._records[partition]
                 self._doubtful.add(partition)
@@ -106,7 +107,7 @@ class PatientFetcher(Fetcher):  # type: ignore[misc]  # aiokafka has no types
         return isinstance(told, FetchError) and isinstance(told._error, OffsetOutOfRangeError)
 
     def _misdirects(self, answer: Any) -> bool:
-        """Return true if a partition is for another broker to answer, as far as this one says."""
+        """Return true if the broker responds that another broker has to serve one of the partitions."""
         knows = self._client.cluster.broker_metadata
         names_replicas = answer.API_VERSION > _OF_LEADERS
         return any(
@@ -121,7 +122,8 @@ def _partitions(request: FetchRequest) -> list[TopicPartition]:
 
 
 async def end_fetches(fetcher: Fetcher) -> None:
-    """Cancel what is under way: the fetcher's own close ends with the first fetch, and forgets the others."""
+    """Cancel all fetches under way: the fetcher's own close ends with the first fetch, and forgets the
+    others."""
     fetches = fetcher._fetch_task, *fetcher._pending_tasks
     for task in fetches:
         task.cancel()
@@ -130,7 +132,7 @@ async def end_fetches(fetcher: Fetcher) -> None:
 
 
 def take_next(result: FetchResult) -> ConsumerRecord | None:
-    """The next record of a buffer, whose partition was neither paused nor moved since it was fetched."""
+    """Return the next record of a buffer. Its partition was neither paused nor moved since the fetch."""
     try:
         return next(result._partition_records._records_iterator, None)
     except Exception as error:
@@ -141,9 +143,9 @@ def take_next(result: FetchResult) -> ConsumerRecord | None:
 
 
 def take_up_to(most: int | None, result: FetchResult, records: list[ConsumerRecord]) -> Exception | None:
-    """Append the next records of a buffer, as `take_next`; why it ends before one, if that can't be read."""
+    """Append the next records of a buffer, as `take_next`; return the reason if one of them can't be read."""
     try:
-        # What comes before an exception is in the list, and counts.
+        # Records before an exception are in the list, and count.
         records.extend(islice(result._partition_records._records_iterator, most))
     except Exception as error:
         _say_where(error, result)
@@ -154,7 +156,7 @@ def take_up_to(most: int | None, result: FetchResult, records: list[ConsumerReco
 
 
 def _say_where(error: Exception, result: FetchResult) -> None:
-    """Note in an error where it came up: it may be a deserializer's, which does not know."""
+    """Add its place to an error: it may be a deserializer's, which does not know the place."""
     topic, partition = result._topic_partition
     offset = result._partition_records.next_fetch_offset
     note = f"offset {offset} of {topic}-{partition} can't be read: seek past it to go on"

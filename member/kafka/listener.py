@@ -1,4 +1,4 @@
-"""What the application hears: its rebalance listener, aiokafka's or ours, and who watches the member."""
+"""The callbacks of the application: its rebalance listener, aiokafka's or ours, and the member's observer."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class ApplicationListener:
         self.replace(listener)
 
     def replace(self, listener: Any) -> None:
-        """Call this one from now on; None calls nobody.
+        """Call this one from now on; None calls no listener.
 
-        :raises TypeError: if it has not the methods of a ConsumerRebalanceListener.
+        :raises TypeError: if it lacks the methods of a ConsumerRebalanceListener.
         """
         if listener is not None:
             missing = [name for name in _REQUIRED if not callable(getattr(listener, name, None))]
@@ -62,7 +62,7 @@ class ApplicationListener:
         return self._revoke(partitions, are_lost=False)
 
     def on_partitions_lost(self, partitions: tuple[TopicPartition, ...]) -> Awaitable[None] | None:
-        """These are gone."""
+        """These are lost."""
         if self._listener is None or self._knows_lost:
             return self._call("on_partitions_lost", partitions)
         return self._revoke(partitions, are_lost=True)
@@ -102,13 +102,13 @@ class _RefusedCommits:
         self._are_lost = are_lost
 
     def __enter__(self) -> None:
-        """Nothing to do."""
+        """Do nothing."""
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
         if isinstance(error, CommitFailedError):
             reason = error.__cause__
             is_member = isinstance(reason, CommitFailed) and reason.code in _STILL_MEMBER
-            if self._are_lost or not is_member:  # the callback of a member is tried again
+            if self._are_lost or not is_member:  # the member retries its callback
                 log(logging.WARNING, "commit refused: the partitions are lost", error=str(error))
                 return True
         if self._are_lost and isinstance(error, Exception):
@@ -120,7 +120,7 @@ CallbackSeen = Callable[[CallbackKind, Phase, tuple[TopicPartition, ...]], None]
 
 
 class MemberWatch:
-    """Tells of each state that the member comes to and of each callback; passes all on to an observer."""
+    """Reports each state of the member and each callback; passes everything on to an observer."""
 
     def __init__(
         self, on_state: Callable[[AnyState], None], on_callback: CallbackSeen, observer: MemberObserver | None
@@ -137,11 +137,11 @@ class MemberWatch:
         self._on_state(target)
 
     def on_request(self, request: Request) -> None:
-        """A request to the coordinator goes out."""
+        """A request to the coordinator is sent."""
         self._tell("on_request", request)
 
     def on_response(self, request: Request, response: Response | Exception) -> None:
-        """A request was answered, or was not."""
+        """A request was answered or failed."""
         self.connected = not isinstance(response, Exception)
         self._tell("on_response", request, response)
 
@@ -151,12 +151,12 @@ class MemberWatch:
         self._tell("on_callback", kind, phase, partitions)
 
     def on_commit(self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception) -> None:
-        """A commit was answered, or was not."""
+        """A commit was answered or failed."""
         self.connected = not isinstance(response, Exception)
         self._tell("on_commit", request, response)
 
     def _tell(self, what: str, *seen: object) -> None:
-        """Pass this on. The member's answers and callbacks must not get lost in an observer that raises."""
+        """Pass this on. The member's responses and callbacks must not get lost in an observer that raises."""
         if self._observer is not None:
             try:
                 refused = refused_awaitable(what, getattr(self._observer, what)(*seen))

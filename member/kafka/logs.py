@@ -1,4 +1,4 @@
-"""What a consumer can be asked about logs and topics; but for what comes with a fetch, assigned or not."""
+"""The requests of a consumer about logs and topics, assigned or not, except what comes with a fetch."""
 
 from __future__ import annotations
 
@@ -17,11 +17,12 @@ Partition = tuple[str, int]
 
 
 class LogQuestions(abc.ABC):
-    """The questions of AIOKafkaConsumer about logs and topics.
+    """The methods of AIOKafkaConsumer about logs and topics.
 
-    :raises IllegalStateError: before the start, and about the last fetch of what is not assigned.
+    :raises IllegalStateError: before the start, and for the last fetch of a partition that is not
+        assigned.
     :raises ConsumerStoppedError: once the consumer is stopped.
-    :raises KafkaTimeoutError: about offsets, if they are not to be had within `request_timeout_ms`.
+    :raises KafkaTimeoutError: for offsets, if they can't be had within `request_timeout_ms`.
     """
 
     _client: KafkaClient
@@ -29,22 +30,22 @@ class LogQuestions(abc.ABC):
 
     @abc.abstractmethod
     def _running(self) -> KafkaMember:
-        """The session, if there is one to ask."""
+        """The session, if it runs."""
 
     @abc.abstractmethod
     def _assigned(self, partitions: Iterable[Partition]) -> tuple[ids.TopicPartition, ...]:
-        """These partitions, if they are assigned."""
+        """Return these partitions, if they are assigned."""
 
     def highwater(self, partition: Partition) -> int | None:
-        """Offset of the next record to be produced, as of the last fetch."""
+        """Return the offset of the next record to be produced, as of the last fetch."""
         return self._last_seen(partition)[0]
 
     def last_stable_offset(self, partition: Partition) -> int | None:
-        """Offset up to which transactions are over, as of the last fetch; -1 for read_uncommitted."""
+        """Return the offset up to which transactions are over, at the last fetch; -1 if read_uncommitted."""
         return self._last_seen(partition)[1]
 
     def last_poll_timestamp(self, partition: Partition) -> int | None:
-        """Time of the last fetch, in ms since 1970."""
+        """Return the time of the last fetch, in ms since 1970."""
         return self._last_seen(partition)[2]
 
     def _last_seen(self, partition: Partition) -> tuple[int | None, int | None, int | None]:
@@ -52,11 +53,11 @@ class LogQuestions(abc.ABC):
         return self._running().fetching.last_seen(chosen)
 
     async def beginning_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The first offset of each partition, assigned or not."""
+        """Return the first offset of each partition, assigned or not."""
         return await self._offsets_at(partitions, earliest=True)
 
     async def end_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """The next offset of each partition, assigned or not."""
+        """Return the next offset of each partition, assigned or not."""
         return await self._offsets_at(partitions, earliest=False)
 
     async def _offsets_at(self, partitions: Iterable[TopicPartition], *, earliest: bool) -> dict[Any, int]:
@@ -67,7 +68,7 @@ class LogQuestions(abc.ABC):
     async def offsets_for_times(
         self, timestamps: dict[TopicPartition, int]
     ) -> dict[TopicPartition, OffsetAndTimestamp | None]:
-        """The first offset at or after a time in ms, by partition; None where there is none.
+        """Return the first offset at or after a time in ms, by partition; None if there is no such record.
 
         :raises ValueError: for a time before 1970.
         """
@@ -83,7 +84,7 @@ class LogQuestions(abc.ABC):
         return found
 
     async def topics(self) -> set[str]:
-        """All topics that this client may see."""
+        """Return all topics that this client may see."""
         self._running()
         found: set[str] = (await self._client.fetch_all_metadata()).topics()
         return found

@@ -1,9 +1,9 @@
 """One membership from start to stop: the member's driver, the fetcher, and the polls between them.
 
-A poll begins when the application asks for records and ends when it gets some. For some milliseconds after
-it, records that are buffered are handed out without another poll, as long as nothing happens to the member:
-it could do nothing with a poll but take note. It is told of them when that time is over, or before
-anything that depends on it.
+A poll begins when the application requests records and ends when it gets some. For some milliseconds after
+it, buffered records are handed out without another poll, as long as nothing happens to the member: a poll
+could do nothing else. The member is notified of them when that time is over, or before anything that depends
+on it.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from fencepost.member.kafka.transport import KafkaTransport
 T = TypeVar("T")
 
 _REST_S = 0.01
-"""How long records are handed out without another poll, at most."""
+"""Longest time for which records are handed out without another poll, in seconds."""
 
 STOPPED = "the consumer is stopped"
 """The text of ConsumerStoppedError."""
@@ -82,25 +82,27 @@ class KafkaMember:
         self._topics: frozenset[str] = frozenset()
         self._is_subscribed = False
         self._has_joined = False
-        """The member has taken up an assignment once: it may have moved on before anybody looks."""
+        """The member has taken up an assignment once: it may have moved on before the next check."""
         self._has_lost = False
-        """Partitions were lost since the last poll began: what was handed out of them comes again."""
+        """Partitions were lost since the last poll began: their records that were handed out are delivered
+        again."""
         self._being_assigned: frozenset[TopicPartition] = frozenset()
         self._being_lost: frozenset[TopicPartition] = frozenset()
-        """Lost partitions while their callback runs; they may be another member's already."""
+        """Lost partitions while their callback runs; they may belong to another member already."""
         self._polling = 0
-        """Tasks that are in a poll."""
+        """Number of tasks that are in a poll."""
         self._settling: asyncio.Handle | None = None
-        """Set from the end of a poll until the member is told of what was handed out since."""
+        """Set from the end of a poll until the member is notified of the records that were handed out since.
+        """
         self._rest_s = min(_REST_S, config.max_poll_interval_ms / 100_000)
         self.resting = False
         """True if buffered records may be had without another poll."""
         self.closed = False
         self.ended = False
-        """Closed, and nothing of it goes on."""
+        """Closed, and nothing of it runs any more."""
         self._committing: set[asyncio.Task[None]] = set()
         self._refusal: AuthenticationError | None = None
-        """Why commits were given up, if a broker did not take the credentials."""
+        """The error after which commits were given up, if a broker did not accept the credentials."""
 
     def _make_driver(self, listener: RebalanceListener, watch: MemberWatch) -> MemberDriver:
         return ConsumerDriver(
@@ -115,7 +117,7 @@ class KafkaMember:
         )
 
     def check_loop(self) -> None:
-        """See to it that this is the event loop on which the member lives, if any is running here.
+        """Check that this is the event loop on which the member lives, if any is running here.
 
         :raises RuntimeError: if it is not.
         """
@@ -131,11 +133,11 @@ class KafkaMember:
 
     @property
     def is_settled(self) -> bool:
-        """Whether the member has taken up what the group gave it."""
+        """True if the member has taken up the assignment of the group."""
         return self.driver.state in _JOINED
 
     def _settles_in(self, target: AnyState) -> bool:
-        """True if the member, which moves to this state, has taken up what the group gave it."""
+        """True if the member, which moves to this state, has taken up the assignment of the group."""
         return target in _JOINED
 
     @property
@@ -189,9 +191,10 @@ class KafkaMember:
         return self.driver.unsubscribe()
 
     async def joined(self) -> None:
-        """Wait until the member has taken up its first assignment, or is subscribed to nothing any more.
+        """Wait until the member has taken up its first assignment, or has no subscription any more.
 
-        A callback that raises is logged and tried once more: who waits here has no later call to try it.
+        A callback that raises is logged and tried once more: a caller that waits here makes no later call to
+        try it.
 
         :raises CallbackFailed: if a callback raises twice.
         :raises ConsumerStoppedError: if the session is closed meanwhile.
@@ -217,7 +220,8 @@ class KafkaMember:
             self._end()
 
     def _track(self) -> None:
-        """Keep the metadata of what is subscribed to by name, and of what is owned, fetched or not yet."""
+        """Keep the metadata of the topics that are subscribed to by name, and of all owned ones, fetched or
+        not yet."""
         self._connections.track({*self._topics, *(each.topic for each in self.driver.assignment)})
 
     def _callback(self, kind: CallbackKind, phase: Phase, partitions: tuple[TopicPartition, ...]) -> None:
@@ -238,7 +242,8 @@ class KafkaMember:
         self.fetching.wake()
 
     def _changed(self) -> None:
-        """What may be fetched has changed: partitions that were taken away lose their records at once."""
+        """Take the fetchable partitions in after a change: partitions that were taken away lose their records
+        at once."""
         self._has_joined |= self.is_settled
         self.resting = False
         self.fetching.assign(self.driver.fetchable(), self.paused)
@@ -248,7 +253,7 @@ class KafkaMember:
     # -- polls -------------------------------------------------------------------------------------------
 
     def settle(self) -> None:
-        """Tell the member of what was handed out since the last poll ended."""
+        """Notify the member of the records that were handed out since the last poll ended."""
         self.resting = False
         if self._settling is not None:
             self._settling.cancel()
@@ -258,15 +263,16 @@ class KafkaMember:
                 self._tell(handed)
 
     async def poll(self, take: Callable[[], T], timeout_s: float | None) -> T | None:
-        """What `take` takes of the buffered records, once that is something, or nothing when time is up.
+        """Return what `take` takes of the buffered records once that is something; None when the time is up.
 
-        Nothing is handed out during a callback: what it commits would be in the hands of the application.
+        No record is handed out during a callback: its commit would include records that the application has
+        not processed.
 
         :raises ConsumerStoppedError: if the session is closed meanwhile.
         :raises IllegalStateError: in a callback, if it would wait for its own end.
         """
         if timeout_s is None and self.driver.is_in_callback:
-            raise IllegalStateError("records come after rebalance callbacks, and can't be waited for in one")
+            raise IllegalStateError("records can't be awaited in a rebalance callback: they come after it")
         self.settle()
         until = None if timeout_s is None else self._loop.time() + timeout_s
         self._polling += 1
@@ -280,10 +286,10 @@ class KafkaMember:
                 if taken:
                     return taken
                 if changes != self.driver.changes:
-                    continue  # what the member has to say, or to do about a position outside of its log
+                    continue  # the member's errors, or its work on a position outside of its log
                 left = None if until is None else until - self._loop.time()
                 if left is not None and left <= 0:
-                    await asyncio.sleep(0)  # a program that polls without waiting lets others work, too
+                    await asyncio.sleep(0)  # a program that polls without waiting gives others a turn, too
                     return taken
                 await self.fetching.wait(left)
         finally:
@@ -308,7 +314,7 @@ class KafkaMember:
     def _tell(self, handed: Mapping[Any, int]) -> None:
         self.driver.poll_end(handed)
         if self._polling:
-            self.fetching.wake()  # another task still waits: its poll begins anew
+            self.fetching.wake()  # another task still waits: its poll begins again
 
     def _out_of_range(self, partition: Any) -> None:
         self.driver.offset_out_of_range(TopicPartition(*partition))
@@ -343,11 +349,11 @@ class KafkaMember:
         self.fetching.resume(partition)
 
     async def position(self, partition: TopicPartition) -> int:
-        """Offset of the next record; waits until it is known.
+        """Return the offset of the next record; wait until it is known.
 
         :raises IllegalStateError: if the partition is not assigned.
-        :raises KafkaError: if it is the application's to decide; KafkaTimeoutError, if it is not known within
-            `request_timeout_ms`: a topic may be gone, which only a poll can let go of.
+        :raises KafkaError: if it is the application's to decide; KafkaTimeoutError, if it is not known
+            within `request_timeout_ms`: the topic may be deleted, and only a poll can release it.
         """
         until = self._loop.time() + self._config.request_timeout_ms / 1000
         while True:
@@ -369,7 +375,8 @@ class KafkaMember:
             await self.fetching.wait(left_s)
 
     async def _starting_position(self, partition: TopicPartition) -> int:
-        """Where reading is going to start: the member looks for it only after its callback."""
+        """Return the offset at which reading is going to start: the member looks it up only after its
+        callback."""
         committed = await self.committed(partition)
         if committed is not None:
             return committed
@@ -390,14 +397,16 @@ class KafkaMember:
     # -- committed offsets -------------------------------------------------------------------------------
 
     async def commit(self, offsets: Mapping[TopicPartition, OffsetAndMetadata] | None) -> None:
-        """Commit these, or everything that was handed out: committed or not, so that a commit always asks.
+        """Commit these, or everything that was handed out: committed or not, so that a commit always sends a
+        request.
 
-        :raises KafkaError: if the coordinator refuses, or has let others have what was handed out.
+        :raises KafkaError: if the coordinator refuses, or has assigned partitions that were handed out to
+            other members.
         """
         self.settle()
         is_lost = self._has_lost if offsets is None else not self._being_lost.isdisjoint(offsets)
         if is_lost:
-            raise CommitFailedError("the member was out of the group, and what it had been given is lost")
+            raise CommitFailedError("the member was out of the group, and its partitions are lost")
         work = self.driver.commit(self.driver.delivered() if offsets is None else offsets)
         task = self._loop.create_task(work)
         self._committing.add(task)
@@ -414,14 +423,14 @@ class KafkaMember:
             self._committing.discard(task)
 
     def _refused(self) -> None:
-        """A broker does not take the credentials: who polls or commits is not to wait for it."""
+        """End polls and commits that wait, since a broker does not take the credentials."""
         self._refusal = self._client.refused
         self.fetching.wake()
         for task in self._committing:
             task.cancel()
 
     async def committed(self, partition: TopicPartition) -> int | None:
-        """The committed offset; None if there is none.
+        """Return the committed offset; None if there is none.
 
         :raises KafkaError: if the coordinator refuses; KafkaTimeoutError, if it can't be reached.
         """
@@ -440,7 +449,7 @@ class KafkaMember:
     async def _ask_committed(
         self, request: OffsetFetchRequest, partition: TopicPartition
     ) -> tuple[ErrorCode, int]:
-        """A code and an offset. Where there is no answer, the coordinator is looked up for the next try."""
+        """Return a code and an offset. Without a response, the coordinator is looked up for the next try."""
         try:
             response = await self._transport.send(request, self._config.request_timeout_ms)
             assert isinstance(response, OffsetFetchResponse)
@@ -463,7 +472,7 @@ class KafkaMember:
             raise
 
     def _raise_if_stopped(self) -> None:
-        """A wait that ends with the session is not a cancelled task."""
+        """Raise ConsumerStoppedError if the session ended a wait, unless the task was cancelled."""
         if self.closed and not self._is_cancelled():
             raise ConsumerStoppedError(STOPPED) from None
 
@@ -477,7 +486,8 @@ class KafkaMember:
     async def close(self, option: CloseOption, timeout_ms: int) -> None:
         """Commit what was handed out if commits are automatic, give everything up, leave, and stop.
 
-        :raises CallbackFailed: if a callback raised and no poll has told of it; all is closed then.
+        :raises CallbackFailed: if a callback raised and no poll has reported it; everything is closed
+            then.
         """
         self.settle()
         self.closed = True

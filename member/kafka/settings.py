@@ -1,4 +1,4 @@
-"""What a consumer is told, checked before anything is connected."""
+"""The settings of a consumer, checked before anything is connected."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OFFSET_RESETS = ("earliest", "latest", "none", f"{BY_DURATION}PnDTnHnMn.nS")
 
 
 def refuse(protocol: str, **settings: object) -> None:
-    """See to it that nothing is set that means nothing with a group protocol.
+    """Check that no setting is given that means nothing with a group protocol.
 
     :raises ValueError: with what to do instead.
     """
@@ -38,7 +38,7 @@ def refuse(protocol: str, **settings: object) -> None:
 
 
 def check_servers(value: object) -> None:
-    """See to it that these can be the addresses of brokers.
+    """Check that these can be the addresses of brokers.
 
     :raises ValueError: if they can't.
     """
@@ -51,9 +51,9 @@ def check_servers(value: object) -> None:
 
 
 def check_client_id(client_id: object) -> str:
-    """The client id.
+    """Check the client id.
 
-    :raises ValueError: if it is no text.
+    :raises ValueError: if it is not text.
     """
     if not isinstance(client_id, str):
         raise ValueError(f"client_id should be text, got {client_id!r}")
@@ -61,9 +61,9 @@ def check_client_id(client_id: object) -> str:
 
 
 def check_group_id(group_id: object) -> str:
-    """The group id.
+    """Check the group id.
 
-    :raises ValueError: if there is none.
+    :raises ValueError: if it is missing.
     """
     if not isinstance(group_id, str) or not group_id.strip():
         raise ValueError(f"group_id is needed: KIP848Consumer is a member of a group; got {group_id!r}")
@@ -71,7 +71,7 @@ def check_group_id(group_id: object) -> str:
 
 
 def check_names(topics: Iterable[object]) -> None:
-    """See to it that these can be names of topics.
+    """Check that these can be names of topics.
 
     :raises TypeError: if one can't be.
     """
@@ -80,7 +80,7 @@ def check_names(topics: Iterable[object]) -> None:
 
 
 def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
-    """See to it that the value is one of these.
+    """Check that the value is one of these.
 
     :raises ValueError: if it is not.
     """
@@ -89,7 +89,7 @@ def check_choice(name: str, value: object, choices: tuple[str, ...]) -> None:
 
 
 def check_offset_reset(value: object) -> None:
-    """See to it that this can be an `auto_offset_reset`, but for its duration: `member_config` looks at that.
+    """Check that this can be an `auto_offset_reset`, except its duration: `member_config` checks that.
 
     :raises ValueError: if it can't be.
     """
@@ -98,7 +98,7 @@ def check_offset_reset(value: object) -> None:
 
 
 def check_records(name: str, value: object) -> None:
-    """See to it that a number of records is one, or None.
+    """Check that a number of records is valid, or None.
 
     :raises ValueError: if it is not.
     """
@@ -107,7 +107,7 @@ def check_records(name: str, value: object) -> None:
 
 
 def check_limits(**limits: object) -> None:
-    """See to it that each of these can be a limit of a fetch: bytes, or milliseconds.
+    """Check that each of these can be a limit of a fetch: bytes, or milliseconds.
 
     :raises ValueError: if one can't be.
     """
@@ -117,7 +117,7 @@ def check_limits(**limits: object) -> None:
 
 
 def check_offset(offset: object) -> int:
-    """An offset, as a program names one.
+    """Check an offset from a program.
 
     :raises ValueError: if no log can have it.
     """
@@ -127,7 +127,7 @@ def check_offset(offset: object) -> int:
 
 
 def check_functions(**functions: object) -> None:
-    """See to it that each of these is a plain function, or None.
+    """Check that each of these is a plain function, or None.
 
     :raises TypeError: if one is not.
     """
@@ -136,7 +136,7 @@ def check_functions(**functions: object) -> None:
 
 
 def check_objects(observer: object, token_provider: object) -> None:
-    """See to it that these have the methods that are called.
+    """Check that these have the methods that are called.
 
     :raises TypeError: if one is missing.
     """
@@ -146,7 +146,7 @@ def check_objects(observer: object, token_provider: object) -> None:
 
 
 def member_config(**settings: object) -> ConsumerConfig:
-    """The member's settings.
+    """Return the member's settings.
 
     :raises ValueError: if one is impossible; the text names it.
     """

@@ -1,4 +1,4 @@
-"""An application of worker threads on Kafka: what fails in them ends in a way that was decided (KIP-671)."""
+"""An application of worker threads on Kafka, with a decision for each failure in them (KIP-671)."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ from fencepost.member.streams.thread_states import StreamThreadState
 GROUP_PROTOCOLS = ("streams", "consumer", "classic")
 _OWN = ("group_id", "client_id", "listener", "observer", "enable_auto_commit", "auto_commit_interval_ms")
 _CONNECTING = ("bootstrap_servers", "security_protocol", "ssl_context")
-"""Settings that other clients of the brokers have from the members; and those that begin with `sasl_`."""
+"""Settings that other clients of the brokers share with the members; and those that begin with `sasl_`."""
 
 
 class _Nobody:
-    """In place of the thread of a member that is never started."""
+    """Stands in for the thread of a member that is never started."""
 
     async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None: ...
     async def on_assigned(self, partitions: Sequence[TopicPartition]) -> None: ...
@@ -69,23 +69,23 @@ class StreamsApp:
             await app.wait_ended()
 
     A thread is a task of the running event loop. `process` gets the records of one partition, in order, and
-    never two lots of one partition at once; with a third parameter it gets that partition's store, an
-    SQLite file in `state_dir`, which follows its partition to other clients through a topic, the changelog,
-    unless `changelog` is False. When it returns the records are processed; their offsets are committed every
-    `commit_interval_ms`, and before partitions go: at least once.
+    never two batches of one partition at the same time. With a third parameter it gets that partition's
+    store, an SQLite file in `state_dir`, which follows its partition to other clients through a topic, the
+    changelog, unless `changelog` is False. When it returns the records are processed; their offsets are
+    committed every `commit_interval_ms`, and before partitions are given up: at least once.
 
-    An exception that leaves `process` goes to `handler`, which answers what to do; without one the client
-    is shut down. `global_thread` reads whole topics before the others start, and beside them. Further
-    settings are KIP848Consumer's; to `group_instance_id` each thread adds its number.
+    An exception that leaves `process` goes to `handler`, which returns what to do; without a handler the
+    client is shut down. `global_thread` reads whole topics before the others start, and next to them. Further
+    settings are KIP848Consumer's; each thread adds its number to `group_instance_id`.
 
     The members speak KIP-1071, where SHUTDOWN_APPLICATION goes through the coordinator. With
-    group_protocol="classic" they speak the classic protocol as Kafka Streams does, and it goes to all clients
-    of the group, Java instances included; session_timeout_ms and heartbeat_interval_ms can be set then. With
-    group_protocol="consumer" they speak KIP-848, which has no way to tell other clients anything: there
+    group_protocol="classic" they speak the classic protocol as Kafka Streams does, and all clients of the
+    group receive it, Java instances included; session_timeout_ms and heartbeat_interval_ms can be set then.
+    With group_protocol="consumer" they speak KIP-848, which cannot send messages to other clients: there
     SHUTDOWN_APPLICATION is logged as an error, and shuts this client down.
 
-    :raises TypeError: for a function that is not async, a handler that is, and settings of a wrong kind.
-    :raises ValueError: for settings that are impossible.
+    :raises TypeError: if a function is not async, a handler is async, or a setting is of a wrong kind.
+    :raises ValueError: if a setting is impossible.
     """
 
     def __init__(
@@ -117,7 +117,8 @@ class StreamsApp:
         self._statics: dict[int, KafkaConsumerGroupMember] = {}
         """Static members by their numbers, the last one of each."""
         self._loop: asyncio.AbstractEventLoop | None = None
-        """Where it was started, and what is not thread-safe may be called."""
+        """The event loop on which it was started, and on which methods that are not thread-safe may be
+        called."""
         processing = check_process(process)
         self._logged = processing.wants_store and check_flag("changelog", changelog)
         name = check_text("client_id", client_id or f"{group_id}-{uuid.uuid4()}")
@@ -141,7 +142,8 @@ class StreamsApp:
         self._try_settings()
 
     def _try_settings(self) -> None:
-        """Make a thread's consumer, and drop it: it refuses what is impossible, before threads fail of it."""
+        """Make a thread's consumer, and drop it: it refuses impossible settings before threads fail because
+        of them."""
         member = self._group_member(self._engine.client.name, _Nobody())
 
         async def make() -> None:
@@ -182,7 +184,7 @@ class StreamsApp:
             raise TypeError(f"global_thread should be a GlobalThread(topics, process), got {given!r}")
         topics = check_topics(given.topics, "the global thread's topics")
         processing = check_process(given.process, "the global thread's process", most=2)
-        # Whoever reads no aborted records elsewhere is not to have them here.
+        # If aborted records are not read elsewhere, they are not read here either.
         reading = {name: self._settings[name] for name in ("isolation_level",) if name in self._settings}
         return GlobalWork(processing, lambda: WholeTopicReader(topics, {**self._connecting(), **reading}))
 
@@ -196,11 +198,11 @@ class StreamsApp:
             if name in _CONNECTING or name.startswith("sasl_")
         }
 
-    # -- what it is --------------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> StreamClientState:
-        """The client's state, as its threads' states make it."""
+        """The client's state, which follows from those of its threads."""
         return self._engine.client.state
 
     @property
@@ -210,32 +212,32 @@ class StreamsApp:
 
     @property
     def is_connected(self) -> bool:
-        """It is running, and no thread has lost its broker (KIP-457).
+        """True if it is running, and no thread has lost its broker (KIP-457).
 
-        Heartbeats tell it, which go on while `process` runs.
+        Heartbeats report it, and they go on while `process` runs.
         """
         return self._engine.client.is_connected
 
     @property
     def threads(self) -> Mapping[str, StreamThreadState]:
-        """All threads' states by name; dead ones until their place is taken."""
+        """Return all threads' states by name; dead ones until their place is taken."""
         return self._engine.client.thread_states()
 
     @property
     def metrics(self) -> Metrics | None:
-        """What the recorder saw last; None before the start."""
+        """The last metrics of the recorder; None before the start."""
         return self._engine.metrics
 
     # -- before the start --------------------------------------------------------------------------------
 
     def set_uncaught_exception_handler(self, handler: Any) -> None:
-        """Ask this function about exceptions: it takes one, and answers a StreamThreadExceptionResponse.
+        """Call this function for exceptions: it takes one, and returns a StreamThreadExceptionResponse.
 
-        None deletes what was set. A handler of the old style, which takes a thread and an exception or is
-        declared to answer None, is accepted: with it alone a thread that fails just ends.
+        None deletes the handler. A handler of the old style takes a thread and an exception, or is declared
+        to return None. It is accepted; with it alone, a thread that fails just ends.
 
         :raises IllegalStreamsState: once the client was started.
-        :raises TypeError: if it can be no handler.
+        :raises TypeError: if it can't be a handler.
         """
         self._only_before_the_start("the uncaught-exception handler")
         if handler is None:
@@ -245,14 +247,14 @@ class StreamsApp:
 
     def _add_handler(self, handler: Any) -> None:
         if self._engine.handlers.add(handler):
-            text = "handlers that answer no StreamThreadExceptionResponse are deprecated (KIP-671)"
+            text = "handlers that return no StreamThreadExceptionResponse are deprecated (KIP-671)"
             warnings.warn(text, DeprecationWarning, stacklevel=3)
 
     def set_state_listener(self, listener: StateListener | None) -> None:
         """Call this plain function with the new and the old state of the client, at each step, in order.
 
-        The client does not wait for it. A coroutine that it returns is refused: an error in the log says to
-        write `asyncio.create_task(...)` instead.
+        The client does not wait for it. A coroutine that it returns is refused: an error in the log proposes
+        `asyncio.create_task(...)` instead.
 
         :raises IllegalStreamsState: once the client was started.
         :raises TypeError: if it can't be called, or is async.
@@ -268,11 +270,13 @@ class StreamsApp:
     # -- start and end -----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start the global thread, which reads what there is, then all others. An instance starts once.
+        """Start the global thread, which reads everything that exists, then all others. An instance starts
+        once.
 
         :raises IllegalStreamsState: if it was started or closed before.
         :raises StreamsError: if `state_dir` can't be used, or another client has it.
-        :raises Exception: whatever keeps the global thread from catching up; the client is in ERROR then.
+        :raises Exception: the error that keeps the global thread from catching up; the client is in ERROR
+            then.
         """
         if self.state is StreamClientState.CREATED:
             self._loop = asyncio.get_running_loop()
@@ -290,12 +294,12 @@ class StreamsApp:
             )
 
     async def close(self, timeout: float | None = None) -> bool:  # noqa: ASYNC109 - waits, is not ended
-        """End all threads after what they are doing, commit, and leave. Whether that is over in time.
+        """End all threads after their current record, commit, and leave. Return true if that is over in time.
 
-        Once `process` has returned it takes at most 25 s, also if no broker can be reached: 10 s for the last
-        commit, 10 s for leaving (2 s if no broker responded to the commit), and 5 s for the changelog.
-        With a timeout, in seconds, the threads divide that time. What is not committed by then is processed
-        again by the member that owns the partition next.
+        Once `process` has returned it takes at most 25 s, even if no broker can be reached. These are 10 s
+        for the last commit, 10 s for leaving (2 s if no broker responded to the commit), and 5 s for the
+        changelog. With a timeout, in seconds, the threads divide that time. Records that are not committed by
+        then are processed again by the next owner of the partition.
 
         In PENDING_ERROR and ERROR it has no effect and logs a warning; it waits for ERROR, and never
         raises. A thread that calls it does not wait for its own end.
@@ -307,7 +311,7 @@ class StreamsApp:
         return await self._engine.close(None if timeout is None else check_seconds("timeout", timeout))
 
     async def wait_ended(self) -> StreamClientState:
-        """Wait until it is over; answers NOT_RUNNING or ERROR."""
+        """Wait until it is over; return NOT_RUNNING or ERROR."""
         return await self._engine.wait_ended()
 
     async def __aenter__(self) -> StreamsApp:
@@ -322,7 +326,7 @@ class StreamsApp:
     # -- threads -----------------------------------------------------------------------------------------
 
     def add_thread(self) -> str | None:
-        """Start one more thread. Its name; None, with a warning, unless the client is running.
+        """Start one more thread. Return its name; None, with a warning, unless the client is running.
 
         :raises RuntimeError: outside of the client's event loop, as in another thread of the process.
         """
@@ -330,11 +334,11 @@ class StreamsApp:
         return self._engine.add_thread()
 
     async def remove_thread(self, timeout: float | None = None) -> str | None:  # noqa: ASYNC109 - the same
-        """End one thread, and wait for that. Its name; None, with a warning, unless there is one.
+        """End one thread, and wait for that. Return its name; None, with a warning, unless there is one.
 
         A thread that calls this removes another one, if there is any.
 
-        :raises TimeoutError: if the thread has not ended in that many seconds; it goes on ending.
+        :raises TimeoutError: if the thread has not ended in that many seconds; it still ends.
         :raises RuntimeError: on another event loop than the client's.
         """
         self._only_on_its_loop("remove_thread")
@@ -346,7 +350,7 @@ class StreamsApp:
 def _checked(settings: Mapping[str, Any]) -> Mapping[str, Any]:
     """Settings of KIP848Consumer.
 
-    :raises TypeError: if it has none of this name, or it is not the user's to set.
+    :raises TypeError: if there is no such setting, or it is not the user's to set.
     """
     known = inspect.signature(KIP848Consumer).parameters
     for name in settings:

@@ -1,4 +1,4 @@
-"""A stream thread's member in a streams group (KIP-1071): tasks, and word of shutdowns."""
+"""A stream thread's member in a streams group (KIP-1071): tasks, and notices of shutdowns."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fencepost.member.streams.errors import MissingSourceTopic, StreamsError
 from fencepost.member.streams.heartbeats import StreamsHeartbeats
 
 _MISSING_TOPIC_S = 300.0
-"""For how long source topics may be missing; Kafka's max.poll.interval.ms."""
+"""Time for which source topics may be missing; Kafka's max.poll.interval.ms."""
 
 
 class _StreamsSession(KafkaMember):
@@ -91,7 +91,8 @@ class _StreamsConsumer(KIP848Consumer):
 class KafkaStreamsGroupMember(KafkaConsumerGroupMember):
     """A member that speaks KIP-1071. Each topic is a subtopology: task N_P is partition P of topic N.
 
-    `process_id` is the same for all threads of a client. `changelogs`, by topic, are what the brokers create.
+    `process_id` is the same for all threads of a client. `changelogs`, by topic, are those that the brokers
+    create.
     """
 
     def __init__(
@@ -108,7 +109,7 @@ class KafkaStreamsGroupMember(KafkaConsumerGroupMember):
         self._missing_since: float | None = None
 
     def make_consumer(self) -> KIP848Consumer:
-        """A consumer whose member is one of a streams group.
+        """Make a consumer whose member is one of a streams group.
 
         :raises ValueError: if a setting is impossible.
         """
@@ -123,7 +124,7 @@ class KafkaStreamsGroupMember(KafkaConsumerGroupMember):
         )
 
     async def poll(self) -> Sequence[PartitionRecords]:
-        """Records of several partitions; none after 100 ms without any, or while there is no broker.
+        """Return records of several partitions; none after 100 ms without any, or while there is no broker.
 
         :raises MissingSourceTopic: if one has been missing for five minutes.
         :raises StreamsError: if the topics can't be read together.
@@ -143,9 +144,9 @@ class KafkaStreamsGroupMember(KafkaConsumerGroupMember):
 
     @property
     def joined(self) -> bool:
-        """Whether the member owns what the group meant for it, and the group hands out tasks."""
+        """True if the member owns its target, and the group hands out tasks."""
         return super().joined and self._heartbeats.group_is_ready
 
     def ask_for_shutdown(self) -> None:
-        """Ask with each heartbeat from now on, the leave included (KIP-671)."""
+        """Send the request with each heartbeat from now on, the leave included (KIP-671)."""
         self._heartbeats.asks_for_shutdown = True

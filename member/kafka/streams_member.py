@@ -26,7 +26,7 @@ from fencepost.member.kafka.errors import AuthenticationError
 from fencepost.member.streams.application.port import CommitRefused, PartitionRecords, ThreadEvents
 
 _POLL_MS = 100
-"""How long a poll waits for records; Kafka's poll.ms."""
+"""Time that a poll waits for records, in ms; Kafka's poll.ms."""
 _CONNECT_AGAIN_S = 1.0
 
 
@@ -47,12 +47,12 @@ class _Listener:
 
 
 class _Watch:
-    """What of the member's doings the thread asks for."""
+    """The events of the member that the thread asks for."""
 
     def __init__(self, on_connection: Callable[[], None]) -> None:
         self._on_connection = on_connection
         self.observer: MemberObserver | None = None
-        """Is told of requests and responses, too."""
+        """Receives requests and responses, too."""
         self.connected = True
         self.state: AnyState = ConsumerMemberState.UNSUBSCRIBED
 
@@ -60,7 +60,7 @@ class _Watch:
         self.state = target
 
     def on_request(self, request: Request) -> None:
-        """A request says nothing of the connection; its answer does."""
+        """A request shows nothing about the connection; its response does."""
         if self.observer is not None:
             self.observer.on_request(request)
 
@@ -70,20 +70,20 @@ class _Watch:
         self._heard(not isinstance(response, Exception))
 
     def _heard(self, connected: bool) -> None:
-        """Tell the thread of a change, once the member's machine knows it as well."""
+        """Notify the thread of a change, once the member's machine knows it as well."""
         if connected is not self.connected:
             self.connected = connected
             asyncio.get_running_loop().call_soon(self._on_connection)
 
     def on_callback(self, kind: CallbackKind, phase: Phase, partitions: tuple[TopicPartition, ...]) -> None:
-        """The thread hears of callbacks itself."""
+        """The thread receives callbacks itself."""
 
     def on_commit(self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception) -> None:
         self._heard(not isinstance(response, Exception))
 
 
 class KafkaConsumerGroupMember:
-    """A member that speaks KIP-848. Without a broker it goes on trying; it can't ask for a shutdown."""
+    """A member that speaks KIP-848. Without a broker it goes on trying; it can't request a shutdown."""
 
     def __init__(self, events: ThreadEvents, topics: Sequence[str], settings: Mapping[str, Any]) -> None:
         self._topics = topics
@@ -99,13 +99,14 @@ class KafkaConsumerGroupMember:
         self._client_goes_on: Callable[[], bool] = lambda: False
 
     def observe_requests(self, observer: MemberObserver) -> None:
-        """Let an observer know of this member's requests and responses."""
+        """Let an observer see this member's requests and responses."""
         self._watch.observer = observer
 
     def follow(self, before: KafkaConsumerGroupMember | None, client_goes_on: Callable[[], bool]) -> None:
-        """Be the same static member as another one was: it is waited for, and leaves its place to this one.
+        """Become the same static member as another one: wait for that one, which leaves its place to this
+        one.
 
-        A static member that nobody follows leaves the group for good if its client goes on without it.
+        A static member without a successor leaves the group for good if its client goes on without it.
         """
         self._before, self._client_goes_on = before, client_goes_on
         if before is not None:
@@ -116,7 +117,7 @@ class KafkaConsumerGroupMember:
         self._begin()
 
     def make_consumer(self) -> KIP848Consumer:
-        """A consumer for the member.
+        """Make a consumer for the member.
 
         :raises ValueError: if a setting is impossible.
         """
@@ -142,10 +143,10 @@ class KafkaConsumerGroupMember:
         await consumer.start()
 
     async def poll(self) -> Sequence[PartitionRecords]:
-        """Records of several partitions; none after 100 ms without any, or while there is no broker.
+        """Return records of several partitions; none after 100 ms without any, or while there is no broker.
 
-        :raises AuthenticationError: if a broker does not take the credentials, or does not any more.
-        :raises KafkaError: if it refuses for good what the member asks for.
+        :raises AuthenticationError: if a broker does not accept the credentials, or no longer does.
+        :raises KafkaError: if the coordinator refuses for good.
         """
         assert self._consumer is not None
         if self._starting is not None:
@@ -171,20 +172,20 @@ class KafkaConsumerGroupMember:
 
     @property
     def joined(self) -> bool:
-        """Whether the member is STABLE: it owns its target, be it empty."""
+        """True if the member is STABLE: it owns its target, even an empty one."""
         return self._watch.state is ConsumerMemberState.STABLE
 
     @property
     def round_s(self) -> float:
-        """0: the group is not joined in rounds."""
+        """0: there are no rounds of joining."""
         return 0
 
     def is_connected(self) -> bool:
-        """Whether the last heartbeat or commit was answered, and a broker could be reached at all."""
+        """Return true if the last heartbeat or commit was answered, and a broker could be reached at all."""
         return self._watch.connected
 
     async def committed(self, partition: TopicPartition) -> int | None:
-        """The group's committed offset."""
+        """Return the group's committed offset."""
         assert self._consumer is not None
         return await self._consumer.committed(partition)
 
@@ -192,7 +193,8 @@ class KafkaConsumerGroupMember:
         """Commit these offsets.
 
         :raises CommitRefused: if they were not committed.
-        :raises KafkaError: if they never will be: this client may not, or they are too large.
+        :raises KafkaError: if they never will be: this client lacks the permission, or they are too
+            large.
         """
         assert self._consumer is not None
         try:
@@ -203,10 +205,10 @@ class KafkaConsumerGroupMember:
             raise CommitRefused(str(error)) from error
 
     def ask_for_shutdown(self) -> None:
-        """The protocol has no way to say it; the client's machine does not ask for it."""
+        """Do nothing: the protocol has no way to ask, and the client's machine does not call it."""
 
     def wake(self) -> None:
-        """A poll lasts no longer than 100 ms; a wait for a broker ends now."""
+        """End a wait for a broker now; a poll lasts no longer than 100 ms."""
         self._woken.set()
 
     async def close(self, *, told_to_end: bool = False, within_s: float = 10.0) -> None:
@@ -220,10 +222,10 @@ class KafkaConsumerGroupMember:
     async def _close(self, option: CloseOption, within_s: float) -> None:
         try:
             if option is CloseOption.LEAVE_GROUP:
-                # A start that is cut short leaves as is usual, and then a static member keeps its place.
+                # A start that is cut short leaves as usual, and then a static member keeps its place.
                 await self._stop(option, within_s)
             if self._starting is not None:
-                if not self._starting.cancelling():  # else it is on its way out of the group already
+                if not self._starting.cancelling():  # otherwise it is leaving the group already
                     self._starting.cancel()
                 await asyncio.wait((self._starting,))
             await self._stop(option, within_s)
@@ -246,10 +248,10 @@ class WholeTopicReader:
         )
         self._consumer: AIOKafkaConsumer | None = None
         self._missing: dict[KafkaPartition, int] = {}
-        """Where partitions ended at the start, as long as that was not reached."""
+        """The end of each partition at the start, until reading has reached it."""
 
     async def start(self) -> None:
-        """Connect, and see where the topics end.
+        """Connect, and find the ends of the topics.
 
         :raises KafkaError: if there is no broker.
         :raises LookupError: if a topic does not exist.
@@ -270,7 +272,7 @@ class WholeTopicReader:
         self._missing = {each: end for each, end in ends.items() if end > begins[each]}
 
     async def poll(self) -> Sequence[PartitionRecords]:
-        """Records of several partitions; none after 100 ms without any."""
+        """Return records of several partitions; none after 100 ms without any."""
         assert self._consumer is not None
         taken = await self._consumer.getmany(timeout_ms=_POLL_MS)
         for partition in list(self._missing):
@@ -283,7 +285,7 @@ class WholeTopicReader:
 
     @property
     def caught_up(self) -> bool:
-        """True if all was handed over that was there at the start."""
+        """True if all records that existed at the start were handed over."""
         return not self._missing
 
     async def close(self) -> None:

@@ -71,7 +71,7 @@ _KIP_1071 = (
 )
 
 
-# The versions that are used: those that know of member epochs, and names besides ids.
+# The versions that are used: those with member epochs, and with names in addition to ids.
 _HEARTBEAT = CallVersions(ApiKey.CONSUMER_GROUP_HEARTBEAT, 1, 1)
 _STREAMS_HEARTBEAT = CallVersions(ApiKey.STREAMS_GROUP_HEARTBEAT, 0, 0)
 _COMMIT = CallVersions(ApiKey.OFFSET_COMMIT, 9, 9)
@@ -86,7 +86,7 @@ _LEAVE = CallVersions(ApiKey.LEAVE_GROUP, 3, 5)
 
 
 class KafkaTransport:
-    """The way from one member to a Kafka cluster. Futures fail as the `Transport` protocol says."""
+    """The way from one member to a Kafka cluster. Futures fail as described in the `Transport` protocol."""
 
     def __init__(self, connections: Connections, fetching: Fetching, request_timeout_ms: int) -> None:
         self._connections = connections
@@ -96,48 +96,49 @@ class KafkaTransport:
         self._tasks: set[asyncio.Task[Any]] = set()
         self._closed = False
 
-    # -- what a member's driver asks for -----------------------------------------------------------------
+    # -- requests of a member's driver -------------------------------------------------------------------
 
     def send(self, request: Request, timeout_ms: int) -> asyncio.Future[Response]:
         """Send a group request to the coordinator that was found last."""
         return self._start(self._send(request, timeout_ms))
 
     def find_coordinator(self, group_id: str) -> asyncio.Future[None]:
-        """Ask some broker who coordinates the group."""
+        """Find the coordinator of the group through any broker."""
         return self._start(self._find_coordinator(group_id))
 
     def topic_names(self, topic_ids: Iterable[TopicId]) -> asyncio.Future[Mapping[TopicId, str]]:
-        """Names of topics, from fresh metadata."""
+        """Look up names of topics in fresh metadata."""
         return self._start(self._topic_names(tuple(topic_ids)))
 
     def partition_counts(self, topics: Iterable[str]) -> asyncio.Future[Mapping[str, int]]:
-        """How many partitions topics have, from fresh metadata; those that do not exist are missing.
+        """Count the partitions of topics from fresh metadata; topics that do not exist are missing.
 
-        The whole group waits for a leader that asks. So it does not ask on the connection of the fetches, on
-        which a broker would answer after the fetch that waits for records.
+        The whole group waits for a leader that counts. So the request does not use the connection of the
+        fetches, on which a broker would respond only after the fetch that waits for records.
         """
         return self._start(self._partition_counts(tuple(topics)))
 
     def log_offsets(
         self, partitions: Iterable[TopicPartition], *, earliest: bool
     ) -> asyncio.Future[Mapping[TopicPartition, int]]:
-        """The first or the next offset of each partition's log; partitions without a leader are missing."""
+        """Look up the first or the next offset of each partition's log; partitions without a leader are
+        missing."""
         spec = OffsetSpec.EARLIEST if earliest else OffsetSpec.LATEST
         return self._start(self._log_offsets(tuple(partitions), spec))
 
     def offsets_by_duration(
         self, partitions: Iterable[TopicPartition], duration_ms: int
     ) -> asyncio.Future[Mapping[TopicPartition, int]]:
-        """Where each log has its first record that is not older, by the wall clock, or where it ends."""
+        """Find the first record of each log that is not older, by the wall clock, or the end of the log."""
         return self._start(self._offsets_by_duration(tuple(partitions), duration_ms))
 
     def close(self) -> None:
-        """Fail what is outstanding. The connections are the client's, and go with it."""
+        """Fail outstanding requests. The connections are the client's, and close with it."""
         self._closed = True
         for task in tuple(self._tasks):
             task.cancel()
 
-    # -- how ---------------------------------------------------------------------------------------------
+    # -- sending -----------------------------------------------------------------------------------------
 
     def _start(self, work: Coroutine[Any, Any, T]) -> asyncio.Future[T]:
         if self._closed:
@@ -197,7 +198,7 @@ class KafkaTransport:
             try:
                 return request_frame(api.key, version, correlation_id, client_id, message)
             except (AttributeError, TypeError, ValueError, struct.error) as error:
-                # It would not do any better the next time.
+                # A retry would not do any better.
                 text = f"{api.key.name} can't be encoded: {error}"
                 raise ProtocolError(ErrorCode.INVALID_REQUEST, text) from error
 
@@ -262,7 +263,7 @@ class KafkaTransport:
     async def _offsets_by_duration(
         self, partitions: tuple[TopicPartition, ...], duration_ms: int
     ) -> Mapping[TopicPartition, int]:
-        # In this order a record that comes in between is found by its time, or is behind the end.
+        # In this order a record that arrives in between is found by its time, or is behind the end.
         ends = await self._log_offsets(partitions, OffsetSpec.LATEST)
         found = await self._log_offsets(tuple(ends), time_before_ms(duration_ms))
         return {
@@ -272,13 +273,13 @@ class KafkaTransport:
 
 
 async def _translated(work: Coroutine[Any, Any, T], needs: str = _KIP_848) -> T:
-    """The result, or the transport's own error for aiokafka's."""
+    """Return the result, or raise the transport's own error for aiokafka's."""
     try:
         return await work
     except IncompatibleBrokerVersion as error:
         raise ProtocolError(ErrorCode.UNSUPPORTED_VERSION, f"{needs}; {error}") from error
     except (RequestTimedOutError, TimeoutError) as error:
-        raise RequestTimedOut(str(error) or "no answer in time") from error
+        raise RequestTimedOut(str(error) or "no response in time") from error
     except (KafkaError, OSError) as error:
         raise Disconnected(str(error)) from error
 
@@ -291,14 +292,14 @@ def _by_topic(partitions: Iterable[T], partition_of: Callable[[T], TopicPartitio
 
 
 def _leave_response(reply: LeaveGroupReply) -> LeaveGroupResponse:
-    """The only member's; an error of the group is its own."""
+    """Return the response for the only member; an error of the group is its own."""
     if reply.error_code is not ErrorCode.NONE or not reply.members:
         return LeaveGroupResponse(error_code=reply.error_code)
     return reply.members[0]
 
 
 def _commit_call(request: OffsetCommitRequest) -> OffsetCommitCall:
-    """By name and by id: which of them goes is decided with the version."""
+    """By name and by id: the version decides which of them is sent."""
 
     def of(item: tuple[TopicPartition, OffsetAndMetadata]) -> TopicPartition:
         return item[0]
@@ -350,7 +351,7 @@ def _fetch_call(request: OffsetFetchRequest) -> OffsetFetchCall:
 
 
 def _fetch_response(reply: OffsetFetchReply) -> OffsetFetchResponse:
-    """An error of one partition is the group's: all that were asked for are needed."""
+    """An error of one partition is the group's: all requested offsets are needed."""
     (group,) = reply.groups
     error = group.error_code
     offsets: dict[TopicPartition, OffsetAndMetadata] = {}

@@ -27,17 +27,17 @@ Move: TypeAlias = tuple[str, str]
 
 
 class Verdict(enum.StrEnum):
-    """What a machine does that is asked for a move."""
+    """The results of a move that a machine is asked for."""
 
     MADE = "made"
     REFUSED = "refused"
-    """Without an error, and nothing changes."""
+    """Refused without an error, and nothing changes."""
     AN_ERROR = "an error"
     NO_SUCH_STATE = "no such state"
 
 
 class MachineDifference(NamedTuple):
-    """What one of two machines has and the other one does not have, and why."""
+    """A part that one of two machines has and the other lacks, with the reason."""
 
     reason: str
     steps: tuple[Any, ...]
@@ -56,11 +56,11 @@ class OtherMachine(NamedTuple):
     names: Mapping[str, tuple[str, ...]]
     """Its names of each of our states: entered at the first, passed through, left from the last."""
     events: Mapping[str, tuple[str, ...]]
-    """Our events that each label of it stands for."""
+    """Our events for each of its labels."""
 
 
 def verdict(table: Table, move: Move) -> Verdict:
-    """Return what the machine does that is asked for this move."""
+    """Return what the machine does when it is asked for this move."""
     if not set(move) <= set(map(str, table.states)):
         return Verdict.NO_SUCH_STATE
     if table.allows(*move):
@@ -127,4 +127,4 @@ OTHERS: Mapping[str, Mapping[str, Table]] = {
     STREAM_THREAD.name: {"kafka-4": KAFKA_4_THREAD.table},
     STREAM_CLIENT.name: {"kafka-4": KAFKA_4_CLIENT.table},
 }
-"""Tables beside those of some machines, under the names of where they come from."""
+"""Tables next to those of some machines, under the names of their sources."""

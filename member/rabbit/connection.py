@@ -24,19 +24,19 @@ from fencepost.member.sac.transport import ConnectionListener, SacSubscription, 
 R = TypeVar("R", bound=Frame)
 
 MAX_FRAME_BYTES: Final = 1 << 27
-"""Of what a node may send; chunks have some megabytes at most."""
+"""The limit for a node's frames; chunks have some megabytes at most."""
 INITIAL_CREDIT: Final = 10
-"""Chunks that may be on their way."""
+"""Chunks that may be in flight."""
 CLOSE_TIMEOUT_S: Final = 5.0
-"""How long a node may take to answer Close."""
+"""Time that a node may take to respond to Close, in seconds."""
 _SUBSCRIPTION: Final = 0
 """The one subscription of a connection."""
 _PASSING: Final = frozenset({ResponseCode.STREAM_NOT_AVAILABLE, ResponseCode.INTERNAL_ERROR})
-"""What a node answers that may be otherwise in a moment."""
+"""Response codes of a node that may differ on the next attempt."""
 
 
 class RabbitLogin(msgspec.Struct, frozen=True, kw_only=True):
-    """Who connects, and where to."""
+    """The credentials and settings of a connection."""
 
     username: str
     password: str
@@ -49,7 +49,8 @@ class RabbitLogin(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StreamConnection(asyncio.Protocol):
-    """Frames over a socket, about one stream. What is asked is answered by a future, or a TransportError."""
+    """Frames over a socket, about one stream. Each request returns a future with the response, or a
+    TransportError."""
 
     def __init__(self, listener: ConnectionListener, stream: str) -> None:
         self._listener = listener
@@ -68,19 +69,19 @@ class StreamConnection(asyncio.Protocol):
         self._gone: asyncio.Future[None] = self._loop.create_future()
         self._loss = "the connection was lost"
         self.refusal: SubscriptionRefused | None = None
-        """Why nothing can be subscribed to here, ever."""
+        """The error after which no subscription is possible here, ever."""
         self.advertised: tuple[str, int] | None = None
-        """The address by which the node calls itself; None if it names none."""
+        """The address that the node advertises; None if it advertises none."""
 
     # -- asyncio's side ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The node is there."""
+        """Note that the node is connected."""
         self._transport = cast("asyncio.Transport", transport)
         self._heard_at = self._said_at = self._loop.time()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """Nobody will answer any more."""
+        """Fail everything that waits for a response."""
         was_closed, self._is_closed = self._is_closed, True
         if self._timer is not None:
             self._timer.cancel()
@@ -90,13 +91,13 @@ class StreamConnection(asyncio.Protocol):
         for future in waiting:
             if not future.done():
                 future.set_exception(Disconnected(self._loss))
-                future.exception()  # nobody may be waiting for it
+                future.exception()  # there may be no waiter
         self._asked.clear()
         if self._is_open and not was_closed:
             self._listener.disconnected(self._loss)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came, with any number of frames in them."""
+        """Take in bytes, with any number of frames in them."""
         self._heard_at = self._loop.time()
         self._frames.feed(data)
         try:
@@ -115,9 +116,7 @@ class StreamConnection(asyncio.Protocol):
                 chunk = read_chunk(frame.chunk)
                 try:
                     messages = messages_of(chunk.data)
-                except (
-                    InvalidBatch
-                ) as error:  # its bytes are those that were sent: the next try gets them again
+                except InvalidBatch as error:  # its bytes are as they were sent: the next try gets them again
                     self._listener.unreadable(chunk.first_offset, chunk.records, str(error))
                 else:
                     self._listener.delivered(chunk.first_offset, messages)
@@ -127,8 +126,8 @@ class StreamConnection(asyncio.Protocol):
                 if not self._tuned.done():
                     self._tuned.set_result(frame)
             case frames.MetadataUpdate():
-                # The subscription is gone: a new connection will tell whether for good.
-                self._hang_up(f"{frame.stream!r} is gone or moves: {_code(frame).name}")
+                # The subscription is lost: a new connection will show if that is final.
+                self._hang_up(f"{frame.stream!r} was deleted or is moving: {_code(frame).name}")
             case frames.Close():
                 self._hang_up(f"the node closes the connection: {frame.reason} ({frame.code})")
             case _ if frame.is_response and (number := getattr(frame, "correlation_id", None)) is not None:
@@ -141,11 +140,11 @@ class StreamConnection(asyncio.Protocol):
         self._transport.abort()
 
     def _hang_up(self, reason: str) -> None:
-        """Close behind what was said: an offset may be among it."""
+        """Close after the last message: an offset may be in it."""
         self._loss = reason
         self._transport.close()
 
-    # -- asking -----------------------------------------------------------------------------------------
+    # -- sending ----------------------------------------------------------------------------------------
 
     def _send(self, frame: Frame) -> None:
         if not self._transport.is_closing():
@@ -163,9 +162,9 @@ class StreamConnection(asyncio.Protocol):
         return future
 
     async def open(self, credentials: RabbitLogin) -> None:
-        """Authenticate and open the virtual host; what is refused for good becomes `refusal`.
+        """Authenticate and open the virtual host; a final refusal becomes `refusal`.
 
-        :raises TransportError: if the node does not answer as it should.
+        :raises TransportError: if the node does not respond as it should.
         """
         names = {"connection_name": credentials.client_name, "product": "fencepost", "platform": "Python"}
         await self._ask(frames.PeerProperties, names)
@@ -189,13 +188,14 @@ class StreamConnection(asyncio.Protocol):
         self._beat()
 
     async def nodes(self) -> Sequence[tuple[str, int]]:
-        """Where the stream can be read, replicas before the leader; empty if there is no such stream.
+        """Return the nodes at which the stream can be read, replicas before the leader; empty if there is no
+        such stream.
 
-        :raises TransportError: if the node does not answer, or knows no place.
+        :raises TransportError: if the node does not respond, or knows no place.
         """
         answer = await self._ask(frames.Metadata, (self._stream,))
         if not isinstance(answer, frames.MetadataResponse) or len(answer.streams) != 1:
-            raise TransportError(f"the node was asked about {self._stream!r}, and answered something else")
+            raise TransportError(f"the node was asked about {self._stream!r}, and sent another response")
         (place,) = answer.streams
         if place.code == ResponseCode.STREAM_DOES_NOT_EXIST:
             return ()
@@ -206,12 +206,12 @@ class StreamConnection(asyncio.Protocol):
         return found
 
     def _beat(self) -> None:
-        """Say that this client is alive, and hear whether the node is."""
+        """Send a sign of life to the node, and check that one came from it."""
         if not self._heartbeat_s or self._is_closed:
             return
         now = self._loop.time()
         if now - self._heard_at > 2 * self._heartbeat_s:
-            self._abort(f"the node has said nothing for {now - self._heard_at:.1f} s")
+            self._abort(f"the node has sent nothing for {now - self._heard_at:.1f} s")
             return
         if now - self._said_at >= self._heartbeat_s / 2:
             self._send(frames.Heartbeat())
@@ -226,14 +226,14 @@ class StreamConnection(asyncio.Protocol):
     async def _subscribed(self, subscription: SacSubscription) -> None:
         if self.refusal is not None:
             raise self.refusal
-        if subscription.stream != self._stream:  # this node may have it, and the next one need not
+        if subscription.stream != self._stream:  # this node may have it, though the next one may not
             raise SubscriptionRefused(
                 f"the subscription is to {subscription.stream!r}, and its transport is for {self._stream!r}"
             )
         if subscription.partition_index != SIMPLE:
             raise SubscriptionRefused(
-                f"partition_index is {subscription.partition_index}, and RabbitMQ's protocol carries none:"
-                " leave it out and set super_stream; RabbitMQ then finds the index of the partition"
+                f"partition_index is {subscription.partition_index}, and RabbitMQ's protocol has no field for"
+                " it: leave it out and set super_stream; RabbitMQ then finds the index of the partition"
                 f" {subscription.stream!r} itself"
             )
         properties = {"single-active-consumer": "true", "name": subscription.name}
@@ -250,11 +250,11 @@ class StreamConnection(asyncio.Protocol):
             raise SubscriptionRefused(f"{subscription.stream!r} can't be read: {code.name}")
 
     def answer(self, correlation_id: int, offset: OffsetSpecification) -> None:
-        """Answer a consumer update."""
+        """Respond to a consumer update."""
         self._send(frames.ConsumerUpdateResponse(correlation_id, offset=_on_the_wire(offset)))
 
     def credit(self, chunks: int) -> None:
-        """Let the node send so many more chunks."""
+        """Let the node send this many more chunks."""
         self._send(frames.Credit(_SUBSCRIPTION, chunks))
 
     def store_offset(self, subscription: SacSubscription, offset: int) -> None:
@@ -262,7 +262,7 @@ class StreamConnection(asyncio.Protocol):
         self._send(frames.StoreOffset(subscription.name, subscription.stream, offset))
 
     def query_offset(self, subscription: SacSubscription) -> asyncio.Future[int | None]:
-        """The offset that the group stored last."""
+        """Return the offset that the group stored last."""
         return self._loop.create_task(self._stored(subscription))
 
     async def _stored(self, subscription: SacSubscription) -> int | None:
@@ -272,14 +272,14 @@ class StreamConnection(asyncio.Protocol):
         if code is ResponseCode.NO_OFFSET:
             return None
         if code is not ResponseCode.OK:
-            raise TransportError(f"the offset of {subscription.name!r} is not told: {code.name}")
+            raise TransportError(f"the node did not return the offset of {subscription.name!r}: {code.name}")
         return answer.offset
 
     def close(self) -> None:
-        """Give it up, and say so. The listener hears nothing more.
+        """Give the connection up, and notify the node. The listener receives nothing more.
 
-        The socket stays until the node has answered: what it sends meanwhile and nobody reads would make the
-        system throw away what it has not read itself, such as the last offset.
+        The socket stays until the node has responded. If the node sends meanwhile and no one reads, the
+        system would discard data that the node has not read itself, such as the last offset.
         """
         if self._is_closed:
             return
@@ -294,13 +294,13 @@ class StreamConnection(asyncio.Protocol):
         self._timer = self._loop.call_later(CLOSE_TIMEOUT_S, self._transport.abort)
 
     async def wait_closed(self) -> None:
-        """Wait until the node has heard all that was said, or can't hear it any more."""
+        """Wait until the node has received everything that was sent, or can't receive it any more."""
         if not self._gone.done():
             await asyncio.wait([self._gone])
 
 
 def _code(answer: Frame) -> ResponseCode:
-    """How it went; a code that nobody here knows counts as an error inside the node."""
+    """Return the code of a response; an unknown code counts as an error inside the node."""
     try:
         return ResponseCode(getattr(answer, "code", ResponseCode.INTERNAL_ERROR))
     except ValueError:
@@ -308,7 +308,7 @@ def _code(answer: Frame) -> ResponseCode:
 
 
 def _advertised(properties: Mapping[str, str]) -> tuple[str, int] | None:
-    """The address in the properties of a connection that was opened; None if there is no usable one."""
+    """Return the address in the properties of an open connection; None if there is no usable one."""
     host, port = properties.get("advertised_host"), properties.get("advertised_port", "")
     return (host, int(port)) if host and port.isascii() and port.isdigit() else None
 

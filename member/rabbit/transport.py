@@ -16,15 +16,17 @@ from fencepost.member.sac.settings import check_text, check_tls
 from fencepost.member.sac.transport import ConnectionListener, SacConnection
 
 MAX_LOGIN_BYTES: Final = 4_000
-"""Of each text that is sent before a connection is open: a frame of two of them is below 8,192 bytes."""
+"""The limit for each text that is sent before a connection is open: a frame of two of them is below 8,192
+bytes."""
 MAX_HEARTBEAT_S: Final = (1 << 32) - 1
 _TRIES: Final = 10
-"""How often a node that has the stream is looked for behind an address that leads to several nodes."""
+"""Number of attempts to find a node that has the stream, behind an address that leads to several nodes."""
 
 Address: TypeAlias = tuple[str, int]
 """Host and port."""
 AddressResolver: TypeAlias = Callable[[str, int], Address | Awaitable[Address]]
-"""Takes the host and the port that a node advertises, and returns where to connect. Plain or async."""
+"""Takes the host and the port that a node advertises, and returns the address to connect to. Plain or async.
+"""
 
 
 class RabbitTransport:
@@ -37,13 +39,14 @@ class RabbitTransport:
 
     It asks the node at `host` and `port` which nodes have the stream, and stays if that node is one of them.
     Otherwise it connects to the address that another node advertises. Behind a proxy, a load balancer or a
-    mapped port, `address_resolver` says where to connect instead, as in RabbitMQ's own clients:
+    mapped port, `address_resolver` returns the address to connect to instead, as in RabbitMQ's own clients:
     `address_resolver=lambda host, port: ("127.0.0.1", 15552)`. If the connection leads to a node without the
     stream, the transport connects again, at most 10 times.
 
-    `client_name` is how RabbitMQ lists the connection. A user, a password or a virtual host that is wrong, or
-    a subscription to another stream, shows when the consumer starts, as SubscriptionRefused. Heartbeats are
-    `heartbeat_s` seconds apart, or less if the node wants that; with 0 the node decides.
+    `client_name` is the name under which RabbitMQ lists the connection. A user, a password or a virtual host
+    that is wrong, or a subscription to another stream, shows when the consumer starts, as
+    SubscriptionRefused. Heartbeats are `heartbeat_s` seconds apart, or less if the node wants that; with 0
+    the node decides.
 
     :raises TypeError: if a setting is not of its type.
     :raises ValueError: if a setting can't be used.
@@ -83,7 +86,7 @@ class RabbitTransport:
         )
 
     def connect(self, listener: ConnectionListener) -> asyncio.Future[SacConnection]:
-        """A new connection; the future fails with TransportError."""
+        """Open a new connection; the future fails with TransportError."""
         return asyncio.get_running_loop().create_task(self._connected(listener))
 
     async def _connected(self, listener: ConnectionListener) -> SacConnection:
@@ -96,7 +99,7 @@ class RabbitTransport:
         if not nodes or self._address in nodes or first.advertised in nodes:
             return first
         first.close()
-        # Replicas come first, and the leader has more to do than they have.
+        # Replicas come first, since the leader has more work than they have.
         candidates = nodes[:-1] or nodes
         if self._resolve is None:
             return await self._opened(self._rng.choice(candidates), listener)
@@ -105,7 +108,7 @@ class RabbitTransport:
     async def _found(
         self, nodes: Sequence[Address], candidates: Sequence[Address], listener: ConnectionListener
     ) -> StreamConnection:
-        """A connection to a node that has the stream, by way of the resolver."""
+        """Open a connection to a node that has the stream, through the resolver."""
         for _ in range(_TRIES):
             address = await self._resolved(*self._rng.choice(candidates))
             connection = await self._opened(address, listener)
@@ -118,7 +121,7 @@ class RabbitTransport:
         )
 
     async def _resolved(self, host: str, port: int) -> Address:
-        """Where to connect in place of an address that a node advertises.
+        """Return the address to connect to in place of one that a node advertises.
 
         :raises TypeError: if the resolver returns no host and port.
         :raises ValueError: if they can't be used.
@@ -140,7 +143,7 @@ class RabbitTransport:
                 lambda: StreamConnection(listener, self._stream), *address, ssl=self._tls
             )
         except OSError as error:
-            why = str(error) or type(error).__name__  # as where TLS is spoken to a port that speaks none
+            why = str(error) or type(error).__name__  # such as a TLS handshake on a port without TLS
             raise Disconnected(f"{address[0]}:{address[1]}: {why}") from error
         try:
             await connection.open(self._credentials)

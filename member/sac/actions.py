@@ -1,4 +1,4 @@
-"""What the machine of a single active consumer asks its driver to do."""
+"""The actions that the machine of a single active consumer asks its driver to carry out."""
 
 from __future__ import annotations
 
@@ -12,18 +12,18 @@ from fencepost.member.sac.states import SacMemberEvent, SacMemberState
 
 
 class SacCallback(enum.StrEnum):
-    """What the application is told, one at a time."""
+    """The callbacks of the application, which run one at a time."""
 
     ACTIVATED = "activated"
-    """It answers where to start."""
+    """It returns the start offset."""
     STEPPING_DOWN = "stepping down"
-    """It finishes what it has and stores its offset; when it returns, another one may start."""
+    """It finishes its messages and stores its offset; when it returns, another consumer may start."""
     LOST = "lost"
-    """The connection is gone: another one may be active already."""
+    """The connection is lost: another consumer may be active already."""
 
 
 class Connect(msgspec.Struct, frozen=True):
-    """Connect to a node of the stream. Connections are counted: what an earlier one says means nothing."""
+    """Connect to a node of the stream. Connections are counted: the data of an earlier one is ignored."""
 
     connection: int
 
@@ -35,20 +35,20 @@ class SendSubscribe(msgspec.Struct, frozen=True):
 
 
 class AnswerUpdate(msgspec.Struct, frozen=True):
-    """Answer a consumer update."""
+    """Respond to a consumer update."""
 
     correlation_id: int
     offset: OffsetSpecification
 
 
 class RunSacCallback(msgspec.Struct, frozen=True):
-    """Tell the application. Hand the outcome in with `callback_finished`."""
+    """Call the application. Pass the outcome to `callback_finished`."""
 
     kind: SacCallback
 
 
 class Hold(msgspec.Struct, frozen=True):
-    """Hand nothing over any more that was received before."""
+    """Hand over nothing that was received before."""
 
 
 class Disconnect(msgspec.Struct, frozen=True):

@@ -49,7 +49,7 @@ class SacMessage(NamedTuple):
 
 
 class ConsumerClosed(Exception):
-    """The consumer was closed while, or before, a message was asked for."""
+    """The consumer was closed before a message arrived, or before the call."""
 
 
 class _Ear:
@@ -76,7 +76,7 @@ class _Ear:
 
 
 class SingleActiveConsumer:
-    """One consumer of a stream, of which one of its group gets messages at a time.
+    """One consumer of a stream. One consumer of its group gets messages at a time.
 
     ::
 
@@ -85,13 +85,14 @@ class SingleActiveConsumer:
                 process(message)
                 consumer.store_offset(message.offset)
 
-    A message counts as processed when the next one is asked for: a step-down waits for that. It connects
-    again by itself after a loss, or if there is no connection at first; the log has a warning of each try in
-    vain. All methods are to be called on the loop that it was started on.
+    A message counts as processed when the application requests the next one: a step-down waits for that. The
+    consumer connects again by itself after a loss, or if there is no connection at first; it logs a warning
+    for each failed try. Call all methods on the loop that it was started on.
 
-    :raises TypeError: for a listener or an observer without its methods, or another thing of a wrong kind.
-    :raises SubscriptionRefused: from `start` on, wherever it waits, if the server refuses it. An error that
-        is not the connection's, and so would be the same at the next try, is raised there as well.
+    :raises TypeError: for a listener or an observer without its methods, or another setting of a wrong
+        kind.
+    :raises SubscriptionRefused: from `start` on, in any method that waits, if the server refuses it. An
+        error that is not the connection's, and so would recur at the next try, is raised there as well.
     :raises UnreadableMessages: from `getone`, after all messages before them.
     """
 
@@ -127,15 +128,17 @@ class SingleActiveConsumer:
         self._task: asyncio.Task[None] | None = None
         self._chunks: deque[deque[SacMessage]] = deque()
         self._owed = 0
-        """Chunks that the server may send in place of those that are done with."""
+        """Chunks that the server may send in place of those that are finished."""
         self._handed_over: int | None = None
         """Offset of the message that the application works on."""
         self._wakers: list[asyncio.Future[None]] = []
         self._accepted = False
-        """The server has accepted the subscription once. States may pass between two looks; this stays."""
+        """True once the server has accepted the subscription. States may pass between two looks; this stays.
+        """
         self._failure: BaseException | None = None
         self._unreadable: UnreadableMessages | None = None
-        """What comes behind the chunks; it is sent again, as they are, if they are let go."""
+        """The error for unreadable messages after the chunks; if the chunks are dropped, the server sends
+        them all again."""
         self._stopped = False
 
     @property
@@ -144,24 +147,24 @@ class SingleActiveConsumer:
             self._chosen_clock = LoopClock()
         return self._chosen_clock
 
-    # -- what it is --------------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------------
 
     @property
     def state(self) -> SacMemberState:
-        """Where it stands."""
+        """The state of the consumer."""
         return self._machine.state
 
     @property
     def is_active(self) -> bool:
-        """Whether it is the active one, as far as it knows, and was not told to step down."""
+        """True if it is the active consumer, as far as it knows, and was not asked to step down."""
         return self.state is SacMemberState.ACTIVE
 
-    # -- what the application does -----------------------------------------------------------------------
+    # -- calls of the application ------------------------------------------------------------------------
 
     async def start(self) -> None:
         """Connect and subscribe, and return once the server has accepted the subscription.
 
-        While no node is reached, it tries again and logs a warning for each try. It returns even if the
+        While it reaches no node, it retries and logs a warning for each try. It returns even if the
         connection is lost, or given up, right after the server's response.
 
         :raises SubscriptionRefused: if the server refuses the subscription.
@@ -172,12 +175,13 @@ class SingleActiveConsumer:
         await self._until(lambda: self._accepted)
 
     async def close(self) -> None:
-        """Step down if it is active, and go. What the application works on counts as processed.
+        """Step down if it is active, and leave. The message that the application works on counts as
+        processed.
 
-        Returns once the node has heard all that was said, or has said nothing for 5 s.
+        Return once the node has received everything, or has sent nothing for 5 s.
         """
         self._handed_over = None
-        self._wake()  # on_lost may wait for what was handed over, and the machine for on_lost
+        self._wake()  # on_lost may wait for messages that were handed over, and the machine for on_lost
         self._run(self._machine.close(self._clock.now_ms()))
         while not self._machine.is_over and not self._stopped:
             await self._wait()
@@ -185,16 +189,16 @@ class SingleActiveConsumer:
         await self._wait_left()
 
     def abandon(self) -> None:
-        """Stop at once and tell nobody, as a process that is killed."""
+        """Stop at once and notify no one, as a process that is killed."""
         if self._task is not None:
             self._task.cancel()
         self._stop()
 
     async def getone(self) -> SacMessage:
-        """The next message; waits until there is one, as long as other consumers are active.
+        """Return the next message; wait until there is one, as long as other consumers are active.
 
         :raises SubscriptionRefused: if the server refused the subscription.
-        :raises UnreadableMessages: if a publisher sent what can't be read.
+        :raises UnreadableMessages: if a publisher sent messages that can't be read.
         :raises ConsumerClosed: if the consumer is closed.
         :raises RuntimeError: if the consumer is not started.
         """
@@ -215,7 +219,7 @@ class SingleActiveConsumer:
         return self
 
     async def __anext__(self) -> SacMessage:
-        """The next message; the iteration ends when the consumer is closed."""
+        """Return the next message; the iteration ends when the consumer is closed."""
         try:
             return await self.getone()
         except ConsumerClosed:
@@ -231,11 +235,11 @@ class SingleActiveConsumer:
         await self.close()
 
     def store_offset(self, offset: int) -> None:
-        """Store that everything up to and with this offset was processed, for the group.
+        """Store for the group that everything up to and including this offset was processed.
 
         Nothing is stored while there is no connection.
 
-        :raises TypeError: if it is no whole number.
+        :raises TypeError: if it is not a whole number.
         :raises ValueError: if it is negative, or too large.
         :raises RuntimeError: if the consumer is not started.
         """
@@ -252,7 +256,7 @@ class SingleActiveConsumer:
         """
         self._check_started()
         if self._connection is None:
-            raise Disconnected("the stored offset can't be asked for: the consumer has no connection now")
+            raise Disconnected("the stored offset can't be fetched: the consumer has no connection now")
         return await self._connection.query_offset(self.subscription)
 
     def _check_started(self) -> None:
@@ -326,7 +330,7 @@ class SingleActiveConsumer:
                 self._hang_up()
 
     def _tell(self, what: str, *seen: object) -> None:
-        """Tell the observer. What the consumer does must not get lost in one that raises."""
+        """Notify the observer. The consumer's work must not get lost in an observer that raises."""
         if self._observer is not None:
             try:
                 refused = refused_awaitable(what, getattr(self._observer, what)(*seen))
@@ -336,7 +340,7 @@ class SingleActiveConsumer:
                 self._report("the observer failed", error)
 
     def _report(self, message: str, error: BaseException) -> None:
-        """What the application's own code raised, and nobody waits for: the loop logs it."""
+        """Report an exception of the application's own code that no caller waits for: the loop logs it."""
         asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
     def _arm(self) -> None:
@@ -350,7 +354,7 @@ class SingleActiveConsumer:
     def _timer_fired(self) -> None:
         self._timer = None
         if self.state is not SacMemberState.BACKING_OFF:
-            self._warn("no answer in time")
+            self._warn("no response in time")
         self._run(self._machine.deadline_reached(self._clock.now_ms()))
 
     def _connect_done(self, number: int, future: asyncio.Future[SacConnection]) -> None:
@@ -364,7 +368,7 @@ class SingleActiveConsumer:
             self._connection = future.result()
             self._owed = 0
             self._run(self._machine.connected(number, self._clock.now_ms()))
-        else:  # it was made as it was given up
+        else:  # it was made while it was given up
             future.result().close()
 
     def _subscribe_done(self, number: int, future: asyncio.Future[None]) -> None:
@@ -376,7 +380,7 @@ class SingleActiveConsumer:
             self._run(self._machine.subscribed(number, self._clock.now_ms()))
 
     def _failed(self, number: int, error: BaseException) -> None:
-        """Only what the transport calls its own may go better the next time."""
+        """Retry after an error of the transport's own; any other error is final."""
         if isinstance(error, TransportError):
             self._disconnected(number, error)
         elif number == self._machine.connection:
@@ -407,7 +411,8 @@ class SingleActiveConsumer:
         self._wake()
 
     def _take_unreadable(self, number: int, first: int, count: int, reason: str) -> None:
-        """The application is told when it has had all that came before, and gets nothing that comes after."""
+        """Raise it to the application after all messages before it; the application receives nothing after
+        it."""
         begin = self._begin(number, first, count)
         if begin is not None:
             self._unreadable = UnreadableMessages(
@@ -416,7 +421,7 @@ class SingleActiveConsumer:
             self._wake()
 
     def _begin(self, number: int, first: int, count: int) -> int | None:
-        """The first offset of a chunk that is to be handed over; None if nothing is, and it is paid for."""
+        """Return the first offset of a chunk to hand over; if there is none, pay for it and return None."""
         if self._unreadable is not None:
             return None
         begin = self._machine.delivered(number, first, first + count)
@@ -427,13 +432,13 @@ class SingleActiveConsumer:
         return begin
 
     def _pay(self) -> None:
-        """Give credit, while the server has a log open that it counts for."""
+        """Give credit, while the server has a log open for which it counts credit."""
         if self._owed and self._connection is not None and self.is_active:
             self._connection.credit(self._owed)
             self._owed = 0
 
     async def _call(self, kind: SacCallback) -> None:
-        """Tell the application, when it is done with what it works on; an error of its own counts as told."""
+        """Call the application when it is done with its message; an error of its own counts as a call."""
         offset: OffsetSpecification | None = None
         phase = "end"
         while self._handed_over is not None and kind is not SacCallback.ACTIVATED:
@@ -453,7 +458,8 @@ class SingleActiveConsumer:
                 self._warn(error)
         except PROGRAM_ENDS:
             raise
-        except BaseException as error:  # such as those of pytest, or of a task that somebody cancels
+        # Such as those of pytest, or of a task that was cancelled from outside.
+        except BaseException as error:
             if self._stopped and isinstance(error, asyncio.CancelledError):
                 raise
             phase = "raised"
@@ -462,7 +468,7 @@ class SingleActiveConsumer:
         self._callback_over(offset)
 
     def _call_done(self, task: asyncio.Task[None]) -> None:
-        """A task that somebody cancels before it calls the listener has not said that it is over."""
+        """End a call whose task was cancelled from outside before it called the listener."""
         if task.cancelled() and not self._stopped:
             self._callback_over(None)
 
@@ -472,9 +478,9 @@ class SingleActiveConsumer:
 
     async def _stored_or(self, chosen: object) -> OffsetSpecification:
         if chosen is not None:
-            place = check_place("on_activated's answer", chosen)
+            place = check_place("on_activated's result", chosen)
             return self.subscription.offset if place.kind is OffsetKind.NONE else place
-        if self._connection is None:  # lost meanwhile: the machine drops what is chosen now
+        if self._connection is None:  # lost meanwhile: the machine drops this choice
             return self.subscription.offset
         stored = await self._connection.query_offset(self.subscription)
         return self.subscription.offset if stored is None else OffsetSpecification.at(stored + 1)

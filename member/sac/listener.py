@@ -1,4 +1,5 @@
-"""What an application hears of its single active consumer, and what an observer hears of the machine."""
+"""The callbacks of an application about its single active consumer, and those of an observer about the
+machine."""
 
 from __future__ import annotations
 
@@ -13,28 +14,29 @@ if TYPE_CHECKING:
 
 
 class SacListener:
-    """What an application wants to know; override what matters. Each method may be plain or async.
+    """The callbacks of an application; override the ones that matter. Each method may be plain or async.
 
-    They are called one at a time, and none while the application works on a message.
+    They are called one at a time, and never while the application works on a message.
     """
 
     def on_activated(self, consumer: SingleActiveConsumer) -> Any:
-        """It is active from now on: answer an `OffsetSpecification`, or None for behind the stored offset.
+        """It is active from now on: return an `OffsetSpecification`, or None to start behind the stored
+        offset.
 
-        If nothing is stored it starts where the subscription says. If this fails, or answers anything else,
-        the connection is given up, so that another consumer gets its turn.
+        If nothing is stored it starts at the offset of the subscription. If this fails, or returns anything
+        else, the connection is given up, so that another consumer gets its turn.
         """
         return None
 
     def on_stepping_down(self, consumer: SingleActiveConsumer) -> Any:
-        """It is to stop. Store what was processed: when this returns another consumer may start."""
+        """It has to stop. Store the processed offset: when this returns, another consumer may start."""
 
     def on_lost(self, consumer: SingleActiveConsumer) -> Any:
-        """Its connection is gone: another consumer may have started already."""
+        """Its connection is lost: another consumer may have started already."""
 
 
 class SacMachineObserver(Protocol):
-    """Sees what the machine does, for traces and checkers."""
+    """Sees the machine's steps, for traces and checkers."""
 
     def on_state(self, event: SacMemberEvent, source: SacMemberState, target: SacMemberState) -> None:
         """It moved along an arrow of its table."""
@@ -43,4 +45,4 @@ class SacMachineObserver(Protocol):
         """A callback reached `begin`, `end` or `raised`."""
 
     def on_answer(self, offset: OffsetSpecification) -> None:
-        """A consumer update was answered."""
+        """The consumer answered a consumer update."""

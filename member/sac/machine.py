@@ -1,8 +1,8 @@
-"""A single active consumer as a pure machine: what happens goes in, what is to be done comes out.
+"""A single active consumer as a pure machine: events go in, actions come out.
 
-Consumer updates are carried out in the order in which they came, one at a time, and each is answered: the
-answer to a step-down lets the next consumer start, so it is given when the application has let go, never
-before. An update that says what is so already is answered at once.
+Consumer updates are carried out in the order of their arrival, one at a time, and each gets a response. The
+response to a step-down lets the next consumer start, so it is sent when the application has let go, never
+before. An update to the current state gets its response at once.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _OVER = frozenset({_S.CLOSED, _S.FAILED})
 
 
 class SacConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """Times in milliseconds."""
+    """Times are in milliseconds."""
 
     backoff_ms: int = 500
-    """Before it connects again; twice as much after each try in vain, a fifth more or less."""
+    """Wait before it connects again; twice as much after each failed try, a fifth more or less."""
     backoff_max_ms: int = 10_000
     request_timeout_ms: int = 30_000
-    """For a connection to come about, and for a subscription."""
+    """Time in which a connection has to be made, and a subscription."""
 
 
 class SacMember:
@@ -48,13 +48,13 @@ class SacMember:
     def __init__(self, config: SacConfig, rng: random.Random) -> None:
         self.state = _S.UNSUBSCRIBED
         self.connection = 0
-        """The number of the connection that counts."""
+        """The number of the current connection."""
         self._config = config
         self._backoff = Backoff(config.backoff_ms, config.backoff_max_ms, rng)
         self.deadline_ms: int | None = None
-        """When to call `deadline_reached`; None if nothing is timed."""
+        """Time at which to call `deadline_reached`; None if nothing is timed."""
         self._updates: deque[tuple[int, bool]] = deque()
-        """Correlation id and activity of those that are not answered; the first may be under way."""
+        """Correlation id and activity of the updates without a response; the first may be under way."""
         self._running: SacCallback | None = None
         self._started_at = NONE
         self._next_offset: int | None = None
@@ -63,10 +63,10 @@ class SacMember:
 
     @property
     def is_over(self) -> bool:
-        """True if nothing will happen any more."""
+        """True if nothing more will happen."""
         return self.state in _OVER
 
-    # -- what the application does -----------------------------------------------------------------------
+    # -- calls of the application ------------------------------------------------------------------------
 
     def start(self, now_ms: int) -> tuple[Action, ...]:
         """Connect and subscribe.
@@ -79,7 +79,8 @@ class SacMember:
         return self._done()
 
     def close(self, now_ms: int) -> tuple[Action, ...]:
-        """Go. An active consumer steps down first, and nobody is active before the application let go."""
+        """Leave. An active consumer steps down first, and no other one is active before the application has
+        let go."""
         if not self._closing:
             self._closing = True
             if self.state is _S.ACTIVE:
@@ -88,10 +89,10 @@ class SacMember:
                 self._end_connection(now_ms)
         return self._done()
 
-    # -- what the transport says -------------------------------------------------------------------------
+    # -- events of the transport -------------------------------------------------------------------------
 
     def connected(self, connection: int, now_ms: int) -> tuple[Action, ...]:
-        """That connection is there."""
+        """Take in that this connection is open."""
         if connection == self.connection and self.state is _S.CONNECTING:
             self._move(_E.CONNECTED, _S.SUBSCRIBING)
             self.deadline_ms = now_ms + self._config.request_timeout_ms
@@ -99,7 +100,7 @@ class SacMember:
         return self._done()
 
     def subscribed(self, connection: int, now_ms: int) -> tuple[Action, ...]:
-        """The subscription on that connection was accepted."""
+        """Take in that the subscription on that connection was accepted."""
         if connection == self.connection and self.state is _S.SUBSCRIBING:
             self._move(_E.SUBSCRIBED, _S.WAITING)
             self.deadline_ms = None
@@ -108,7 +109,8 @@ class SacMember:
         return self._done()
 
     def refused(self, connection: int, now_ms: int) -> tuple[Action, ...]:
-        """The subscription on that connection was refused for good, or something failed that stays so."""
+        """Take in that the subscription on that connection was refused for good, or that a permanent error
+        occurred."""
         if connection == self.connection and self.state in {_S.CONNECTING, _S.SUBSCRIBING}:
             self._move(_E.REFUSED, _S.FAILED)
             self.deadline_ms = None
@@ -116,7 +118,7 @@ class SacMember:
         return self._done()
 
     def disconnected(self, connection: int, now_ms: int) -> tuple[Action, ...]:
-        """That connection is lost, or did not come about."""
+        """Take in that this connection is lost, or could not be made."""
         if connection == self.connection and self.state in _CALLED_BACK | {
             _S.CONNECTING,
             _S.SUBSCRIBING,
@@ -128,7 +130,7 @@ class SacMember:
     def consumer_update(
         self, connection: int, correlation_id: int, active: bool, now_ms: int
     ) -> tuple[Action, ...]:
-        """The server says whether this consumer is to be active."""
+        """Take in that the server wants this consumer to be active, or not."""
         if connection == self.connection and self.state in _CALLED_BACK | {_S.SUBSCRIBING, _S.WAITING}:
             self._updates.append((correlation_id, active))
             if not active:
@@ -138,9 +140,10 @@ class SacMember:
         return self._done()
 
     def delivered(self, connection: int, first: int, end: int) -> int | None:
-        """Messages came, from offset `first` up to, but not, `end`: the first one to hand over.
+        """Take in messages from offset `first` up to, but not including, `end`; return the first one to hand
+        over.
 
-        None if none of them is to be handed over: the consumer is not active, or has them.
+        Return None if none of them is to be handed over: the consumer is not active, or has them.
         """
         asked_to_stop = any(not active for _, active in self._updates)
         if connection != self.connection or self.state is not _S.ACTIVE or asked_to_stop or self._closing:
@@ -151,10 +154,11 @@ class SacMember:
         self._next_offset = end
         return begin
 
-    # -- what the application and the clock say ----------------------------------------------------------
+    # -- inputs of the application and the clock ---------------------------------------------------------
 
     def callback_finished(self, offset: OffsetSpecification | None, now_ms: int) -> tuple[Action, ...]:
-        """The application was told. `offset` is where to start, after `ACTIVATED`; None if that failed.
+        """Take in that the application was called. `offset` is the start, after `ACTIVATED`; None if that
+        failed.
 
         An activation that failed gives the connection up: another consumer gets its turn.
         """
@@ -168,7 +172,7 @@ class SacMember:
                 self._end_connection(now_ms)
             else:
                 self._move(_E.OFFSET_CHOSEN, _S.ACTIVE)
-                # What is sent begins with the chunk that holds the offset.
+                # The server sends from the chunk that holds the offset.
                 self._started_at = offset
                 self._next_offset = offset.value if offset.kind is OffsetKind.OFFSET else None
                 if self._closing:
@@ -185,7 +189,7 @@ class SacMember:
         return self._done()
 
     def deadline_reached(self, now_ms: int) -> tuple[Action, ...]:
-        """Time has come for `deadline_ms`."""
+        """Do what is due at `deadline_ms`."""
         if self.deadline_ms is not None and now_ms >= self.deadline_ms:
             if self.state is _S.BACKING_OFF:
                 self._connect(_E.BACKOFF_OVER, now_ms)
@@ -240,7 +244,7 @@ class SacMember:
         self._run(SacCallback.STEPPING_DOWN)
 
     def _end_connection(self, now_ms: int) -> None:
-        """The connection does not count any more; the application is told if it was, or may be, active."""
+        """Ignore the connection from now on; call the application if the consumer was, or may be, active."""
         self._updates.clear()
         self.deadline_ms = None
         self._actions += [Hold(), Disconnect()]

@@ -1,4 +1,4 @@
-"""Where a consumer starts to read a stream (RabbitMQ's stream protocol, OffsetSpecification)."""
+"""The start offset of a consumer in a stream (RabbitMQ's stream protocol, OffsetSpecification)."""
 
 from __future__ import annotations
 
@@ -7,15 +7,15 @@ from typing import NamedTuple
 
 
 class OffsetKind(enum.IntEnum):
-    """How the place is given, by its number in the protocol."""
+    """The kinds of start offset, by their numbers in the protocol."""
 
     NONE = 0
-    """Nothing is said: the answer to a step-down, or the offset of the subscription."""
+    """No offset: the response to a step-down, or the offset of the subscription."""
     FIRST = 1
     LAST = 2
     """The last chunk."""
     NEXT = 3
-    """What is published from now on."""
+    """The messages that are published from now on."""
     OFFSET = 4
     TIMESTAMP = 5
 
@@ -28,7 +28,7 @@ class OffsetSpecification(NamedTuple):
 
     @classmethod
     def at(cls, offset: int) -> OffsetSpecification:
-        """From this offset on: one behind the one that is stored.
+        """Return the place at this offset; to continue, pass the stored offset plus one.
 
         :raises ValueError: if it is negative.
         """

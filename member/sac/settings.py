@@ -1,4 +1,4 @@
-"""What a single active consumer is told, checked before anything is connected."""
+"""The settings of a single active consumer, checked before anything is connected."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ from fencepost.member.base.arguments import check_whole
 from fencepost.member.sac.offsets import OffsetKind, OffsetSpecification
 
 MAX_TEXT_BYTES: Final = 32_767
-"""Of a text in the stream protocol. Who is called by more than 255 bytes is refused by the server."""
+"""The limit for a text in the stream protocol. The server refuses a name of more than 255 bytes."""
 MAX_OFFSET: Final = (1 << 63) - 1
-"""Of an offset, or a time in milliseconds."""
+"""The limit for an offset, or a time in milliseconds."""
 _SHOWN: Final = 40
-"""Characters of a wrong value."""
+"""Number of characters that are shown of a wrong value."""
 
 
 def check_text(
     name: str, value: object, *, low: int = 1, high: int = MAX_TEXT_BYTES, is_secret: bool = False
 ) -> str:
-    """A text of so many bytes. A secret is not shown.
+    """Check that a text has `low` to `high` bytes. A secret is not shown.
 
-    :raises TypeError: if it is no text.
+    :raises TypeError: if it is not text.
     :raises ValueError: if it is too short or too long, or UTF-8 can't express it.
     """
     shown = "" if is_secret else f", got {value!r:.{_SHOWN}}"
@@ -37,7 +37,7 @@ def check_text(
 
 
 def check_tls(value: object) -> ssl.SSLContext | None:
-    """How to speak TLS; None for not at all.
+    """Check the TLS settings; None for no TLS.
 
     :raises TypeError: if it is something else.
     """
@@ -47,10 +47,10 @@ def check_tls(value: object) -> ssl.SSLContext | None:
 
 
 def check_place(name: str, value: object) -> OffsetSpecification:
-    """A place in a stream.
+    """Check a place in a stream.
 
-    :raises TypeError: if it is something else, such as what another library calls by the same name.
-    :raises ValueError: if its offset or its time can't be one.
+    :raises TypeError: if it is something else, such as another library's class of the same name.
+    :raises ValueError: if its offset or its time is not valid.
     """
     if not isinstance(value, OffsetSpecification) or not isinstance(value.kind, OffsetKind):
         raise TypeError(

@@ -1,7 +1,7 @@
-"""The states of a single active consumer in its own eyes, and the arrows between them.
+"""The states of a single active consumer, as it sees itself, and the arrows between them.
 
-It does not know its group: it is told to be active or to step down, and answers. Whether it is forgotten
-meanwhile is the coordinator's matter; a consumer that was is told to step down when its node is back.
+It does not know its group: the server makes it active or makes it step down, and it responds. The coordinator
+may forget it meanwhile; such a consumer is made to step down when its node is back.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from fencepost.coordinator.protocol.machine import StateTable
 
 
 class SacMemberState(enum.StrEnum):
-    """Where a consumer stands."""
+    """The states of a consumer."""
 
     UNSUBSCRIBED = "UNSUBSCRIBED"
     """The consumer has not started."""
@@ -21,7 +21,7 @@ class SacMemberState(enum.StrEnum):
     SUBSCRIBING = "SUBSCRIBING"
     """The consumer sent its subscription."""
     WAITING = "WAITING"
-    """The consumer is subscribed. Another consumer is active, or none is yet."""
+    """The consumer is subscribed. Another consumer is active, or no consumer is active yet."""
     ACTIVATING = "ACTIVATING"
     """The application chooses the start offset. The consumer gets no messages before that."""
     ACTIVE = "ACTIVE"
@@ -39,7 +39,7 @@ class SacMemberState(enum.StrEnum):
 
 
 class SacMemberEvent(enum.StrEnum):
-    """What moves it."""
+    """The events that move a consumer to another state."""
 
     STARTED = "started"
     """The application starts the consumer."""

@@ -1,4 +1,4 @@
-"""What a single active consumer needs from the outside: connections to nodes, on which it listens."""
+"""The outside world of a single active consumer: connections to nodes, on which it listens."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from fencepost.member.sac.settings import check_place, check_text
 
 
 class SacSubscription(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer subscribes to, and under which name.
+    """The stream that a consumer subscribes to, and the name under which it does.
 
     :raises TypeError: if something is not of its type.
-    :raises ValueError: for an empty name, a number that can't be one, or an offset that names no place.
+    :raises ValueError: for an empty name, an impossible number, or an offset that names no place.
     """
 
     stream: str
     name: str
-    """The consumer name: those who have it in common are a group, and the stored offset is theirs."""
+    """The consumer name: consumers that share it are a group, and share the stored offset."""
     super_stream: str | None = None
     """The super stream that the stream is a partition of."""
     partition_index: int = SIMPLE
-    """The index of the partition, for transports that carry one.
+    """The index of the partition, for transports that have a field for it.
 
     RabbitMQ finds the index itself from `super_stream`; `RabbitTransport` refuses subscriptions that set it.
     """
     offset: OffsetSpecification = NEXT
-    """Where the server starts if an answer names no place."""
+    """The start offset if a response names none."""
 
     def __post_init__(self) -> None:
         check_text("stream", self.stream)
@@ -45,27 +45,28 @@ class SacSubscription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SubscriptionRefused(Exception):
-    """The server does not take the subscription, and would not take it a second time."""
+    """The server does not accept the subscription, and would not accept it at a second try."""
 
 
 class UnreadableMessages(Exception):
-    """Messages that nobody here can read came, and would come again; the text has the first one's offset."""
+    """Messages came that this library can't read, and they would come again; the text has the first one's
+    offset."""
 
 
 class ConnectionListener(Protocol):
-    """The consumer's ear on a connection. Called on the loop, in the order in which frames came."""
+    """The events of a connection for its consumer. Called on the loop, in the order in which frames came."""
 
     def consumer_update(self, correlation_id: int, active: bool) -> None:
-        """The server says whether the consumer is to be active."""
+        """The server wants the consumer to be active, or not."""
 
     def delivered(self, first: int, messages: Sequence[bytes]) -> None:
-        """A chunk came: the offset of its first message, and all of them."""
+        """A chunk came: the offset of its first message, and its messages."""
 
     def unreadable(self, first: int, count: int, reason: str) -> None:
-        """A chunk came of so many messages that can't be read, and why."""
+        """A chunk of `count` messages came that can't be read, for this reason."""
 
     def disconnected(self, reason: str) -> None:
-        """The connection is gone, and why; nothing else comes from it."""
+        """The connection is lost, for this reason; nothing else comes from it."""
 
 
 class SacConnection(Protocol):
@@ -74,36 +75,37 @@ class SacConnection(Protocol):
     def subscribe(self, subscription: SacSubscription) -> asyncio.Future[None]:
         """Subscribe as a single active consumer.
 
-        The future fails with SubscriptionRefused, or with TransportError if there is no answer.
+        The future fails with SubscriptionRefused, or with TransportError if there is no response.
         """
 
     def answer(self, correlation_id: int, offset: OffsetSpecification) -> None:
-        """Answer a consumer update."""
+        """Respond to a consumer update."""
 
     def credit(self, chunks: int) -> None:
-        """Let the server send so many more chunks."""
+        """Let the server send this many more chunks."""
 
     def store_offset(self, subscription: SacSubscription, offset: int) -> None:
         """Store the offset of the last message that was processed, for the whole group."""
 
     def query_offset(self, subscription: SacSubscription) -> asyncio.Future[int | None]:
-        """The offset that the group stored last, None if it has none.
+        """Return the offset that the group stored last, None if it has none.
 
         The future fails with TransportError.
         """
 
     def close(self) -> None:
-        """Give it up; the server takes the consumer out of its group. Its listener hears nothing more."""
+        """Give the connection up; the server removes the consumer from its group. Its listener receives
+        nothing more."""
 
     async def wait_closed(self) -> None:
-        """Wait until the server has heard all that was said, or can't hear it any more."""
+        """Wait until the server has received everything that was sent, or can't receive it any more."""
 
 
 class SacTransport(Protocol):
     """The way from one consumer to the nodes of its stream."""
 
     def connect(self, listener: ConnectionListener) -> asyncio.Future[SacConnection]:
-        """A new connection to any node that has the stream.
+        """Open a new connection to any node that has the stream.
 
-        The future fails with TransportError; if it is cancelled there is no connection.
+        The future fails with TransportError; if it is cancelled, there is no connection.
         """

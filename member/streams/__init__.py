@@ -1,1 +1,1 @@
-"""Applications of worker threads, as Kafka Streams has them: their machines, and what failures lead to."""
+"""Applications of worker threads, as Kafka Streams has them: their machines, and the effects of failures."""

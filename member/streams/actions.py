@@ -1,4 +1,5 @@
-"""What the machine of a client tells its shell to do, and what it tells listeners. In their order."""
+"""The actions that the machine of a client asks its shell to carry out, and its messages to listeners, in
+order."""
 
 from __future__ import annotations
 
@@ -9,7 +10,7 @@ import msgspec
 
 
 class Level(enum.StrEnum):
-    """Whose state it is."""
+    """The kinds of machine."""
 
     CLIENT = "client"
     THREAD = "thread"
@@ -17,7 +18,7 @@ class Level(enum.StrEnum):
 
 
 class StreamsMoved(msgspec.Struct, frozen=True, gc=False):
-    """A machine took an arrow of its table. Listeners hear of it in this order."""
+    """A machine took an arrow of its table. Listeners receive them in this order."""
 
     level: Level
     name: str
@@ -28,7 +29,7 @@ class StreamsMoved(msgspec.Struct, frozen=True, gc=False):
 
 
 class MoveRefused(msgspec.Struct, frozen=True, gc=False):
-    """A machine was asked for a move that is forbidden but no error: nothing has changed. To be logged."""
+    """A forbidden move that is not an error: nothing has changed. To be logged."""
 
     level: Level
     name: str
@@ -38,15 +39,15 @@ class MoveRefused(msgspec.Struct, frozen=True, gc=False):
 
 
 class StartThread(msgspec.Struct, frozen=True, gc=False):
-    """Run this thread; it says `thread_started` first."""
+    """Run this thread; it calls `thread_started` first."""
 
     thread: str
     asks_for_shutdown: bool = False
-    """It carries a request to shut the application down from its first request on."""
+    """Its member sends a request to shut the application down from its first request on."""
 
 
 class EndThread(msgspec.Struct, frozen=True, gc=False):
-    """Let this thread stop after what it is doing, and close; `thread_ended` follows."""
+    """Let this thread stop after its current record, and close; `thread_ended` follows."""
 
     thread: str
 
@@ -64,7 +65,7 @@ class StartServices(msgspec.Struct, frozen=True, gc=False):
 
 
 class EndServices(msgspec.Struct, frozen=True, gc=False):
-    """Stop both, before any thread is told to stop."""
+    """Stop both, before any thread is asked to stop."""
 
 
 class CloseResources(msgspec.Struct, frozen=True, gc=False):
@@ -72,17 +73,17 @@ class CloseResources(msgspec.Struct, frozen=True, gc=False):
 
 
 class AskForShutdown(msgspec.Struct, frozen=True, gc=False):
-    """Let this thread's member ask the group to shut the application down, from now on and when it leaves."""
+    """Let this thread's member request the shutdown of the application, from now on and when it leaves."""
 
     thread: str
 
 
 class Complain(msgspec.Struct, frozen=True, gc=False):
-    """Something that whoever runs the application should read: to be logged."""
+    """A problem for the operator of the application: to be logged."""
 
     text: str
     error: bool = False
-    """An error; a warning otherwise."""
+    """True for an error; a warning otherwise."""
 
 
 Action: TypeAlias = (

@@ -1,8 +1,8 @@
-"""One client, that is one instance of an application, as a pure state machine over its threads.
+"""One client (one instance of an application), as a pure state machine over its threads.
 
-Inputs are method calls; each answers the actions that the shell has to carry out, in order. The client's
-state is derived by asking all threads for theirs, after every input. Nothing here waits: what an action
-leads to comes back as another input, under the thread's name.
+Inputs are method calls; each returns the actions that the shell has to carry out, in order. The client's
+state is derived from those of all threads, after every input. Nothing here waits: the outcome of an action is
+fed back as another input, under the thread's name.
 """
 
 from __future__ import annotations
@@ -38,10 +38,10 @@ _REBALANCING = (T.PARTITIONS_REVOKED, T.PARTITIONS_ASSIGNED)
 
 
 class StreamsClient(Moving[S, E]):
-    """The threads of one client, and what is made of their states and of their failures.
+    """The threads of one client, with the client's state and its failures that follow from theirs.
 
-    `escalates` says whether its members can tell the group to shut the application down; where they can't,
-    SHUTDOWN_APPLICATION shuts this client down, and says so.
+    `escalates` is true if its members can ask the group to shut the application down; if they can't,
+    SHUTDOWN_APPLICATION shuts this client down, and logs that.
     """
 
     __slots__ = (
@@ -65,7 +65,7 @@ class StreamsClient(Moving[S, E]):
         super().__init__(STREAM_CLIENT, Level.CLIENT, client_id, self._actions)
         self.escalates = escalates
         self.threads: dict[str, StreamThread] = {}
-        """All threads by name; dead ones until their index is needed."""
+        """All threads by name; dead ones until their index is reused."""
         for _ in range(threads):
             self._new_thread()
         self.global_thread: Moving[GlobalThreadState, GlobalThreadEvent] | None = None
@@ -73,27 +73,27 @@ class StreamsClient(Moving[S, E]):
             name = f"{client_id}-GlobalStreamThread"
             self.global_thread = Moving(GLOBAL_THREAD, Level.GLOBAL, name, self._actions)
         self.shutdown_requested = False
-        """A handler of this client asked for the whole application to be shut down. Never taken back."""
+        """A handler of this client asked for the shutdown of the whole application. It stays true."""
         self.shutdown_told = False
-        """The group told a thread that the application is to be shut down."""
+        """The group asked a thread to shut the application down."""
         self.failures = 0
         """Uncaught exceptions of threads."""
         self.replaced = 0
-        """Threads that took the place of one that failed. Nothing limits them: watch it."""
+        """Number of threads that took the place of one that failed. Nothing limits it: watch it."""
         self._before_disconnect = S.REBALANCING
         self._closing_resources = False
         self._global_launched = False
 
-    # -- what it is --------------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------------
 
     @property
     def is_running(self) -> bool:
-        """Started, and not about to end."""
+        """True if it was started, and is not about to end."""
         return self.state in RUNNING
 
     @property
     def is_connected(self) -> bool:
-        """It runs, and every live thread has its connection."""
+        """True if it runs, and every live thread has its connection."""
         return self.is_running and all(thread.state is not T.DISCONNECTED for thread in self.live)
 
     @property
@@ -128,7 +128,7 @@ class StreamsClient(Moving[S, E]):
         self._actions.append(StartServices())
 
     def close(self) -> Actions:
-        """End in good order. In PENDING_ERROR and ERROR nothing happens, but a warning (KIP-696)."""
+        """End in good order. In PENDING_ERROR and ERROR it only logs a warning (KIP-696)."""
         if self.state in (S.PENDING_ERROR, S.ERROR):
             self.move(E.CLOSE, S.PENDING_SHUTDOWN)
             self._actions.append(Complain(f"close has no effect: the client is in {self.state}"))
@@ -137,7 +137,7 @@ class StreamsClient(Moving[S, E]):
         return self._done()
 
     def _close_to_error(self) -> None:
-        """End for good. If the client is about to end already, it ends as it was going to."""
+        """End for good. If the client is about to end already, it ends in the same way as before."""
         if self.is_running:
             self._shut_down(E.FAILED, S.PENDING_ERROR)
         else:
@@ -159,39 +159,40 @@ class StreamsClient(Moving[S, E]):
             thread.ended()
 
     def resources_closed(self) -> Actions:
-        """The store is closed, and the state directory unlocked."""
+        """Note that the store is closed, and the state directory unlocked."""
         self.move(E.CLOSED, S.NOT_RUNNING if self.state is S.PENDING_SHUTDOWN else S.ERROR)
         return self._done()
 
-    # -- what happens to threads ---------------------------------------------------------------------------
+    # -- events of threads ---------------------------------------------------------------------------------
 
     def thread_started(self, name: str) -> tuple[bool, Actions]:
-        """The thread runs. False if it was told to stop before it could: it has only to end."""
+        """Note that the thread runs. Return false if it was stopped before it could: it has only to end."""
         started = self.threads[name].started()
         return started, self._done()
 
     def partitions_revoked(self, name: str) -> Actions:
-        """A rebalance takes partitions from a thread, or none; or all of them are lost."""
+        """Note that a rebalance takes partitions from a thread, or none; or that all of them are lost."""
         self.threads[name].revoked()
         return self._done()
 
     def partitions_assigned(self, name: str) -> Actions:
-        """A rebalance gives a thread partitions, or none."""
+        """Note that a rebalance gives a thread partitions, or none."""
         self.threads[name].assigned()
         return self._done()
 
     def tasks_ready(self, name: str) -> Actions:
-        """A thread has restored what it was assigned."""
+        """Note that a thread has restored its tasks."""
         self.threads[name].ready()
         return self._done()
 
     def connection(self, name: str, *, connected: bool) -> Actions:
-        """What the `is_connected()` of a thread's member answers now."""
+        """Take in the new result of the `is_connected()` of a thread's member."""
         self.threads[name].connection(connected=connected)
         return self._done()
 
     def thread_failed(self, name: str, answer: HandlerDecision) -> Actions:
-        """An exception left a thread, and this is to be done. It closes now; `thread_ended` follows."""
+        """Follow the decision about an exception that left a thread. The thread closes now; `thread_ended`
+        follows."""
         self.failures += 1
         own_end = self.threads[name].shut_down()
         if answer.complaint is not None:
@@ -206,7 +207,8 @@ class StreamsClient(Moving[S, E]):
         return self._done()
 
     def _replace(self, name: str, *, own_end: bool) -> None:
-        """A new thread in place of one that failed, unless that one was about to end anyway (KAFKA-20873)."""
+        """Start a new thread in place of one that failed, unless that one was about to end anyway
+        (KAFKA-20873)."""
         if not own_end:
             self._actions.append(Complain(f"{name} failed while it was closed: it is not replaced"))
         elif not self.is_running:
@@ -216,13 +218,13 @@ class StreamsClient(Moving[S, E]):
             self._launch(self._new_thread(self.threads[name]))
 
     def _shut_application_down(self) -> None:
-        """Every thread that has still something to say to the group asks for it; the one that failed, too.
+        """Let every thread ask that can still send to the group; the one that failed, too.
 
-        The client goes on until the group answers. A client without any other thread gets one that asks,
-        for nobody else would hear the answer (KAFKA-12537).
+        The client goes on until the group responds. A client without any other thread gets one that asks, for
+        it would not receive the response otherwise (KAFKA-12537).
         """
         if not self.escalates:
-            text = "the members' protocol can't tell the group to shut down: only this client is shut down"
+            text = "the members' protocol can't ask the group to shut down: only this client is shut down"
             self._actions.append(Complain(text, error=True))
             self._close_to_error()
             return
@@ -237,15 +239,15 @@ class StreamsClient(Moving[S, E]):
                 self._actions.append(AskForShutdown(thread.name))
 
     def shutdown_received(self, name: str) -> Actions:
-        """The group told a thread's member that the application is to be shut down."""
+        """Take in that the group shuts the application down, as a thread's member reports."""
         self.shutdown_told = True
         if self.is_running:
-            self._actions.append(Complain(f"{name} was told that the application is to be shut down"))
+            self._actions.append(Complain(f"{name} received the request to shut the application down"))
         self._close_to_error()
         return self._done()
 
     def thread_ended(self, name: str) -> Actions:
-        """Everything of a thread is closed, and it has left the group."""
+        """Note that everything of a thread is closed, and that it has left the group."""
         self.threads[name].ended()
         if self.shutdown_requested and self.is_running and not self.live:
             self._close_to_error()
@@ -254,14 +256,15 @@ class StreamsClient(Moving[S, E]):
     # -- the global thread ---------------------------------------------------------------------------------
 
     def global_ready(self) -> Actions:
-        """The global thread has caught up: the others may start."""
+        """Note that the global thread has caught up: the others may start."""
         assert self.global_thread is not None
         if self.global_thread.move(GlobalThreadEvent.READY, GlobalThreadState.RUNNING):
             self._start_threads()
         return self._done()
 
     def global_failed(self, answer: HandlerDecision) -> Actions:
-        """An exception left the global thread. The client can't do without it: it always ends in ERROR."""
+        """Take in that an exception left the global thread. The client can't do without it: it always ends in
+        ERROR."""
         assert self.global_thread is not None
         self.failures += 1
         self.global_thread.move(GlobalThreadEvent.SHUTDOWN, GlobalThreadState.PENDING_SHUTDOWN)
@@ -280,7 +283,7 @@ class StreamsClient(Moving[S, E]):
         return self._done()
 
     def global_ended(self) -> Actions:
-        """Everything of the global thread is closed."""
+        """Note that everything of the global thread is closed."""
         assert self.global_thread is not None
         self.global_thread.move(GlobalThreadEvent.ENDED, GlobalThreadState.DEAD)
         return self._done()
@@ -288,7 +291,7 @@ class StreamsClient(Moving[S, E]):
     # -- more and fewer threads (KIP-663) ------------------------------------------------------------------
 
     def add_thread(self) -> tuple[str | None, Actions]:
-        """A new thread's name; None, with a warning, if the client does not run."""
+        """Start a thread. Return its name; None, with a warning, if the client does not run."""
         if not self.is_running:
             self._actions.append(Complain(f"no thread is added: the client is in {self.state}"))
             return None, self._done()
@@ -298,7 +301,8 @@ class StreamsClient(Moving[S, E]):
         return thread.name, self._done()
 
     def remove_thread(self, caller: str | None = None) -> tuple[str | None, Actions]:
-        """Let a live thread end, the caller only if there is no other. Its name; None if there is none."""
+        """Let a live thread end, the caller only if there is no other. Return its name; None if there is no
+        thread."""
         if not self.is_running or not self.live:
             self._actions.append(Complain(f"no thread is removed: the client is in {self.state}"))
             return None, self._done()
@@ -308,7 +312,7 @@ class StreamsClient(Moving[S, E]):
         return thread.name, self._done()
 
     def _new_thread(self, replaced: StreamThread | None = None) -> StreamThread:
-        """A thread under the lowest index that is free; one that is still closing keeps its own."""
+        """Make a thread under the lowest index that is free; one that is still closing keeps its own."""
         for name in [name for name, thread in self.threads.items() if thread.state is T.DEAD]:
             del self.threads[name]
         index = _lowest_free({thread.index for thread in self.threads.values()})
@@ -326,7 +330,7 @@ class StreamsClient(Moving[S, E]):
     # -- after every input -----------------------------------------------------------------------------------
 
     def _done(self) -> Actions:
-        """See what the threads make of the client, and hand out the actions."""
+        """Derive the client's state from its threads, and return the actions."""
         if self.is_running:
             self._ask_threads()
         elif self.state in (S.PENDING_SHUTDOWN, S.PENDING_ERROR):
@@ -347,7 +351,7 @@ class StreamsClient(Moving[S, E]):
             self.move(E.RUNNING if target is S.RUNNING else E.REBALANCING, target)
 
     def _derived(self, live: tuple[StreamThread, ...]) -> S:
-        """What the threads make of the client; what it was, where they say nothing of it."""
+        """Return the client's state that follows from its threads; the previous one if they imply none."""
         before = self._before_disconnect if self.state is S.DISCONNECTED else self.state
         if any(thread.underneath in _REBALANCING for thread in live):
             return S.REBALANCING
@@ -355,11 +359,11 @@ class StreamsClient(Moving[S, E]):
             return before
         if live and all(thread.underneath is T.RUNNING for thread in live):
             return S.RUNNING
-        # Of threads that end nothing is asked; a client that never had one runs with its global thread.
+        # Threads that end do not count; a client that never had a thread runs with its global thread.
         return S.RUNNING if not self.threads and self.global_thread is not None else before
 
     def _close_the_rest(self) -> None:
-        """Once the threads are dead the global one may end, and after it everything else."""
+        """End the global thread once the threads are dead, and after it everything else."""
         if any(thread.state is not T.DEAD for thread in self.threads.values()):
             return
         one = self.global_thread
@@ -375,5 +379,5 @@ class StreamsClient(Moving[S, E]):
 
 
 def _lowest_free(taken: set[int]) -> int:
-    """The lowest number from 1 on that is not taken."""
+    """Return the lowest number from 1 on that is not taken."""
     return next(each for each in range(1, len(taken) + 2) if each not in taken)

@@ -1,6 +1,6 @@
 """The states of a Streams client, which are derived from those of its threads, and every arrow between them.
 
-KIP-696 on KIP-671 and KIP-457. ERROR and NOT_RUNNING are for ever: an instance does not start again.
+KIP-696 on KIP-671 and KIP-457. ERROR and NOT_RUNNING are final: an instance does not start again.
 
 CREATED --> REBALANCING <--> RUNNING
             REBALANCING, RUNNING <--> DISCONNECTED
@@ -16,7 +16,7 @@ from fencepost.coordinator.protocol.machine import StateTable
 
 
 class StreamClientState(enum.StrEnum):
-    """Where a client stands. The order is that of Kafka's ordinals; DISCONNECTED is behind them."""
+    """The states of a client. The order is that of Kafka's ordinals; DISCONNECTED is behind them."""
 
     CREATED = "CREATED"
     """The client is made and not started."""
@@ -37,7 +37,7 @@ class StreamClientState(enum.StrEnum):
 
 
 class StreamClientEvent(enum.StrEnum):
-    """What makes a client move."""
+    """The events that move a client to another state."""
 
     STARTED = "started"
     """The application starts the client."""

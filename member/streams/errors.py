@@ -1,10 +1,10 @@
-"""What goes wrong around an application of stream threads."""
+"""Errors around an application of stream threads."""
 
 from __future__ import annotations
 
 
 class StreamsError(Exception):
-    """Something that the application should know."""
+    """An error for the application."""
 
 
 class IllegalStreamsState(StreamsError):
@@ -12,8 +12,8 @@ class IllegalStreamsState(StreamsError):
 
 
 class MissingSourceTopic(StreamsError):
-    """A source topic does not exist: the group's leader says so, or its coordinator for five minutes."""
+    """A source topic does not exist: the group's leader reports it, or its coordinator for five minutes."""
 
 
 class TaskAssignmentFailed(StreamsError):
-    """The leader of the group could not assign tasks, or its assignment can't be understood."""
+    """The leader of the group could not assign tasks, or its assignment can't be read."""

@@ -1,4 +1,5 @@
-"""What an uncaught exception of a thread leads to (KIP-671): the handler is asked, and its answer weighed."""
+"""The decision after an uncaught exception of a thread (KIP-671): the handler is called, and its result
+checked."""
 
 from __future__ import annotations
 
@@ -11,39 +12,39 @@ from fencepost.member.base.arguments import refused_awaitable
 
 
 class StreamThreadExceptionResponse(enum.Enum):
-    """What a handler may answer; the numbers are Kafka's."""
+    """The results that a handler may return; the numbers are Kafka's."""
 
     REPLACE_THREAD = 0
     """The thread ends, and a new one takes its place."""
     SHUTDOWN_CLIENT = 1
     """All threads of this client end; the client ends in ERROR."""
     SHUTDOWN_APPLICATION = 2
-    """All clients of the application, that is of the group, end in ERROR; as far as they can be reached."""
+    """All clients of the application (its group) end in ERROR, as far as they can be reached."""
 
 
 UncaughtExceptionHandler: TypeAlias = Callable[[BaseException], StreamThreadExceptionResponse]
-"""Takes the exception, and answers what to do."""
+"""Takes the exception, and returns what to do."""
 
 OldExceptionHandler: TypeAlias = Callable[..., None]
-"""Takes the thread's name and the exception, or the exception alone, and answers nothing (deprecated)."""
+"""Takes the thread's name and the exception, or the exception alone, and returns nothing (deprecated)."""
 
 
 class HandlerDecision(NamedTuple):
-    """What is to be done about an exception."""
+    """The action that follows an exception."""
 
     response: StreamThreadExceptionResponse | None
     """None: the thread ends, and nothing else happens, as with a handler of the old style."""
     complaint: str | None = None
-    """What was wrong with the handler."""
+    """Description of the handler's own error."""
 
 
 def shut_down_client(error: BaseException) -> StreamThreadExceptionResponse:
-    """The handler where there is none."""
+    """The default handler."""
     return StreamThreadExceptionResponse.SHUTDOWN_CLIENT
 
 
 def is_old_style(handler: Callable[..., Any]) -> bool:
-    """Whether a handler is old: it takes a thread and an exception, or declares that it answers None."""
+    """Return true if a handler is old: it takes a thread and an exception, or is annotated to return None."""
     try:
         signature = inspect.signature(handler)
     except (TypeError, ValueError):
@@ -60,13 +61,13 @@ def is_old_style(handler: Callable[..., Any]) -> bool:
 
 
 def check_handler(handler: object) -> Callable[..., Any]:
-    """The handler, if it can be one.
+    """Check a handler.
 
     :raises TypeError: if it can't be called, is a coroutine function, or takes other arguments.
     """
     if not callable(handler):
         raise TypeError(
-            f"handler should be a function of an exception that answers a StreamThreadExceptionResponse, "
+            f"handler should be a function of an exception that returns a StreamThreadExceptionResponse, "
             f"got {handler!r}"
         )
     if inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(
@@ -92,7 +93,7 @@ def _takes(signature: inspect.Signature, arguments: int) -> bool:
 
 
 class Handlers:
-    """The handlers of one client. Where both are set, the new one counts."""
+    """The handlers of one client. If both are set, the new one counts."""
 
     __slots__ = ("_new", "_old")
 
@@ -101,7 +102,7 @@ class Handlers:
         self._old: OldExceptionHandler | None = None
 
     def add(self, handler: object) -> bool:
-        """Use this handler, in place of one of its style. Whether it is of the old style.
+        """Use this handler, in place of one of its style. Return true if it is of the old style.
 
         :raises TypeError: if it can't be one; see `check_handler`.
         """
@@ -113,13 +114,13 @@ class Handlers:
         return False
 
     def clear(self) -> None:
-        """Forget both: SHUTDOWN_CLIENT is the answer to everything."""
+        """Forget both: every exception leads to SHUTDOWN_CLIENT."""
         self._new = self._old = None
 
     def ask(self, thread: str, error: BaseException) -> HandlerDecision:
-        """What to do about this exception of this thread.
+        """Return the decision about this exception of this thread.
 
-        A handler that raises, whatever it is, or that answers something else, counts as SHUTDOWN_CLIENT.
+        A handler that raises any exception, or that returns something else, counts as SHUTDOWN_CLIENT.
         """
         if self._new is None and self._old is not None:
             return self._tell_old(self._old, thread, error)
@@ -140,7 +141,7 @@ class Handlers:
             )
         return HandlerDecision(
             StreamThreadExceptionResponse.SHUTDOWN_CLIENT,
-            f"the uncaught-exception handler answered {response!r}, which is no "
+            f"the uncaught-exception handler returned {response!r}, which is not a "
             "StreamThreadExceptionResponse: the client is shut down",
         )
 

@@ -1,8 +1,8 @@
-"""Heartbeats of a member of a streams group (KIP-1071), out of those of a consumer group's member.
+"""Heartbeats of a member of a streams group (KIP-1071), made from those of a consumer group's member.
 
-Membership is the same in both protocols, and so is the member's machine (`streams-member`). What differs is
-what a heartbeat says: tasks in place of partitions, the topology and the process on joining, and whether
-the application is to be shut down. Each topic is a subtopology of its own, so a task is a partition.
+Membership is the same in both protocols, and so is the member's machine (`streams-member`). The content of a
+heartbeat differs: tasks in place of partitions, the topology and the process on joining, and the request to
+shut the application down. Each topic is a subtopology of its own, so a task is a partition.
 
 Kafka's coordinator (4.3 and 4.4) sends tasks once: when a member joins, and when they change. A consumer
 group's member gets its partitions again when it sends a full heartbeat; a streams group's member does not. If
@@ -45,7 +45,7 @@ STREAMS_MEMBER: StateTable[ConsumerMemberState, ConsumerMemberEvent] = StateTabl
 )
 
 CHANGELOG_CONFIG = (("cleanup.policy", "compact"), ("message.timestamp.type", "CreateTime"))
-"""Of a changelog topic, as Kafka Streams has it."""
+"""Config of a changelog topic, as in Kafka Streams."""
 
 _NOT_READY = (
     StatusCode.MISSING_SOURCE_TOPICS,
@@ -61,10 +61,10 @@ _JOIN_AGAIN = ConsumerGroupHeartbeatResponse(
 
 
 class StreamsHeartbeats:
-    """One member's translation: topics in the application's order, and what the group last said of itself.
+    """One member's translation: topics in the application's order, and the last status of the group.
 
-    `changelogs` names the changelog of each topic's stores, where they have one; at `endpoint` the process
-    answers interactive queries.
+    `changelogs` names the changelog of each topic's stores, if they have one; at `endpoint` the process
+    serves interactive queries.
     """
 
     __slots__ = (
@@ -93,9 +93,9 @@ class StreamsHeartbeats:
         self.names: Mapping[TopicId, str] = {str(number): topic for number, topic in enumerate(topics)}
         """Topics by the ids of their subtopologies, which stand for topic ids in the member's machine."""
         self.asks_for_shutdown = False
-        """Every request from now on asks for the application to be shut down, the leave included."""
+        """Every request from now on asks for the shutdown of the application, the leave included."""
         self.statuses: tuple[Status, ...] = ()
-        """What holds of the group, as of the last response."""
+        """The status of the group, as of the last response."""
         self._process_id = process_id
         self._topology = Topology(
             epoch=0,
@@ -113,28 +113,28 @@ class StreamsHeartbeats:
         self._owned: TaskIds | None = None
         """The active tasks that the last request with any listed."""
         self._passive: tuple[TaskIds, TaskIds] = NO_TASK_IDS, NO_TASK_IDS
-        """The standby and warm-up tasks that the group gave last: nothing is done about them."""
+        """The standby and warm-up tasks that the group gave last: they are ignored."""
         self._confirms = False
-        """Those changed, and no request since has said that the member owns none."""
+        """True if those changed, and no request since has reported that the member owns none."""
         self._sent_epoch = JOIN_EPOCH
-        """That of the last request."""
+        """The epoch of the last request."""
         self._was_lost = False
-        """A request since the last response got none: it may have had tasks."""
+        """A request since the last response got none: its response may have had tasks."""
         self._was_refused = False
         """A request since the last response got an error; if the epoch moved, it may have had tasks."""
 
     @property
     def group_is_ready(self) -> bool:
-        """Whether the group assigns tasks: its topics are there, and it does not wait for more members."""
+        """True if the group assigns tasks: its topics exist, and it does not wait for more members."""
         return not any(status.code in _NOT_READY for status in self.statuses)
 
     @property
     def shutdown_requested(self) -> bool:
-        """True if some client of the application asked for all of them to be shut down."""
+        """True if some client of the application asked for the shutdown of all of them."""
         return any(status.code is StatusCode.SHUTDOWN_APPLICATION for status in self.statuses)
 
     def request(self, request: ConsumerGroupHeartbeatRequest) -> StreamsGroupHeartbeatRequest:
-        """What goes to the coordinator in place of this."""
+        """Return the request that is sent to the coordinator in place of this one."""
         joins = request.member_epoch == JOIN_EPOCH
         owned = request.topic_partitions
         if owned is not None:
@@ -168,7 +168,8 @@ class StreamsHeartbeats:
             self._was_lost = True
 
     def response(self, response: StreamsGroupHeartbeatResponse) -> ConsumerGroupHeartbeatResponse:
-        """What the member's machine is told; what it has no use for is kept here."""
+        """Return the response that the member's machine receives; the data that it has no use for is kept
+        here."""
         if response.error_code:
             self._was_refused = True
         else:
@@ -194,14 +195,14 @@ class StreamsHeartbeats:
         )
 
     def _may_have_missed_tasks(self, epoch: int) -> bool:
-        """True if tasks were in a response that was lost, as far as a response without tasks can tell."""
+        """True if a lost response may have had tasks, as far as a response without tasks shows."""
         if self._sent_epoch <= JOIN_EPOCH:
             return False
         return self._was_lost or (self._was_refused and epoch != self._sent_epoch)
 
 
 def _changelogs(changelogs: Mapping[str, str] | None, topic: str) -> tuple[TopicInfo, ...]:
-    """The changelog of a topic's stores, as Kafka Streams asks for it."""
+    """Return the changelog of a topic's stores, as Kafka Streams requests it."""
     if changelogs is None:
         return ()
     return (TopicInfo(name=changelogs[topic], configs=CHANGELOG_CONFIG),)

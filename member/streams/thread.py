@@ -1,4 +1,4 @@
-"""One stream thread, as a pure state machine, and what it has in common with the client's machine."""
+"""One stream thread, as a pure state machine, and the base that it shares with the client's machine."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ EventT = TypeVar("EventT", bound=enum.StrEnum)
 
 
 class Moving(Generic[StateT, EventT]):
-    """A state that moves along its table, reports each step to `out`, and counts what the table refuses."""
+    """A state that moves along its table, reports each step to `out`, and counts the moves that the table
+    refuses."""
 
     __slots__ = ("_out", "_table", "level", "name", "refusals", "state")
 
@@ -27,10 +28,10 @@ class Moving(Generic[StateT, EventT]):
         self.name = name
         self.state: StateT = table.initial
         self.refusals = 0
-        """How many moves were refused without an error."""
+        """Number of moves that were refused without an error."""
 
     def move(self, event: EventT, target: StateT) -> bool:
-        """Take the arrow. False, and nothing changes, if the table refuses the move.
+        """Take the arrow. Return false, and change nothing, if the table refuses the move.
 
         :raises IllegalTransition: if the table neither has the arrow nor refuses the move.
         """
@@ -54,51 +55,52 @@ class StreamThread(Moving[S, E]):
         super().__init__(STREAM_THREAD, Level.THREAD, f"{client_id}-StreamThread-{index}", out)
         self.index = index
         self.number = number
-        """Of its static member: one that replaces another has that one's, which may be closing still."""
+        """The number of its static member. A replacement has the number of the thread that it replaces, which
+        may be closing still."""
         self.launched = False
-        """Whether a shell was told to run it: only then there is anything to wait for when it ends."""
+        """True if a shell was asked to run it: only then there is anything to wait for when it ends."""
         self._hidden = S.STARTING
 
-    # -- what it is --------------------------------------------------------------------------------------
+    # -- state -------------------------------------------------------------------------------------------
 
     @property
     def is_running(self) -> bool:
-        """Started and not about to end, connected or not (KIP-457)."""
+        """True if it is started and not about to end, connected or not (KIP-457)."""
         return self.state in RUNNING
 
     @property
     def is_live(self) -> bool:
-        """Not about to end: also before it has started."""
+        """True if it is not about to end: also before it has started."""
         return self.state is S.CREATED or self.state in RUNNING
 
     @property
     def underneath(self) -> S:
-        """The state, or while disconnected the one that was left for it."""
+        """The state, or while disconnected the state before."""
         return self._hidden if self.state is S.DISCONNECTED else self.state
 
-    # -- what happens to it ------------------------------------------------------------------------------
+    # -- events ------------------------------------------------------------------------------------------
 
     def started(self) -> bool:
-        """It runs. False if it was told to stop before: then it has nothing to do."""
+        """Note that it runs. Return false if it was stopped before: then it has nothing to do."""
         return self.move(E.STARTED, S.STARTING)
 
     def revoked(self) -> None:
-        """A rebalance begins: partitions are taken away, or none are; or all are lost."""
+        """Note that a rebalance begins: partitions are taken away, or none are; or all are lost."""
         self.move(E.REVOKED, S.PARTITIONS_REVOKED)
 
     def assigned(self) -> None:
-        """The rebalance has given it partitions, or none. One that revoked nothing began with this."""
+        """Note that a rebalance has given it partitions, or none. One without revocations begins here."""
         if self.state is not S.PARTITIONS_REVOKED and self.is_running:
             self.revoked()
         self.move(E.ASSIGNED, S.PARTITIONS_ASSIGNED)
 
     def ready(self) -> None:
-        """All its tasks are restored. Means something in PARTITIONS_ASSIGNED only."""
+        """Note that all its tasks are restored. It has an effect in PARTITIONS_ASSIGNED only."""
         if self.state is S.PARTITIONS_ASSIGNED:
             self.move(E.READY, S.RUNNING)
 
     def connection(self, *, connected: bool) -> None:
-        """What `is_connected()` of its member answered."""
+        """Take in the result of its member's `is_connected()`."""
         if connected and self.state is S.DISCONNECTED:
             self.move(E.CONNECTION_BACK, self._hidden)
         elif not connected and self.state in CONNECTED:
@@ -106,11 +108,11 @@ class StreamThread(Moving[S, E]):
             self.move(E.CONNECTION_LOST, S.DISCONNECTED)
 
     def shut_down(self) -> bool:
-        """It is to end. False if somebody else has said so before: that one decides what follows."""
+        """Stop it. Return false if it was stopped before: the first stop decides what follows."""
         return self.move(E.SHUTDOWN, S.PENDING_SHUTDOWN)
 
     def ended(self) -> None:
-        """Everything of it is closed."""
+        """Note that everything of it is closed."""
         if self.is_live:
             self.shut_down()
         self.move(E.ENDED, S.DEAD)

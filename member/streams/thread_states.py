@@ -15,7 +15,7 @@ from fencepost.coordinator.protocol.machine import StateTable
 
 
 class StreamThreadState(enum.StrEnum):
-    """Where a stream thread stands. The order is that of Kafka's ordinals; DISCONNECTED is behind them."""
+    """The states of a stream thread. The order is that of Kafka's ordinals; DISCONNECTED is behind them."""
 
     CREATED = "CREATED"
     """The thread is made and not started."""
@@ -36,7 +36,7 @@ class StreamThreadState(enum.StrEnum):
 
 
 class StreamThreadEvent(enum.StrEnum):
-    """What makes a stream thread move."""
+    """The events that move a stream thread to another state."""
 
     STARTED = "started"
     """The client starts the thread."""
@@ -69,7 +69,7 @@ RUNNING: tuple[S, ...] = (
 """The states that count as running (KIP-457, `isRunning`)."""
 
 CONNECTED: tuple[S, ...] = RUNNING[:-1]
-"""Those among them from which a thread goes to DISCONNECTED, and back."""
+"""Those among them from which a thread moves to DISCONNECTED, and back."""
 
 STREAM_THREAD: StateTable[S, E] = StateTable(
     "stream-thread",
@@ -98,10 +98,10 @@ STREAM_THREAD: StateTable[S, E] = StateTable(
 
 
 class GlobalThreadState(enum.StrEnum):
-    """Where the global thread stands. It is no member of the group, and reads all partitions."""
+    """The states of the global thread. It is no member of the group, and reads all partitions."""
 
     CREATED = "CREATED"
-    """The thread is made, or reads up to where its topics ended when it started."""
+    """The thread is made, or reads up to the ends that its topics had when it started."""
     RUNNING = "RUNNING"
     """The thread has caught up and keeps reading."""
     PENDING_SHUTDOWN = "PENDING_SHUTDOWN"
@@ -111,7 +111,7 @@ class GlobalThreadState(enum.StrEnum):
 
 
 class GlobalThreadEvent(enum.StrEnum):
-    """What makes the global thread move."""
+    """The events that move the global thread to another state."""
 
     READY = "caught up"
     """The thread read all records that existed when it started."""

@@ -30,8 +30,8 @@ def all_checkers(
 ) -> list[Checker]:
     """New checkers, in the order in which they look at an event; each set observes one run.
 
-    Checkers of classic members, and of transactions, are for worlds that have some: `protocols` are all that
-    members speak.
+    Checkers of classic members, and of transactions, are for worlds that have some: `protocols` are all
+    protocols that members speak.
     """
     some: list[Checker] = [ClassicMembers(), ClassicRounds()] if "classic" in protocols else []
     if transactions:
@@ -41,9 +41,9 @@ def all_checkers(
 
 
 def real_checkers(protocols: Container[str] = ("consumer",)) -> list[Checker]:
-    """The same for a run on a real broker, whose journal is observed.
+    """The checkers for a run on a real broker, whose journal is observed.
 
-    Invariants of `NOT_ON_REAL` are not reported: the catalogue says why.
+    Invariants of `NOT_ON_REAL` are not reported: the catalogue has the reasons.
     """
     classic: list[Checker] = [ObservedClassicGroups(), ClassicMembers()] if "classic" in protocols else []
     checkers = [ObservedCoordination(), *_of_members(), *classic]

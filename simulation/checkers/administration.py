@@ -1,4 +1,4 @@
-"""What people are told of groups, and what their requests change."""
+"""Replies to administrators about groups, and the effects of their requests."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ _OF_OFFSETS: Final = frozenset({OffsetCommitKey, PendingOffsetCommitKey})
 
 
 class AdministrationChecks:
-    """Judges the answers to people, and what their requests did. `before` is the state that a request met."""
+    """Judges the replies to administrators, and the effects of their requests. `before` is the state that a
+    request met."""
 
     def __init__(self, default_assignor: str) -> None:
         self._default_assignor = default_assignor
         self._committed: set[str] = set()
-        """Groups that offsets were committed for, whether any of them is left or not."""
+        """Groups for which offsets were committed, whether any of them is left or not."""
         self._told: Mapping[type, Callable[[GroupCoordinator, Any, Any], Iterator[Finding]]] = {
             ListGroupsRequest: self._listed,
             ConsumerGroupDescribeRequest: self._described,
@@ -58,7 +59,7 @@ class AdministrationChecks:
     def check(
         self, live: GroupCoordinator, shadow: Shadow, event: StepEvent, outcome: Outcome
     ) -> Iterator[Finding]:
-        """Findings of one step, which people may have asked for; the shadow has not taken it in."""
+        """Findings of one step, which administrators may have requested; the shadow has not taken it in."""
         if isinstance(event, OffsetCommitRequest):
             self._committed.add(event.group_id)
         told, changed = self._told.get(type(event)), self._changed.get(type(event))
@@ -68,10 +69,10 @@ class AdministrationChecks:
             yield from changed(live, shadow.coordinator, event, outcome.reply)
 
     def adopt(self, records: Iterable[Record]) -> None:
-        """Take in what was in the journal before anybody looked."""
+        """Take in the records that were in the journal before the first check."""
         self._committed.update(each.key.group_id for each in records if type(each.key) in _OF_OFFSETS)
 
-    # -- what they are told ---------------------------------------------------------------------------------
+    # -- replies --------------------------------------------------------------------------------------------
 
     def _listed(self, live: GroupCoordinator, request: ListGroupsRequest, reply: Any) -> Iterator[Finding]:
         rows = {
@@ -95,20 +96,23 @@ class AdministrationChecks:
             each.group_id: (each.group_state, each.group_type, each.protocol_type) for each in reply.groups
         }
         if told != expected or list(told) != sorted(told) or len(told) != len(reply.groups):
-            yield "told-equals-state", f"{request} was answered with {told}; there is {expected}"
+            yield "told-equals-state", f"{request} returned {told}; expected {expected}"
 
     def _described(
         self, live: GroupCoordinator, request: ConsumerGroupDescribeRequest, reply: Any
     ) -> Iterator[Finding]:
         if [each.group_id for each in reply.groups] != [*request.group_ids]:
-            yield "told-equals-state", f"{request} was answered with other groups"
+            yield "told-equals-state", f"{request} returned other groups"
             return
         for told in reply.groups:
             group = live.groups.get(told.group_id)
             if group is None:
                 right = ErrorCode.GROUP_ID_NOT_FOUND if told.group_id else ErrorCode.INVALID_GROUP_ID
                 if told.error_code is not right or told.members:
-                    yield "told-equals-state", f"a missing group {told.group_id!r} was described as {told}"
+                    yield (
+                        "told-equals-state",
+                        f"the description of a missing group {told.group_id!r} is {told}",
+                    )
                 continue
             yield from self._of_group(live, group, told)
 
@@ -118,13 +122,16 @@ class AdministrationChecks:
         epochs = told.error_code, told.group_state, told.group_epoch, told.assignment_epoch
         stored = _NONE, state_of(group), group.group_epoch, group.assignment_epoch
         if epochs != stored:
-            yield "told-equals-state", f"{group.group_id} was described with {epochs}; it has {stored}"
+            yield "told-equals-state", f"{group.group_id} is at {epochs} in its description; it has {stored}"
         named = {each.server_assignor for each in group.members.values()} - {None}
         default = self._default_assignor
         if told.assignor_name != default and told.assignor_name not in named:
-            yield "told-equals-state", f"{group.group_id} was described with assignor {told.assignor_name!r}"
+            yield (
+                "told-equals-state",
+                f"{group.group_id} has assignor {told.assignor_name!r} in its description",
+            )
         if [each.member_id for each in told.members] != sorted(group.members):
-            yield "told-equals-state", f"{group.group_id} was described with other members than it has"
+            yield "told-equals-state", f"{group.group_id} has other members in its description"
             return
         for each in told.members:
             member = group.members[each.member_id]
@@ -134,7 +141,7 @@ class AdministrationChecks:
         self, live: GroupCoordinator, request: DescribeGroupsRequest, reply: Any
     ) -> Iterator[Finding]:
         if [each.group_id for each in reply.groups] != [*request.group_ids]:
-            yield "told-equals-state", f"{request} was answered with other groups"
+            yield "told-equals-state", f"{request} returned other groups"
             return
         for told in reply.groups:
             classic = live.classic.groups.get(told.group_id)
@@ -147,9 +154,12 @@ class AdministrationChecks:
                 set(told.members),
             )
             if shown != expected:
-                yield "told-equals-state", f"{told.group_id!r} was described as {shown}; it is {expected}"
+                yield (
+                    "told-equals-state",
+                    f"{told.group_id!r} is {shown} in its description; expected {expected}",
+                )
 
-    # -- what they change -----------------------------------------------------------------------------------
+    # -- changes --------------------------------------------------------------------------------------------
 
     def _offsets_deleted(
         self, live: GroupCoordinator, before: GroupCoordinator, request: OffsetDeleteRequest, reply: Any
@@ -162,7 +172,7 @@ class AdministrationChecks:
                 yield "admin-changes", f"{request} was refused with {reply.error_code.name}"
             return
         if group is None and live.kinds.find(group_id) is not None:
-            return  # what members of other kinds subscribe to is their own business
+            return  # members of other kinds of group may subscribe to anything
         subscribed = set() if group is None else _subscribed(group)
         gone = set()
         for partition in request.partitions:
@@ -174,7 +184,7 @@ class AdministrationChecks:
             else:
                 gone.add(partition)
             if (told := reply.errors.get(partition)) is not right:
-                yield "admin-changes", f"{request}: {partition} was answered {told} instead of {right.name}"
+                yield "admin-changes", f"{request}: {partition} got {told} instead of {right.name}"
         left = {partition for partition, _ in live.offsets.committed(group_id)}
         if left != had - gone:
             yield "admin-changes", f"{request} left {shown_names(left)} of {shown_names(had)}"
@@ -198,7 +208,7 @@ class AdministrationChecks:
     ) -> Iterator[Finding]:
         group = before.groups.get(request.group_id)
         if group is None:
-            return  # a classic group's members are in no record before their generation is complete
+            return  # no record has a classic group's members before their generation is complete
         had = group.members
         by_instance = {each.instance_id: each.member_id for each in had.values() if each.instance_id}
         expected: list[ErrorCode] = []
@@ -214,7 +224,7 @@ class AdministrationChecks:
                 gone.add(holder)
         told = [each.error_code for each in reply.members]
         if told != expected:
-            yield "admin-changes", f"{request} was answered {told} instead of {expected}"
+            yield "admin-changes", f"{request} returned {told} instead of {expected}"
         found = live.kinds.find(request.group_id)
         left = set() if found is None else {*found[1].members}
         if left != had.keys() - gone:
@@ -222,13 +232,13 @@ class AdministrationChecks:
 
 
 def _was_not_written(reply: Any) -> bool:
-    """Whether the log took no records then: nothing has changed."""
+    """Return true if the log accepted no records then: nothing has changed."""
     code: ErrorCode = reply.error_code
     return code is ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 def state_of(group: ConsumerGroup) -> str:
-    """A consumer group's state, by KIP-848's conditions."""
+    """Return a consumer group's state, by KIP-848's conditions."""
     members = group.members.values()
     if not members:
         return "Empty"
@@ -264,7 +274,7 @@ def _of_member(
         told.member_type,
     )
     if stored != shown:
-        yield "told-equals-state", f"{told.member_id} was described with {shown}; it has {stored}"
+        yield "told-equals-state", f"{told.member_id} has {shown} in its description; stored is {stored}"
     for what, parts, held in (
         ("assignment", told.assignment, (member.assigned, member.pending_revocation)),
         ("target", told.target_assignment, (group.targets.get(member.member_id, {}),)),
@@ -282,7 +292,7 @@ def _of_member(
         if {*partitions} != expected or len(partitions) != len(expected):
             yield (
                 "told-equals-state",
-                f"the {what} of {told.member_id} was described as {partitions}; it is {expected}",
+                f"the {what} of {told.member_id} is {partitions} in its description; expected {expected}",
             )
 
 
@@ -290,7 +300,7 @@ _ClassicView = tuple[str, ErrorCode, str, str, set[DescribedClassicMember]]
 
 
 def _as_classic(live: GroupCoordinator, group_id: str) -> _ClassicView:
-    """A group that is no classic one, as DescribeGroups knows it: offsets alone are an empty group."""
+    """Return a group of another kind as DescribeGroups shows it: offsets alone are an empty group."""
     if live.kinds.find(group_id) is None and group_id in live.offsets:
         return "Empty", _NONE, "", "", set()
     return "Dead", ErrorCode.GROUP_ID_NOT_FOUND, "", "", set()

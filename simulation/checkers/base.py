@@ -1,4 +1,4 @@
-"""What all checkers share: a finding, and a reporter that does not repeat itself for ever."""
+"""The shared parts of all checkers: a finding, and a reporter that limits how often it repeats itself."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from fencepost.simulation.kernel.observers import Observer, Report, WorldObserve
 _V = TypeVar("_V")
 
 Finding: TypeAlias = tuple[str, str]
-"""An invariant's name, and who broke it, where, and at which epochs."""
+"""An invariant's name, and a text with the culprit, the place and the epochs."""
 
 REPORTS_PER_INVARIANT: Final = 5
-"""One defect is seen at every later event; the first few say all there is to say."""
+"""One defect is seen at every later event; the first few findings are enough."""
 
 OF_LOG: Final = frozenset(
     {
@@ -27,34 +27,34 @@ OF_LOG: Final = frozenset(
         ErrorCode.UNKNOWN_SERVER_ERROR,
     }
 )
-"""What clients are told when records can't be written, or a target can't be made."""
+"""Errors that clients receive if records can't be written, or a target can't be made."""
 
 _SHOWN: Final = 12
-"""Partitions that a message names, of each topic."""
+"""Number of partitions of each topic that a message names."""
 
 NOTHING: Final[frozenset[TopicPartition]] = frozenset()
 
 
 @lru_cache(maxsize=512)
 def as_set(partitions: tuple[TopicPartition, ...]) -> frozenset[TopicPartition]:
-    """Partitions as a set, which is the same object for all checkers that are told of the same ones."""
+    """Partitions as a set, which is the same object for all checkers that get the same ones."""
     return frozenset(partitions)
 
 
 @lru_cache(maxsize=512)
 def joined(one: frozenset[TopicPartition], other: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
-    """The union, one object for all who ask; one of the two where the other is empty."""
+    """The union, one object for all callers; one of the two if the other is empty."""
     return one | other if one and other else one or other
 
 
 @lru_cache(maxsize=512)
 def without(one: frozenset[TopicPartition], other: frozenset[TopicPartition]) -> frozenset[TopicPartition]:
-    """The difference, one object for all who ask; `one` itself where nothing goes."""
+    """The difference, one object for all callers; `one` itself if nothing is removed."""
     return one if one.isdisjoint(other) else one - other or NOTHING
 
 
 class OfHosts(dict[str, _V]):
-    """What a checker keeps of each host: made for the host when it is first asked for."""
+    """A checker's state of each host, made when the host is first asked for."""
 
     def __init__(self, make: Callable[[str], _V]) -> None:
         super().__init__()
@@ -69,16 +69,16 @@ class FindingReporter(WorldObserver):
     """An observer that reports findings, each invariant at most `REPORTS_PER_INVARIANT` times."""
 
     left_out: frozenset[str] = frozenset()
-    """Invariants that do not apply to the world that is watched: nothing is reported of them."""
+    """Invariants that do not apply to the world: no finding of them is reported."""
 
     def attach(self, world: Any, report: Report) -> None:
-        """Remember the world, and where findings go."""
+        """Keep the world, and the receiver of findings."""
         self.world = world
         self._report = report
         self._reported: dict[str, int] = {}
 
     def report(self, invariant: str, message: str) -> None:
-        """Pass one finding on, unless there were enough of its kind.
+        """Pass one finding on, unless enough of its kind were reported.
 
         :raises KeyError: if the catalogue has no such invariant.
         """
@@ -103,7 +103,7 @@ class Checker(FindingReporter, Observer):
 
 
 def shown(partitions: Partitions, names: Mapping[str, str] | None = None) -> str:
-    """A set of partitions as people read it: `orders 0 1 2, payments 4`; of a topic the first dozen."""
+    """Return a set of partitions for people: `orders 0 1 2, payments 4`; of a topic the first dozen."""
     known = names or {}
     parts = []
     for topic_id, numbers in partitions.items():
@@ -113,7 +113,7 @@ def shown(partitions: Partitions, names: Mapping[str, str] | None = None) -> str
 
 
 def shown_names(partitions: Iterable[TopicPartition]) -> str:
-    """The same for partitions under their topics' names."""
+    """Return the same for partitions under their topics' names."""
     ordered = sorted(partitions)
     few = ", ".join(f"{topic}-{number}" for topic, number in ordered[:_SHOWN])
     return "{" + few + (", …" if len(ordered) > _SHOWN else "") + "}"

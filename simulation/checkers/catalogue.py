@@ -1,4 +1,4 @@
-"""Every invariant by its short name: what it says, and where it comes from."""
+"""Every invariant by its short name: its statement, and its source."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from fencepost.simulation.checkers.judgements import RealJudgement, judgement_of
 
 
 class Invariant(msgspec.Struct, frozen=True):
-    """Something that must hold after every event (or, for `progress` and its like, at the end)."""
+    """A rule that must hold after every event (or, for `progress` and its like, at the end)."""
 
     name: str
     summary: str
     source: str
-    """A section of KIP-848, or the defect that taught it."""
+    """A section of KIP-848, or the defect from which it was learned."""
 
     @property
     def on_real(self) -> RealJudgement:
-        """Whether and how a real broker and its members are judged by it."""
+        """The judgement of a real broker and its members by this invariant."""
         return judgement_of(self.name)
 
 
@@ -687,4 +687,4 @@ INVARIANTS: Final[Mapping[str, Invariant]] = {invariant.name: invariant for inva
 
 
 NOT_ON_REAL: Final = frozenset(name for name, invariant in INVARIANTS.items() if not invariant.on_real.judged)
-"""What real brokers are not judged by."""
+"""The invariants by which real brokers are not judged."""

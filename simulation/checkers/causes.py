@@ -1,7 +1,8 @@
-"""Why a group rebalances: its epoch is raised once, for a change of what targets depend on, and at once.
+"""The causes of a rebalance: the group's epoch is raised once, for a change of an input of targets, and at
+once.
 
-These are the members, what they subscribe to, the topics that there are, and the preferred assignor. A static
-member that comes back as it was is no change: that is what static membership is for (KIP-848).
+These inputs are the members, their subscriptions, the existing topics, and the preferred assignor. A static
+member that comes back unchanged is no change: that is the purpose of static membership (KIP-848).
 """
 
 from __future__ import annotations
@@ -27,11 +28,11 @@ _Pair: TypeAlias = "tuple[ConsumerGroupMember | None, ConsumerGroupMember | None
 
 
 class EpochCauses:
-    """Checks the epoch of one group against what happened to the group."""
+    """Checks the epoch of one group against the group's changes."""
 
     def __init__(self) -> None:
         self._digest = 0
-        """Of the group's topics, by its last record."""
+        """The digest of the group's topics, by its last record."""
         self._matched: dict[str, tuple[str, ...]] = {}
         """The topics of each expression that was resolved."""
 
@@ -61,18 +62,19 @@ class EpochCauses:
                 " target depends on has changed",
             )
         if isinstance(step.event, RecordsObserved):
-            return  # several outcomes may be seen as one
+            return  # several outcomes may appear as one
         if raised > 1:
             yield "epoch-caused", f"the epoch of {step.group_id} was raised from {epoch} by {raised} at once"
         if raised <= 0 and (why := self._due(step, pairs, matched)):
             yield "epoch-caused", f"the epoch of {step.group_id} stayed {epoch}, though {why}"
 
     def knows(self, group: ConsumerGroup) -> bool:
-        """Whether the digest of its topics is the one that was seen last."""
+        """Return true if the digest of the group's topics is the last one seen."""
         return self._digest == group.metadata_hash
 
     def _matched_by_now(self, step: GroupStep) -> dict[str, tuple[str, ...]]:
-        """What expressions match after the event; the same object if it said nothing of them."""
+        """Return the topics that expressions match after the event; the same object if the event did not
+        change them."""
         found = self._matched
         for record in step.outcome.records:
             key, value = record.key, record.value
@@ -83,16 +85,16 @@ class EpochCauses:
         return found
 
     def _due(self, step: GroupStep, pairs: list[_Pair], matched: dict[str, tuple[str, ...]]) -> str:
-        """What should have raised the epoch; empty if nothing should."""
+        """Return the change that should have raised the epoch; empty if there was none."""
         if isinstance(step.event, RebalanceRequested):
-            return "a rebalance was asked for"
+            return "a rebalance was requested"
         for text, topics in self._matched.items():
             if topics != matched.get(text, ()):
                 return f"{text} matches {topics} now"
         for before, after in pairs:
             if after is None:
                 assert before is not None
-                return f"{before.member_id} is gone"
+                return f"{before.member_id} was removed"
             names = () if before is None else before.subscribed_topic_names
             if after.subscribed_topic_names != names:
                 return f"{after.member_id} subscribes to {after.subscribed_topic_names}"
@@ -104,7 +106,7 @@ class EpochCauses:
 
 
 def _pairs(step: GroupStep) -> Iterator[_Pair]:
-    """Each member before and after; one that takes the place of a static member was that member before."""
+    """Yield each member before and after; a member that replaces a static one was that member before."""
     gone = {
         change.before.instance_id: change.before
         for change in step.members
@@ -124,7 +126,7 @@ def _pairs(step: GroupStep) -> Iterator[_Pair]:
 
 
 def _inputs(member: ConsumerGroupMember | None) -> tuple[object, ...]:
-    """What a target depends on of one member."""
+    """Return the values of one member on which a target depends."""
     if member is None:
         return ()
     return member.subscribed_topic_names, member.regex, member.server_assignor

@@ -1,13 +1,13 @@
-"""Owners in the members' own eyes: never two that the coordinator has not fenced.
+"""Owners as the members see them: never two that the coordinator has not fenced.
 
 A claim stands from the end of `on_assigned` to the end of `on_revoked` or the beginning of `on_lost`. It is
-void once the coordinator has removed the member, or has let a static member go: a frozen process may go on
-believing, and its commits are refused.
+void once the coordinator has removed the member, or has let a static member go: a frozen process may still
+believe in its claim, and its commits are refused.
 
-A claim that the group can't know of does not count until the coordinator assigns the partition to the
-member. That is so in Kafka, too, in two cases. A classic group that becomes a consumer group takes what its
-leader assigned last for what members have; with a cooperative assignor they may still have more. And a join
-that comes late, behind what its member sent after it, says that the member has nothing.
+A claim that the group can't know of does not count until the coordinator assigns the partition to the member.
+That is so in Kafka, too, in two cases. A classic group that becomes a consumer group treats the last
+assignment of its leader as the members' partitions; with a cooperative assignor they may still have more. And
+a join that arrives late, after a newer request of its member, reports that the member owns nothing.
 """
 
 from __future__ import annotations
@@ -43,13 +43,13 @@ class Claims:
     def __init__(self) -> None:
         self._claimants: dict[TopicPartition, MemberId] = {}
         self._claimed: dict[MemberId, frozenset[TopicPartition]] = {}
-        """The same the other way round."""
+        """The same, by member."""
         self._unknown: dict[MemberId, frozenset[TopicPartition]] = {}
-        """What members believe that they own besides, and their group can't know of."""
+        """Partitions that members believe that they own, and that their group can't know of."""
         self._epochs: dict[MemberId, int] = {}
 
     def stored(self, member_id: MemberId, epoch: int | None) -> None:
-        """The coordinator keeps this member at this epoch; None: it has removed it."""
+        """Note that the coordinator keeps this member at this epoch; None: it has removed it."""
         if epoch is None or epoch == STATIC_LEAVE_EPOCH:
             self._epochs.pop(member_id, None)
             self.drop_all(member_id)
@@ -57,7 +57,7 @@ class Claims:
             self._epochs[member_id] = epoch
 
     def claim(self, member_id: MemberId, partitions: Iterable[TopicPartition]) -> Iterator[Finding]:
-        """A member believes from now on that it owns these."""
+        """Note that a member believes from now on that it owns these."""
         epoch = self._epochs.get(member_id)
         if epoch is None:
             return
@@ -76,7 +76,8 @@ class Claims:
         self._claimed[member_id] = joined(self._claimed.get(member_id, NOTHING), claimed)
 
     def known(self, member_id: MemberId, partitions: frozenset[TopicPartition]) -> None:
-        """The member's group knows of these from now on, and can't know of any others that it claims."""
+        """Note that the member's group knows of these from now on, and can't know of any others that it
+        claims."""
         unknown = without(self._claimed.get(member_id, NOTHING), partitions)
         self.drop(member_id, unknown)
         if unknown:
@@ -87,13 +88,13 @@ class Claims:
         return member_id in self._unknown
 
     def assigned(self, member_id: MemberId, partitions: frozenset[TopicPartition]) -> Iterator[Finding]:
-        """The coordinator knows from now on that the member has these."""
+        """Note that the coordinator knows from now on that the member has these."""
         found = self._unknown[member_id] & partitions
         self.drop(member_id, found)
         yield from self.claim(member_id, sorted(found))
 
     def drop(self, member_id: MemberId, partitions: Iterable[TopicPartition]) -> None:
-        """A member believes no longer that it owns these."""
+        """Note that a member no longer believes that it owns these."""
         dropped = as_set(tuple(partitions))
         if member_id in self._unknown:
             left = without(self._unknown.pop(member_id), dropped)
@@ -106,13 +107,13 @@ class Claims:
             self._claimed[member_id] = left
 
     def drop_all(self, member_id: MemberId) -> None:
-        """The member is gone, or fenced."""
+        """The member is removed, or fenced."""
         self._unknown.pop(member_id, None)
         for partition in sorted(self._claimed.pop(member_id, ())):
             del self._claimants[partition]
 
     def drop_topic(self, topic: str) -> None:
-        """The topic is not the one that was claimed: one of the same name is another topic."""
+        """Drop the claims on a topic: another topic of the same name is not the claimed one."""
         for member_id, partitions in [*self._claimed.items(), *self._unknown.items()]:
             self.drop(member_id, [p for p in partitions if p.topic == topic])
 
@@ -124,7 +125,7 @@ class OneClaimant(Checker):
         self._groups: defaultdict[str, Claims] = defaultdict(Claims)
         self._member_ids: dict[str, MemberId] = {}
         self._generations: dict[MemberId, int] = {}
-        """For which generation each member of a classic group has joined, or was taken into it."""
+        """The generation for which each member of a classic group has joined, or was taken into it."""
         self._generation = 0
         self._classic: ClassicGroup | None = None
         """The group as long as it is a classic one."""
@@ -133,7 +134,7 @@ class OneClaimant(Checker):
         return self._groups[self.world.group_id]
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """Notes whom the coordinator keeps."""
+        """Note the members that the coordinator keeps."""
         group, before = self._classic_group(), self._classic
         self._classic = group
         for record in outcome.records:
@@ -143,7 +144,8 @@ class OneClaimant(Checker):
             if isinstance(key, r.ASSIGNMENT_KEYS):
                 epoch = value.member_epoch if isinstance(value, r.ASSIGNMENT_VALUES) else None
                 if epoch is None and group is not None and key.member_id in group.members:
-                    # It stays, and the group has become a classic one: it may still go without joining that.
+                    # It stays, and the group has become a classic one: it may still leave without joining
+                    # that.
                     self._generations[key.member_id] = group.generation
                     continue
                 claims = self._groups[key.group_id]
@@ -158,7 +160,7 @@ class OneClaimant(Checker):
             self._in_generation(group, outcome, event)
 
     def _joined(self, member_id: MemberId) -> None:
-        """A join that comes late takes from its member what the coordinator lets go."""
+        """Note that a late join takes partitions from its member, as the coordinator releases them."""
         live = self.world.active
         group = None if live is None else live.groups.get(self.world.group_id)
         member = None if group is None else group.members.get(member_id)
@@ -166,7 +168,7 @@ class OneClaimant(Checker):
             self._claims().known(member_id, self._named(member.assigned))
 
     def _has_an_epoch(self, member_id: MemberId) -> bool:
-        """Whether a process is this member, and has had the answer to a join already."""
+        """Return true if a process is this member, and has received the response to a join."""
         host = self.world.hosts_by_member.get(member_id)
         if host is None or self._member_ids.get(host) != member_id:
             return False
@@ -182,14 +184,15 @@ class OneClaimant(Checker):
         return None if live is None else live.classic.groups.get(self.world.group_id)
 
     def _in_generation(self, group: ClassicGroup, outcome: Outcome, event: StepEvent | None = None) -> None:
-        """Of a classic group those are members who joined for its generation.
+        """Keep those members of a classic group that joined for its generation.
 
-        A static one that did not is kept by name only: what it still has the leader does not know of.
+        A static one that did not is kept by name only: the leader does not know which partitions it still
+        has.
         """
         claims = self._claims()
         for record in outcome.records if isinstance(event, RecordsObserved) else ():
             if isinstance(record.value, r.GroupMetadataValue):
-                for member in record.value.members:  # what a real coordinator answered is in no record
+                for member in record.value.members:  # no record shows the response of a real coordinator
                     self._generations[member.member_id] = record.value.generation
                     claims.stored(member.member_id, record.value.generation)
         waited = (effect.response for effect in outcome.effects if isinstance(effect, ParkedResponse))
@@ -208,21 +211,22 @@ class OneClaimant(Checker):
                     claims.stored(member_id, None)
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
-        """Members that joined for a generation which another coordinator never heard of are none."""
+        """Drop members that joined for a generation that another coordinator never received."""
         if what == "active":
             self._classic = group = self._classic_group()
             if group is not None:
                 self._in_generation(group, Outcome())
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """A process that starts, crashes or has stopped believes nothing."""
+        """Note that a process that starts, crashes or has stopped claims nothing."""
         if what in ("start", "crash", "stopped"):
             if (member_id := self._member_ids.get(host)) is not None:
                 self._claims().drop_all(member_id)
             self._member_ids[host] = self.world.members[host].member_id
 
     def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
-        """A deleted topic is claimed by nobody; who takes it up late claims nothing of one with its name."""
+        """Drop all claims on a deleted topic; a member that takes it up late claims nothing of a new topic of
+        that name."""
         if what in ("deleted", "created"):
             self._claims().drop_topic(topic)
 
@@ -238,7 +242,7 @@ class OneClaimant(Checker):
 
 
 def _given(member: ClassicGroupMember) -> frozenset[TopicPartition]:
-    """What its leader has assigned to it last."""
+    """Return the partitions that the leader has assigned to it last."""
     return _all(read_assignment(member.assignment).partitions.items())
 
 

@@ -1,7 +1,7 @@
-"""Classic groups in the coordinator's eyes: generations, assignments, who is refused, and what is on record.
+"""Classic groups in the coordinator: generations, assignments, refusals, and records.
 
 The rules are stated here a second time (Kafka's group membership protocol, KIP-62, KIP-345, KIP-429), and
-judged by what the group was before a request.
+applied to the state of the group before a request.
 """
 
 from __future__ import annotations
@@ -46,12 +46,12 @@ _FENCING: Final = frozenset(
 _OF_GENERATIONS: Final = frozenset(
     {r.GroupMetadataKey, r.ConsumerGroupMemberMetadataKey, r.ConsumerGroupMetadataKey}
 )
-"""Records of these keys begin, go on with, or end what a group's generations are counted in."""
+"""Records of these keys begin, continue, or end the counting of a group's generations."""
 _Fenced: TypeAlias = HeartbeatRequest | SyncGroupRequest | OffsetCommitRequest
 
 
 class KnownClassic:
-    """A classic group as it was after the event before."""
+    """A classic group after the previous event."""
 
     __slots__ = ("generation", "instances", "members", "state", "timers")
 
@@ -68,9 +68,10 @@ class KnownClassic:
         self.timers = _most_timers(group)
 
     def is_still(self, group: ClassicGroup) -> bool:
-        """Whether an event that nobody asked for left the group alone: such a one takes members, at most.
+        """Return true if an event without a request left the group unchanged.
 
-        They may be ones whose id was given out and who did not come: those are only counted.
+        At most, such an event removes members. These may be pending members, which got an id and never
+        joined: only their number is compared.
         """
         return (
             self.generation == group.generation
@@ -80,7 +81,7 @@ class KnownClassic:
         )
 
     def expected_error(self, request: _Fenced, generation: int) -> ErrorCode:
-        """What member, instance and generation bring on a request; NONE if they are right."""
+        """Return the error for the member, instance and generation of a request; NONE if they are right."""
         if request.instance_id is not None:
             holder = self.instances.get(request.instance_id)
             if holder is None:
@@ -115,8 +116,8 @@ def check_answer(request: _Fenced, got: ErrorCode, known: KnownClassic) -> Itera
 def check_assignment(group_id: str, value: r.GroupMetadataValue) -> Iterator[Finding]:
     """Findings of classic-assignment in what a leader has assigned.
 
-    As a broker does, it takes any bytes: some clients leave out what their version has, and say nothing to
-    judge them by.
+    As a broker does, it takes any bytes: some clients leave out fields of their version, and so give nothing
+    to judge them by.
     """
     try:
         subscriptions = {member.member_id: read_subscription(member.subscription) for member in value.members}
@@ -151,7 +152,7 @@ def check_assignment(group_id: str, value: r.GroupMetadataValue) -> Iterator[Fin
 
 
 def _assignments(records: Iterable[r.Record]) -> Iterator[Finding]:
-    """What a leader has sent, as it was written."""
+    """Check the assignments that leaders have sent, as they were written."""
     for record in records:
         if isinstance(record.value, r.GroupMetadataValue):
             yield from check_assignment(record.key.group_id, record.value)
@@ -160,8 +161,8 @@ def _assignments(records: Iterable[r.Record]) -> Iterator[Finding]:
 class WrittenGenerations:
     """The generations on record.
 
-    A group whose members go over to the other protocol keeps its generation, as its epoch, and has it again
-    when they come back. One without members takes nothing along: what replaces it begins anew, at 0.
+    A group whose members change to the other protocol keeps its generation, as its epoch, and has it again
+    when they come back. A group without members keeps nothing: the group that replaces it begins at 0.
     """
 
     def __init__(self) -> None:
@@ -171,7 +172,7 @@ class WrittenGenerations:
     def check(self, records: Iterable[r.Record], known: Mapping[str, KnownClassic]) -> Iterator[Finding]:
         """Findings of classic-generations in one batch. `known` are the classic groups before it."""
         had_members: set[str] = set()
-        """Consumer groups that the batch ends, and that were not empty."""
+        """Return consumer groups that the batch ends, and that were not empty."""
         for record in records:
             key, value = record.key, record.value
             if isinstance(value, r.GroupMetadataValue):
@@ -206,10 +207,11 @@ class ClassicGroupsChecker(Checker):
         self._known: dict[str, KnownClassic] = {}
         self._written = WrittenGenerations()
         self._timers = 0
-        """How many timers the known groups may have, counted so that no step has to look at all of them."""
+        """The most timers that the known groups may have, counted so that no step has to look at all of them.
+        """
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
-        """A group goes back to its last complete generation when another coordinator has loaded it."""
+        """Take the groups from a new coordinator: a group goes back to its last complete generation."""
         self._known.clear()
         self._timers = 0
         live = self.world.coordinators[host].coordinator
@@ -218,13 +220,13 @@ class ClassicGroupsChecker(Checker):
                 self._know(group)
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """Checks one event."""
+        """Check one event."""
         live = self.world.coordinators[host].coordinator
         if live is None:
             return
         classic = live.classic
         if not (classic.groups or classic.stored or classic.timers or self._known or self._written.newest):
-            return  # there is no classic group, nor anything of one that there was
+            return  # there is no classic group, nor any trace of one
         named = getattr(event, "group_id", None)
         known = self._known.get(named or "")
         reply = outcome.reply
@@ -249,7 +251,7 @@ class ClassicGroupsChecker(Checker):
             self.report_all(_timers(live))
 
     def _changed(self, live: GroupCoordinator) -> list[str]:
-        """The groups that an event was about which names none."""
+        """The groups that an event concerned without naming one."""
         known, groups = self._known, live.classic.groups
         changed = [group_id for group_id in known if group_id not in groups]
         for group_id, group in groups.items():
@@ -259,7 +261,7 @@ class ClassicGroupsChecker(Checker):
         return changed
 
     def _look(self, live: GroupCoordinator, group_id: str) -> None:
-        """What became of one group."""
+        """Take in the new state of one group."""
         group = live.classic.groups.get(group_id)
         if group is None:
             known = self._known.pop(group_id, None)
@@ -284,11 +286,12 @@ class ClassicGroupsChecker(Checker):
         if known is not None and group.state is not known.state and not _reachable(known.state, group.state):
             yield (
                 "transitions",
-                f"{group.group_id} went from {known.state} to {group.state}, which is no arrow of its table",
+                f"{group.group_id} went from {known.state} to {group.state}, which is not an arrow of its"
+                " table",
             )
 
     def on_end(self, now_us: int) -> None:
-        """A group at rest is what its record says."""
+        """Check that the record of a group at rest agrees with it."""
         live = self.world.active
         if live is None:
             return
@@ -308,14 +311,14 @@ class ObservedClassicGroups(Checker):
         self._written = WrittenGenerations()
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """Checks one outcome."""
+        """Check one outcome."""
         if isinstance(event, RecordsObserved) and event.cause != "load":
             self.report_all(self._written.check(outcome.records, {}))
             self.report_all(_assignments(outcome.records))
 
 
 def _is_on_record(group: ClassicGroup, stored: r.GroupMetadataValue | None) -> bool:
-    """All but when it came into its state: that is after the write."""
+    """Compare all but the time at which it entered its state: that is after the write."""
     if stored is None:
         return False
     moved = stored.current_state_timestamp_ms
@@ -324,7 +327,7 @@ def _is_on_record(group: ClassicGroup, stored: r.GroupMetadataValue | None) -> b
 
 
 def _reachable(source: ClassicGroupState, target: ClassicGroupState) -> bool:
-    """One event may start a round and end it."""
+    """Return true if one event may lead from one state to the other: it may start a round and end it."""
     table = CLASSIC_GROUP_TABLE
     return table.allows(source, target) or (
         table.allows(source, _S.PREPARING_REBALANCE) and table.allows(_S.PREPARING_REBALANCE, target)
@@ -340,7 +343,7 @@ def _sizes(group: ClassicGroup) -> Iterator[Finding]:
             f"{group.group_id} has {static} static members and {len(group.static_members)} instance ids",
         )
     if strangers := [each for each in group.pending_syncs if each not in group.members]:
-        yield "bounded-memory", f"{group.group_id} waits for {strangers}, who are no members"
+        yield "bounded-memory", f"{group.group_id} waits for {strangers}, which are not members"
 
 
 def _most_timers(group: ClassicGroup) -> int:

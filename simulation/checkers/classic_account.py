@@ -1,8 +1,8 @@
-"""A second account of one classic group: what each request, and each time that is over, must lead to.
+"""A second account of one classic group: the effects of each request, and of each timeout.
 
-It is kept from requests, responses and times alone, by the rules of Kafka's group membership protocol
-(KIP-62, KIP-134, KIP-345, KIP-394, KIP-814). Where Kafka leaves a choice, such as the leader in place of one
-that left, the account takes the choice that was made, if it was open.
+It follows from requests, responses and times alone, by the rules of Kafka's group membership protocol
+(KIP-62, KIP-134, KIP-345, KIP-394, KIP-814). If Kafka leaves a choice, such as the leader in place of one
+that left, the account follows the choice that was made, if it was open.
 """
 
 from __future__ import annotations
@@ -51,16 +51,16 @@ if TYPE_CHECKING:
 
 _E = ErrorCode
 _FIRST_JOIN_MS: Final = 300_000
-"""How long a new member may wait in its first join: after that it may not know its id."""
+"""Longest time that a new member may wait in its first join, in ms: after that it may not know its id."""
 _MAY_SKIP: Final = 9
-"""JoinGroup's version from which on a leader can be told to keep the assignment (KIP-814)."""
+"""First version of JoinGroup in which a response can make a leader keep the assignment (KIP-814)."""
 _JOIN, _SYNC = Deadline("join"), Deadline("sync")
 
 
 class ExpectedGroup:
     """One classic group. Times are in milliseconds of the coordinator.
 
-    `begin` starts each event; the methods named after events then work out what follows, in `now`.
+    `begin` starts each event; the methods named after events then work out the effects, in `now`.
     """
 
     def __init__(self, group_id: str, config: GroupCoordinatorConfig) -> None:
@@ -74,18 +74,19 @@ class ExpectedGroup:
         """None while any member may become the leader."""
         self.members: dict[MemberId, ExpectedMember] = {}
         self.given_ids: set[MemberId] = set()
-        """Ids that were given out to join with, and that nobody has joined with."""
+        """Ids that were given to members that have not joined with them yet."""
         self.unsynced: set[MemberId] = set()
-        """Members that have not asked for their assignment in this generation."""
+        """Members that have not requested their assignment in this generation."""
         self.topics: frozenset[str] | None = frozenset()
-        """What the members of this generation subscribe to; None if not all of them can be read."""
+        """The topics that the members of this generation subscribe to; None if not all of them can be read.
+        """
         self.deadlines: dict[Deadline, int] = {}
         self._gathering: tuple[int, int] | None = None
-        """While the first members gather: how long they do, and how much longer they may."""
+        """While the first members gather: the current delay, and the time that is left for more, in ms."""
         self._newcomers = False
-        """True if one came in that time."""
+        """True if a member joined in that time."""
         self.look_ms = 0
-        """Before this time nothing is over."""
+        """Before this time no deadline passes."""
         self.now = Expected()
         self._now_ms = 0
         self._seen: Mapping[Token, Answer] = {}
@@ -95,7 +96,7 @@ class ExpectedGroup:
     def of_record(
         cls, group_id: str, value: GroupMetadataValue, config: GroupCoordinatorConfig, now_ms: int
     ) -> ExpectedGroup:
-        """The group that was just loaded: sessions begin, and a group that is too large joins anew."""
+        """Return a group that was just loaded: sessions begin, and a group that is too large joins again."""
         group = cls(group_id, config)
         group.begin(now_ms, {})
         group.generation = value.generation
@@ -122,25 +123,25 @@ class ExpectedGroup:
         return group
 
     def begin(self, now_ms: int, seen: Mapping[Token, Answer], *, kept: bool = True) -> None:
-        """Begin an event. `seen` are the responses that were sent: they tell which choice was made.
+        """Begin an event. `seen` are the responses that were sent: they show which choice was made.
 
-        `kept` is whether a member that came back was taken in without a rebalance, where both may be.
+        `kept` is true if a member that came back was accepted without a rebalance, when both are allowed.
         """
         self.now = Expected()
         self._now_ms = now_ms
         self._seen = seen
         self._kept = kept
 
-    # -- who is who ---------------------------------------------------------------------------------------
+    # -- members and leaders ------------------------------------------------------------------------------
 
     def holder_of(self, instance_id: str | None) -> ExpectedMember | None:
-        """The member with that instance id."""
+        """Return the member with that instance id."""
         if instance_id is None:
             return None
         return next((each for each in self.members.values() if each.instance_id == instance_id), None)
 
     def error_of(self, member_id: MemberId, instance_id: str | None) -> ErrorCode:
-        """What a request of that member and instance is refused with; NONE if they are right."""
+        """Return the error that a request of that member and instance gets; NONE if they are right."""
         if instance_id is not None:
             holder = self.holder_of(instance_id)
             if holder is None:
@@ -156,13 +157,13 @@ class ExpectedGroup:
         return error
 
     def common(self) -> set[str]:
-        """The protocols that all members offer."""
+        """Return the protocols that all members offer."""
         # Hundreds of members offer the same few lists of protocols.
         lists = {tuple([name for name, _ in member.offers]) for member in self.members.values()}
         return set.intersection(*map(set, lists)) if lists else set()
 
     def choices(self) -> set[str]:
-        """The protocols that most members like best, of those that all offer."""
+        """Return the protocols that most members prefer, of those that all offer."""
         common = self.common()
         votes = Counter(
             next(name for name, _ in member.offers if name in common)
@@ -194,19 +195,19 @@ class ExpectedGroup:
         self.deadlines.pop(deadline, None)
 
     def due(self, now_ms: int) -> Iterator[tuple[int, Deadline]]:
-        """What is over by then."""
+        """Yield the deadlines that have passed by then."""
         for deadline, at_ms in self.deadlines.items():
             if at_ms <= now_ms:
                 yield at_ms, deadline
 
     def looked(self) -> None:
-        """Note that somebody has looked what is over."""
+        """Note that all deadlines up to now were checked."""
         self.look_ms = min(self.deadlines.values(), default=1 << 62)
 
     # -- requests -----------------------------------------------------------------------------------------
 
     def joins(self, request: JoinGroupRequest) -> None:
-        """JoinGroup to a group that is there, or was just made."""
+        """Take in a JoinGroup to a group that exists, or was just made."""
         error = self._join(request)
         if error is not None:
             self._answer(request.token, JoinGroupResponse(error_code=error))
@@ -298,7 +299,7 @@ class ExpectedGroup:
         member.join = request.token
 
     def _replace(self, request: JoinGroupRequest, member: ExpectedMember, offers: Offered) -> None:
-        """A static member came back without its id: it gets another one, and the old one is fenced."""
+        """A static member came back without its id: it gets a new one, and the old one is fenced."""
         old_id, new_id, was_leader = member.member_id, self._new_id(request), self.leader or ""
         before = member.offers, member.rebalance_ms, member.session_ms
         if member.join is not None:
@@ -315,7 +316,7 @@ class ExpectedGroup:
             leads = new_id == self.leader
             if request.api_version >= _MAY_SKIP:
                 told = self._in_generation(new_id, leads=leads, skip=leads)
-            else:  # an old client would assign anew if it was told that it leads
+            else:  # an old client would assign again if the response made it the leader
                 told = self._in_generation(new_id, leads=False, leader=was_leader)
             self._answer(request.token, told)
 
@@ -347,7 +348,7 @@ class ExpectedGroup:
             self.unsynced.add(new_id)
 
     def syncs(self, request: SyncGroupRequest) -> None:
-        """SyncGroup: the leader brings the assignment, the others take theirs."""
+        """Take in a SyncGroup: the leader brings the assignment, the others receive theirs."""
         error = self._error_in(request.member_id, request.instance_id, request.generation)
         if error is _E.NONE and not (
             request.protocol_type in (None, self.protocol_type)
@@ -396,7 +397,7 @@ class ExpectedGroup:
         self._write(given, later=written, undo=undo)
 
     def beats(self, request: HeartbeatRequest, now_ms: int) -> ErrorCode:
-        """Heartbeat: what it is answered."""
+        """Return the error of the response to a Heartbeat."""
         self._now_ms = now_ms
         error = self._error_in(request.member_id, request.instance_id, request.generation)
         if error is _E.NONE:
@@ -406,7 +407,7 @@ class ExpectedGroup:
         return error
 
     def commits(self, request: OffsetCommitRequest, now_ms: int) -> MemberId | None:
-        """OffsetCommit that a group looked at: the member whose session it renews, if it does."""
+        """Take in an OffsetCommit that a group checked; return the member whose session it renews."""
         self._now_ms = now_ms
         error = self._error_in(request.member_id, request.instance_id, request.member_epoch)
         if error is not _E.NONE or self.phase not in (STABLE, JOINING):
@@ -415,13 +416,13 @@ class ExpectedGroup:
         return request.member_id
 
     def hears(self, member_id: MemberId, now_ms: int) -> None:
-        """Take in that a member is known to be alive."""
+        """Note that a member is known to be alive."""
         self._now_ms = now_ms
         if member_id in self.members and self.phase in (STABLE, JOINING):
             self._heard(self.members[member_id])
 
     def leaves(self, requests: Collection[LeaveGroupRequest]) -> None:
-        """LeaveGroup: all that are named and known go, and the others rebalance once."""
+        """Take in a LeaveGroup: all named members that are known leave, and the others rebalance once."""
         codes = []
         for request in requests:
             member_id = request.member_id
@@ -442,22 +443,23 @@ class ExpectedGroup:
             self._start_or_complete()
 
     def rebalances(self) -> None:
-        """Somebody wants the members to join anew."""
+        """Take in a request that the members join again."""
         if self.members:
             self._start_or_complete()
 
     def ends(self, code: ErrorCode) -> None:
-        """The group is one of another kind now, or none: those who wait are told so."""
+        """End the group, which has become one of another kind, or was deleted: waiting members receive this
+        error."""
         for member in self.members.values():
             if member.join is not None:
                 self._answer(member.join, JoinGroupResponse(error_code=code))
             if member.sync is not None:
                 self._answer(member.sync, SyncGroupResponse(error_code=code))
 
-    # -- times that are over ------------------------------------------------------------------------------
+    # -- deadlines ----------------------------------------------------------------------------------------
 
     def is_over(self, deadline: Deadline, *, by_time: bool = True) -> None:
-        """A session, or the time of a phase, is over: `by_time`, or as somebody said so."""
+        """End a session, or the time of a phase: `by_time`, or at the request of a client."""
         if by_time:
             self._end(deadline)
         before = set(self.members)
@@ -503,7 +505,7 @@ class ExpectedGroup:
             self._complete()
 
     def start_anew(self) -> None:
-        """Members that came over from another kind of group join anew."""
+        """Let members that came from another kind of group join again."""
         self._start()
 
     def _start(self) -> None:
@@ -527,7 +529,8 @@ class ExpectedGroup:
         self._set(_JOIN, length_ms)
 
     def _complete(self) -> None:
-        """The round ends with those who joined, and with static members, whose sessions decide about them."""
+        """End the round with the members that joined, and with static members, whose sessions decide about
+        them."""
         self._end(_JOIN)
         for member in [*self.members.values()]:
             if member.join is None and member.instance_id is None:
@@ -559,7 +562,8 @@ class ExpectedGroup:
         self._set(_SYNC, self._rebalance_ms)
 
     def _choose(self, joined: Mapping[MemberId, ExpectedMember]) -> None:
-        """The leader stays if it has joined, else any other does; the protocol is one of those most liked."""
+        """Choose the leader and the protocol: the leader stays if it has joined, else any other member; the
+        protocol is one of the most preferred."""
         seen = next(
             (
                 told
@@ -603,7 +607,7 @@ class ExpectedGroup:
         if self.leader == member_id:
             self.leader = None
 
-    # -- what is said and written -------------------------------------------------------------------------
+    # -- responses and records ----------------------------------------------------------------------------
 
     def _answer(self, token: Token, answer: Answer) -> None:
         self.now.answers[token] = answer
@@ -648,7 +652,7 @@ class ExpectedGroup:
         self.now.undo = undo
 
     def value(self, given: Mapping[MemberId, bytes] | None = None) -> GroupMetadataValue:
-        """The record of the group, with these assignments or with those that members have."""
+        """Return the record of the group, with these assignments or with those that members have."""
         return GroupMetadataValue(
             protocol_type=self.protocol_type or "",
             generation=self.generation,

@@ -1,4 +1,5 @@
-"""What people delete of a classic group: offsets that no member may want, and groups without members."""
+"""The deletions of administrators in classic groups: offsets that no member needs, and groups without
+members."""
 
 from __future__ import annotations
 
@@ -35,9 +36,9 @@ def check_deleted(account: ExpectedGroup, reply: DeleteGroupsResponse) -> Iterat
 def check_offsets_deleted(
     account: ExpectedGroup, request: OffsetDeleteRequest, reply: OffsetDeleteResponse, live: GroupCoordinator
 ) -> Iterator[Finding]:
-    """Findings of a request to delete offsets: those go of topics that no consumer subscribes to.
+    """Findings of a request to delete offsets: offsets of topics that no consumer subscribes to are deleted.
 
-    Of members that are no consumers nobody knows what they subscribe to: nothing goes.
+    The topics of members that are not consumers are unknown: nothing is deleted.
     """
     if account.phase is not EMPTY and account.protocol_type != CONSUMER_PROTOCOL_TYPE:
         if reply.error_code is not _E.NON_EMPTY_GROUP:

@@ -1,6 +1,6 @@
-"""What one event of a classic group must lead to, and what is known of the group's members.
+"""The expected effects of one event of a classic group, and the known state of the group's members.
 
-`classic_account` works it out, `classic_rounds` compares it with what happened.
+`classic_account` works it out, `classic_rounds` compares it with the actual effects.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ from fencepost.coordinator.protocol.records import GroupMetadataValue
 
 Answer: TypeAlias = JoinGroupResponse | SyncGroupResponse
 Offered: TypeAlias = tuple[tuple[str, bytes], ...]
-"""Protocols and what the member says of itself in each, in its order of preference."""
+"""Protocols with the member's metadata in each, in its order of preference."""
 
 ID_GIVEN_FIRST: Final = 4
-"""JoinGroup's version from which on a dynamic member gets an id before it joins (KIP-394)."""
+"""First version of JoinGroup in which a dynamic member gets an id before it joins (KIP-394)."""
 
 # Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
 EMPTY, JOINING, SYNCING, STABLE, _ = ClassicGroupState
@@ -36,19 +36,19 @@ def offers_of(request: JoinGroupRequest) -> Offered:
 
 
 def metadata_of(offers: Offered, protocol: str | None) -> bytes:
-    """Return what a member says of itself in a protocol; nothing if it does not offer that one."""
+    """Return a member's metadata in a protocol; nothing if it does not offer that one."""
     return dict(reversed(offers)).get(protocol or "", b"")
 
 
 class Deadline(NamedTuple):
-    """Something that ends by time: the `session` of a member or id, or a group's `join` or `sync` phase."""
+    """A deadline: the `session` of a member or id, or a group's `join` or `sync` phase."""
 
     kind: str
     member_id: MemberId = ""
 
 
 class ExpectedMember:
-    """One member, as its own requests have it."""
+    """One member, by its own requests."""
 
     __slots__ = (
         "assignment",
@@ -85,12 +85,12 @@ class ExpectedMember:
         """True if it waits in its first join."""
 
     def metadata(self, protocol: str | None) -> bytes:
-        """What it says of itself in that protocol."""
+        """Return the metadata that it offers in that protocol."""
         return metadata_of(self.offers, protocol)
 
 
 class Expected:
-    """What one event leads to."""
+    """The expected effects of one event."""
 
     __slots__ = ("answers", "codes", "fenced", "later", "undo", "value")
 
@@ -100,11 +100,11 @@ class Expected:
         self.codes: tuple[ErrorCode, ...] = ()
         """The error of a response of another kind: of Heartbeat, or of each member that LeaveGroup names."""
         self.value: GroupMetadataValue | None = None
-        """What is written of the group."""
+        """The record of the group that is written."""
         self.later: Callable[[], None] = nothing
-        """What becomes of the account once that is written."""
+        """The change of the account once that is written."""
         self.undo: Callable[[ErrorCode], None] = undone
-        """What becomes of it if that can't be written, with the error that the members get."""
+        """The change of the account if that can't be written, with the error that the members get."""
         self.fenced: set[MemberId] = set()
         """Members that were removed by time."""
 

@@ -1,6 +1,7 @@
-"""What members of classic groups send: one request of a round at a time, honest about what they own.
+"""The requests of members of classic groups: one of a round at a time, honest about their partitions.
 
-A member with an eager assignor joins with nothing; with a cooperative one it says what it keeps (KIP-429).
+A member with an eager assignor joins without partitions; with a cooperative one it lists those that it keeps
+(KIP-429).
 """
 
 from __future__ import annotations
@@ -26,40 +27,40 @@ from fencepost.simulation.kernel.observers import MembersWorldView
 
 _COOPERATIVE: Final = frozenset(name for name, make in ASSIGNORS.items() if make().cooperative)
 _BEATING: Final = (S.UNJOINED, S.COMPLETING_REBALANCE, S.STABLE)
-"""Where a member that is in a generation keeps its session up."""
+"""The states in which a member that is in a generation keeps its session up."""
 
 
 class ClassicSender:
-    """One member process: what its next request must look like."""
+    """One member process, and the rules for its next request."""
 
     __slots__ = ("generation", "host", "in_flight", "late_us", "owned", "patience_us", "searches", "state")
 
     def __init__(self, host: str, interval_ms: int) -> None:
         self.host = host
         self.state: S | None = None
-        """None until the process has moved, and of members of another protocol."""
+        """None until the process has moved, and for members of another protocol."""
         self.generation = 0
         self.owned: frozenset[TopicPartition] = NOTHING
         self.in_flight: dict[type, Request] = {}
         self.late_us = NEVER
         self.searches = False
-        """Whether it looks for the coordinator since its last request, whose answer may still come."""
+        """True if it looks for the coordinator since its last request, whose response may still come."""
         self.patience_us = patience_us(interval_ms)
 
     def moved(self, state: S, now_us: int) -> None:
-        """The member machine is in another state."""
+        """Note that the member machine is in another state."""
         self.state = state
         if state in (S.FENCED, S.STALE, S.UNSUBSCRIBED, S.FATAL):
             self.generation = 0
         if state not in (*_BEATING, S.PREPARING_REBALANCE):
-            self.in_flight.clear()  # the answers belong to a membership that is over
+            self.in_flight.clear()  # the responses belong to a membership that is over
         if state not in _BEATING or not self.generation:
             self.late_us = NEVER
         elif state is S.COMPLETING_REBALANCE or (self.late_us == NEVER and not self.searches):
             self.late_us = now_us + self.patience_us
 
     def callback(self, kind: str, phase: str, partitions: Iterable[TopicPartition]) -> None:
-        """A callback began or ended."""
+        """Note that a callback began or ended."""
         chosen = as_set(tuple(partitions))
         if kind == "assigned" and phase == "begin":
             self.owned = joined(self.owned, chosen)
@@ -67,7 +68,7 @@ class ClassicSender:
             self.owned = without(self.owned, chosen)
 
     def search(self, timeout_us: int, now_us: int) -> Iterator[Finding]:
-        """It looks for the coordinator, and can't send to it until it has found it; within `timeout_us`."""
+        """Note a search: the member sends nothing until it has found the coordinator, within `timeout_us`."""
         yield from self.silent(now_us)
         self.searches = True
         self.late_us = NEVER
@@ -82,7 +83,7 @@ class ClassicSender:
             self.late_us = NEVER
 
     def sends(self, request: Request, now_us: int) -> Iterator[Finding]:
-        """A request goes out."""
+        """A request is sent."""
         yield from self.silent(now_us)
         self.searches = False
         if isinstance(request, JoinGroupRequest):
@@ -115,7 +116,7 @@ class ClassicSender:
         if generation != self.generation:
             yield (
                 "epoch-as-answered",
-                f"{self.host} sent {type(request).__name__} in generation {generation}, it was told"
+                f"{self.host} sent {type(request).__name__} in generation {generation}, it received"
                 f" {self.generation} last",
             )
 
@@ -136,7 +137,7 @@ class ClassicSender:
                 )
 
     def receives(self, request: Request, response: Response | Exception, now_us: int) -> None:
-        """A request was answered, or failed."""
+        """Note that a request was answered or failed."""
         if self.in_flight.get(type(request)) is not request:
             return
         del self.in_flight[type(request)]
@@ -160,14 +161,14 @@ class ClassicMembers(Checker):
         return None if sender is None or sender.state is None else sender
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """A new process starts anew; one that was frozen has an excuse for its silence."""
+        """Start afresh with a new process; one that was frozen has an excuse for its silence."""
         if what in ("start", "crash"):
             self._senders.pop(host, None)
         elif sender := self._senders.get(host):
             sender.late_us = NEVER
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
-        """States decide what may be sent."""
+        """Note the state: it decides what may be sent."""
         if isinstance(target, S):
             sender = self._senders.get(host)
             if sender is None:
@@ -178,30 +179,30 @@ class ClassicMembers(Checker):
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
     ) -> None:
-        """Callbacks decide what is owned."""
+        """Note the callback: callbacks decide what is owned."""
         if sender := self._sender(host):
             sender.callback(str(kind), phase, partitions)
 
     def on_member_request(self, host: str, request: Request, now_us: int) -> None:
-        """Checks a request."""
+        """Check a request."""
         if sender := self._sender(host):
             self.report_all(sender.sends(request, now_us))
 
     def on_member_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
-        """Takes an answer in."""
+        """Take a response in."""
         if sender := self._sender(host):
             sender.receives(request, response, now_us)
 
     def on_member_search(self, host: str, now_us: int) -> None:
-        """While a member looks for the coordinator it cannot send to it."""
+        """Note a search: while a member looks for the coordinator it cannot send to it."""
         if sender := self._sender(host):
             network = self.world.scenario.network
             timeout_us = network.request_timeout.us + max(network.detection.low, network.detection.high)
             self.report_all(sender.search(timeout_us, now_us))
 
     def on_end(self, now_us: int) -> None:
-        """Nobody is silent who ought not to be."""
+        """Check that no member is silent without a reason."""
         for sender in self._senders.values():
             self.report_all(sender.silent(now_us))

@@ -1,7 +1,7 @@
-"""Groups that go over between the two protocols, and members of consumer groups that speak the classic one.
+"""Groups that change between the two protocols, and classic members of consumer groups.
 
 A classic group becomes a consumer group when the first member of the newer protocol joins it, and a classic
-one again when the last of them goes (KIP-848, Migration). Members stay, with what they have.
+one again when the last of them leaves (KIP-848, Migration). Members stay, with their partitions.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ Named: TypeAlias = dict[str, tuple[int, ...]]
 
 
 class KnownConsumers:
-    """A consumer group as it was after the event before; its members' values are immutable."""
+    """A consumer group after the previous event; its members' values are immutable."""
 
     __slots__ = ("assignment_epoch", "epoch", "members", "targets")
 
@@ -90,13 +90,13 @@ class KnownConsumers:
         self.assignment_epoch = group.assignment_epoch
 
     def holder_of(self, instance_id: str | None) -> ConsumerGroupMember | None:
-        """The member with that instance id."""
+        """Return the member with that instance id."""
         if instance_id is None:
             return None
         return next((each for each in self.members.values() if each.instance_id == instance_id), None)
 
     def error_of(self, request: HeartbeatRequest | SyncGroupRequest) -> ErrorCode:
-        """What member, instance and generation bring on a request; NONE if they are right."""
+        """Return the error for the member, instance and generation of a request; NONE if they are right."""
         member = self.members.get(request.member_id)
         if request.instance_id is not None:
             holder = self.holder_of(request.instance_id)
@@ -109,7 +109,7 @@ class KnownConsumers:
         return _NONE if request.generation == member.member_epoch else _E.ILLEGAL_GENERATION
 
     def join_error(self, request: JoinGroupRequest, config: GroupCoordinatorConfig) -> ErrorCode:
-        """What a JoinGroup is refused with; NONE if the member may be in the group."""
+        """Return the error with which a JoinGroup is refused; NONE if the member may be in the group."""
         low, high = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
         if not low <= request.session_timeout_ms <= high:
             return _E.INVALID_SESSION_TIMEOUT
@@ -149,7 +149,7 @@ class KnownConsumers:
         return member.member_epoch < self.assignment_epoch
 
     def _waits(self, member: ConsumerGroupMember) -> bool:
-        """Whether somebody else still has what the target gives to this member."""
+        """Return true if another member still has partitions that the target gives to this member."""
         target = _pairs(self.targets.get(member.member_id, NO_PARTITIONS)) - _pairs(member.assigned)
         return any(
             target & (_pairs(each.assigned) | _pairs(each.pending_revocation))
@@ -163,7 +163,7 @@ def _pairs(partitions: Partitions) -> set[tuple[str, int]]:
 
 
 def _topics(data: bytes) -> set[str] | None:
-    """The topics of a subscription; None if it can't be read."""
+    """Return the topics of a subscription; None if it can't be read."""
     try:
         return {*read_subscription(data).topics}
     except MalformedConsumerProtocol:
@@ -171,12 +171,12 @@ def _topics(data: bytes) -> set[str] | None:
 
 
 def _subscribed(account: ExpectedGroup, member: ExpectedMember) -> set[str] | None:
-    """What a member of a classic group subscribes to; None if that can't be read."""
+    """Return the topics that a member of a classic group subscribes to; None if they can't be read."""
     return _topics(member.metadata(account.protocol) or member.offers[0][1])
 
 
 def _named(partitions: Partitions, image: TopicsImage) -> Named:
-    """Without topics that were deleted."""
+    """Return the partitions by name, without topics that were deleted."""
     return {
         name: tuple(sorted(numbers))
         for topic_id, numbers in partitions.items()
@@ -210,7 +210,7 @@ class ClassicMigration:
         return known is not None and bool(known.members)
 
     def offers(self, group_id: str) -> dict[MemberId, Offered]:
-        """What the classic members of a consumer group offered before the event."""
+        """Return the protocols that the classic members of a consumer group offered before the event."""
         known = self._known.get(group_id)
         return {
             member_id: member.classic.supported_protocols
@@ -223,7 +223,8 @@ class ClassicMigration:
     def before(
         self, live: GroupCoordinator, event: StepEvent, outcome: Outcome, now_ms: int
     ) -> Iterator[Finding]:
-        """Findings of a request of a classic member to a consumer group, and of one that is to upgrade it."""
+        """Findings of a classic member's request to a consumer group, and of a request that is to upgrade a
+        group."""
         if isinstance(event, ConsumerGroupHeartbeatRequest):
             yield from self._upgrade_refused(live, event, outcome)
             return
@@ -278,7 +279,7 @@ class ClassicMigration:
         if group is None:
             return  # it is a classic group now
         if member is None or member.classic is None:
-            yield "classic-migrates", f"{member_id} of {group_id} joined, and is no classic member"
+            yield "classic-migrates", f"{member_id} of {group_id} joined, and is not a classic member"
             return
         expects: dict[GroupTimerKind, bool] = {}
         if isinstance(reply, JoinGroupResponse) and isinstance(request, JoinGroupRequest):
@@ -306,7 +307,8 @@ class ClassicMigration:
     def _upgrade_refused(
         self, live: GroupCoordinator, request: ConsumerGroupHeartbeatRequest, outcome: Outcome
     ) -> Iterator[Finding]:
-        """A classic group with members refuses a member of the newer protocol only if it can't go over."""
+        """Check that a classic group with members refuses a member of the newer protocol only if it can't be
+        upgraded."""
         group, reply = live.classic.groups.get(request.group_id), outcome.reply
         if (
             group is None
@@ -341,17 +343,20 @@ class ClassicMigration:
             or account.protocol_type != CONSUMER_PROTOCOL_TYPE
             or len(account.members) > config.group_consumer_max_size
         ):
-            yield "classic-migrates", f"{group_id} became a consumer group, as which it may not be"
+            yield "classic-migrates", f"{group_id} became a consumer group, which is not allowed"
         for each in account.members.values():
             member = group.members.get(each.member_id)
             if each.instance_id is not None and each.instance_id == event.instance_id:
                 continue  # that is the one that came back with the newer protocol
             if member is None:
-                yield "classic-migrates", f"{each.member_id} of {group_id} did not come along"
+                yield "classic-migrates", f"{each.member_id} of {group_id} was not converted"
                 continue
             topics = _subscribed(account, each)
             if topics is None:
-                yield "classic-migrates", f"{group_id} came along with what {each.member_id} can't have said"
+                yield (
+                    "classic-migrates",
+                    f"{group_id} was converted, though the metadata of {each.member_id} can't be read",
+                )
                 continue
             gone = {name: n for name, n in _assigned(each.assignment).items() if name in live.image.by_name}
             right = (
@@ -375,14 +380,14 @@ class ClassicMigration:
             if found != right:
                 yield (
                     "classic-migrates",
-                    f"{each.member_id} of {group_id} came along as {found} instead of {right}",
+                    f"{each.member_id} of {group_id} was converted to {found} instead of {right}",
                 )
         in_a_round = account.phase in (JOINING, SYNCING)
         left_out = _left_out(account, live.image)
         if (in_a_round or left_out) and group.group_epoch <= account.generation:
             yield (
                 "classic-migrates",
-                f"{group_id} came along in {account.phase} without {left_out}, at epoch"
+                f"{group_id} was converted in {account.phase} without {left_out}, at epoch"
                 f" {group.group_epoch} as before",
             )
 
@@ -391,12 +396,12 @@ class ClassicMigration:
         ):
             yield (
                 "classic-migrates",
-                f"{group_id} came along at epoch {group.group_epoch}, and only a static member came back",
+                f"{group_id} was converted at epoch {group.group_epoch}, and only a static member came back",
             )
         if group.group_epoch > account.generation + 1:
             yield (
                 "classic-migrates",
-                f"{group_id} of generation {account.generation} came along at epoch {group.group_epoch}",
+                f"{group_id} of generation {account.generation} was converted at epoch {group.group_epoch}",
             )
 
     def downgraded(
@@ -449,13 +454,13 @@ class ClassicMigration:
             names = {name for name, _ in offers}
             common = names if common is None else common & names
             right = _named(known.targets.get(member.member_id, NO_PARTITIONS), live.image)
-            # A member that comes back may be due a new target first.
+            # A member that comes back may need a new target first.
             as_before = not came or known.assignment_epoch == known.epoch == value.generation
             if as_before and _assigned(each.assignment) != right and member_id != came:
                 yield (
                     "classic-migrates",
-                    f"{member_id} of {group_id} came along with {_assigned(each.assignment)}, its target is"
-                    f" {right}",
+                    f"{member_id} of {group_id} was converted with {_assigned(each.assignment)},"
+                    f" its target is {right}",
                 )
             if member_id != came and member.classic is not None:
                 said = (each.session_timeout_ms, each.rebalance_timeout_ms, each.subscription)
@@ -465,9 +470,12 @@ class ClassicMigration:
                     metadata_of(offers, value.protocol),
                 )
                 if said != known_as:
-                    yield "classic-migrates", f"{member_id} of {group_id} came as {said}, not {known_as}"
+                    yield (
+                        "classic-migrates",
+                        f"{member_id} of {group_id} was converted to {said} instead of {known_as}",
+                    )
         if common is not None and value.protocol not in common:
-            yield "classic-migrates", f"{group_id} goes by {value.protocol}, its members share {common}"
+            yield "classic-migrates", f"{group_id} has protocol {value.protocol}, its members share {common}"
         group = live.classic.groups.get(group_id)
         if group is not None:
             yield from _rejoins(known, was, value.generation, joins_anew=group.state is not STABLE)
@@ -496,10 +504,10 @@ class ClassicMigration:
 def _rejoins(
     known: KnownConsumers, back: ConsumerGroupMember | None, generation: int, *, joins_anew: bool
 ) -> Iterator[Finding]:
-    """Findings of whether the members of a group that became a classic one join anew.
+    """Check if the members of a group that became a classic one have to join again.
 
     They need not if the last member of the newer protocol only came `back` with the classic one, and each
-    member has what the newest target gives to it.
+    member has its newest target.
     """
     settled = known.assignment_epoch == known.epoch and all(
         each.member_epoch == known.epoch and each.state is ConsumerGroupMemberState.STABLE
@@ -513,23 +521,23 @@ def _rejoins(
         and generation == known.epoch
     )
     if not joins_anew and not (back is not None and settled):
-        yield "classic-migrates", "a group became a classic one, and its members do not join anew"
+        yield "classic-migrates", "a group became a classic one, and its members do not join again"
     elif joins_anew and back is not None and settled and was_settled:
         yield (
             "classic-migrates",
-            f"{back.member_id} came back with the classic protocol to a group in which nothing is to be done,"
-            " and all join anew",
+            f"{back.member_id} came back with the classic protocol to a group that is settled,"
+            " and all members join again",
         )
 
 
 def _joined(
     group_id: str, request: JoinGroupRequest, reply: JoinGroupResponse, member: ConsumerGroupMember
 ) -> Iterator[Finding]:
-    """What a classic member was told that joined a consumer group, and what is known of it now."""
+    """Check the response to a classic member that joined a consumer group, and its new state there."""
     said = reply.generation, reply.protocol_type, reply.protocol_name, reply.leader, reply.members
     right: Any = (member.member_epoch, CONSUMER_PROTOCOL_TYPE, request.protocols[0].name, "", ())
     if said != right:
-        yield "classic-joined", f"{member.member_id} of {group_id} was told {said} instead of {right}"
+        yield "classic-joined", f"{member.member_id} of {group_id} received {said} instead of {right}"
     topics = _topics(request.protocols[0].metadata)
     assert member.classic is not None
     assert topics is not None
@@ -548,11 +556,11 @@ def _joined(
         tuple(sorted(topics)),
     )
     if known != asked:
-        yield "classic-migrates", f"{member.member_id} of {group_id} said {asked}, and is {known}"
+        yield "classic-migrates", f"{member.member_id} of {group_id} sent {asked}, and is stored as {known}"
 
 
 def _changes(account: ExpectedGroup, request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Return true if the member that brings the newer protocol is new, or subscribes to something else."""
+    """Return true if the member that brings the newer protocol is new, or subscribes to other topics."""
     holder = account.holder_of(request.instance_id)
     if holder is None or request.subscribed_topic_regex:
         return True
@@ -560,7 +568,7 @@ def _changes(account: ExpectedGroup, request: ConsumerGroupHeartbeatRequest) -> 
 
 
 def _fits(assignments: Iterator[bytes]) -> bool:
-    """Whether assignments can be read, and none is of an assignor that has data of its own."""
+    """Return true if all assignments can be read, do not overlap, and have no data of an assignor's own."""
     seen: set[tuple[str, int]] = set()
     for data in assignments:
         try:
@@ -575,7 +583,7 @@ def _fits(assignments: Iterator[bytes]) -> bool:
 
 
 def _left_out(account: ExpectedGroup, image: TopicsImage) -> list[str]:
-    """Topics that members subscribe to, and not all of whose partitions were given to somebody."""
+    """Topics that members subscribe to, and that have partitions without an owner."""
     given: dict[str, int] = {}
     topics: set[str] = set()
     for each in account.members.values():

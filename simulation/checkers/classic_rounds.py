@@ -1,7 +1,7 @@
-"""Classic groups step by step: each request gets the response that is due, at the time that it is due.
+"""Classic groups step by step: each request gets the right response at the right time.
 
-A second account of the group (`classic_account`) says what an event must lead to; this compares. A group of
-which something was reported is left alone until another coordinator loads it.
+A second account of the group (`classic_account`) works out the effects of an event; this compares. After a
+finding, a group is left alone until another coordinator loads it.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ if TYPE_CHECKING:
 _E = ErrorCode
 _NONE = ErrorCode.NONE
 _LATE_MS: Final = 1
-"""Events of the millisecond in which something is over may come before its timer."""
+"""Events in the millisecond of a deadline may come before its timer."""
 _OF_A_GROUP: Final = (
     JoinGroupRequest,
     SyncGroupRequest,
@@ -87,27 +87,27 @@ _OF_A_GROUP: Final = (
 
 
 class Sent(NamedTuple):
-    """What an event led to, as clients and the journal see it."""
+    """The effects of an event, as clients and the journal see them."""
 
     answers: dict[Token, Answer]
     """Responses to JoinGroup and SyncGroup requests."""
     codes: tuple[ErrorCode, ...]
     """Errors of a response to LeaveGroup."""
     values: tuple[GroupMetadataValue | None, ...]
-    """What was written of the group."""
+    """The records of the group that were written."""
     fenced: frozenset[str]
     """Members that were removed by time."""
 
 
 class Change(NamedTuple):
-    """A group, and what was written of it."""
+    """A group, and the record that was written of it."""
 
     group_id: str
     value: GroupMetadataValue
 
 
 def sent(group_id: str, event: StepEvent, outcome: Outcome) -> Sent:
-    """Return what an event led to for one group."""
+    """Return the effects of an event on one group."""
     answers: dict[Token, Answer] = {}
     fenced = []
     for effect in outcome.effects:
@@ -139,7 +139,7 @@ def _values(records: tuple[Record, ...], group_id: str) -> Iterator[GroupMetadat
 
 
 def request_error(request: JoinGroupRequest, config: GroupCoordinatorConfig) -> ErrorCode:
-    """Return what a JoinGroup is refused with whatever the group is."""
+    """Return the error with which a JoinGroup is refused, whatever the state of the group."""
     if not request.group_id:
         return _E.INVALID_GROUP_ID
     low, high = config.group_min_session_timeout_ms, config.group_max_session_timeout_ms
@@ -147,13 +147,13 @@ def request_error(request: JoinGroupRequest, config: GroupCoordinatorConfig) -> 
 
 
 def compare(group_id: str, what: str, expected: Expected, got: Sent) -> Iterator[Finding]:
-    """Findings of one event, `what` it was."""
+    """Findings of one event, which `what` describes."""
     for token in expected.answers.keys() | got.answers.keys():
         yield from _compare_answers(group_id, what, expected.answers.get(token), got.answers.get(token))
     if expected.codes != got.codes:
         yield (
             "classic-answers",
-            f"{what} of {group_id} was answered {_names(got.codes)} instead of {_names(expected.codes)}",
+            f"{what} of {group_id} returned {_names(got.codes)} instead of {_names(expected.codes)}",
         )
     if expected.fenced != got.fenced:
         yield (
@@ -177,18 +177,18 @@ def _compare_answers(
     if expected is None or got is None or type(expected) is not type(got):
         yield (
             "classic-rounds" if joins else "classic-synced",
-            f"{what} of {group_id}: a {request} was answered {_short(got)} instead of {_short(expected)}",
+            f"{what} of {group_id}: a {request} got {_short(got)} instead of {_short(expected)}",
         )
     elif expected.error_code is not got.error_code:
         yield (
             "classic-answers",
-            f"{what} of {group_id}: {request} was answered {got.error_code.name} instead of"
+            f"{what} of {group_id}: {request} got {got.error_code.name} instead of"
             f" {expected.error_code.name}",
         )
     elif _essence_of_answer(expected) != _essence_of_answer(got):
         yield (
             "classic-joined" if joins else "classic-synced",
-            f"{what} of {group_id}: {request} was answered {got} instead of {expected}",
+            f"{what} of {group_id}: {request} got {got} instead of {expected}",
         )
 
 
@@ -201,7 +201,7 @@ def _short(answer: Answer | None) -> str:
 
 
 def _essence_of_answer(answer: Answer) -> object:
-    """What clients go by: the rest of a response with an error is nothing to them."""
+    """Return the part of a response that clients use: if it has an error, they ignore the rest."""
     if answer.error_code is _E.MEMBER_ID_REQUIRED:
         return getattr(answer, "member_id", "")
     if answer.error_code is not _NONE:
@@ -213,7 +213,7 @@ def _essence_of_answer(answer: Answer) -> object:
 
 
 def _essence(value: GroupMetadataValue | None) -> object:
-    """A record without its time, and what brokers only pass on."""
+    """Return a record without its time, and without data that brokers only pass on."""
     if value is None:
         return None
     members = {
@@ -229,19 +229,20 @@ class ClassicRounds(Checker):
     def __init__(self) -> None:
         self._accounts: dict[str, ExpectedGroup] = {}
         self._lost: set[str] = set()
-        """Groups of which something was reported."""
+        """Groups with a finding."""
         self._paused: set[str] = set()
         """Brokers that have done nothing since they began to stand still."""
         self._turned_away: set[str] = set()
-        """Hosts whose request waited when its coordinator gave the group up in good order."""
+        """Hosts whose request waited when its coordinator resigned in good order."""
         self._excused_ms = 0
-        """When one of them went on: what was over before is late."""
+        """Time at which a broker last went on after a pause, in ms: deadlines that passed before may be met
+        late."""
         self._migration = ClassicMigration()
 
-    # -- what happens -------------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------------------
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
-        """A coordinator that has loaded has heard of every member just now; nobody waits."""
+        """Load the groups: the coordinator treats every member as just seen, and no request waits."""
         live = self.world.coordinators[host].coordinator
         if what == "resign":
             self._turn_away()
@@ -255,7 +256,7 @@ class ClassicRounds(Checker):
             self._migration.loaded(live, self.world.config)
 
     def _turn_away(self) -> None:
-        """Whoever waits is told to look for the new coordinator."""
+        """Note the members that wait: each is sent to the new coordinator."""
         hosts = self.world.hosts_by_member
         for account in self._accounts.values():
             for member_id, member in account.members.items():
@@ -264,33 +265,33 @@ class ClassicRounds(Checker):
         self._accounts.clear()
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """A process that ended, or stands still, waits for nothing."""
+        """Note that a process that ended, or stands still, waits for nothing."""
         self._turned_away.discard(host)
 
     def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
-        """What it waited for may be lost."""
+        """Note that the response to a request that waited may be lost."""
         self._turned_away.discard(host)
 
     def on_member_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
-        """A request that waited is answered, or its connection breaks; it does not just hang."""
+        """Check that a request that waited gets a response, or loses its connection, and does not hang."""
         if host in self._turned_away and isinstance(request, JoinGroupRequest | SyncGroupRequest):
             self._turned_away.remove(host)
             if isinstance(response, RequestTimedOut):
                 self.report(
                     "classic-rounds" if isinstance(request, JoinGroupRequest) else "classic-synced",
-                    f"{host} was not told that its group has another coordinator, and waited until its"
+                    f"{host} was not notified that its group has another coordinator, and waited until its"
                     f" {type(request).__name__} timed out",
                 )
 
     def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
-        """A broker that stood still is late."""
+        """Note that a broker that stood still is late."""
         if fault == "broker-pause" and phase == "begin":
             self._paused.add(detail)
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """Checks one event."""
+        """Check one event."""
         live = self.world.coordinators[host].coordinator
         if live is None:
             return
@@ -348,12 +349,12 @@ class ClassicRounds(Checker):
         if account is None or not isinstance(reply, OffsetCommitResponse) or request.is_anonymous_transaction:
             return
         if len(missing(request, reply, live.image)) == len(request.offsets):
-            return  # of no partition that exists: the group was not asked
+            return  # of no partition that exists: the request did not reach the group
         if member_id := account.commits(request, now_ms):
             self._check_session(live, account, member_id)
 
     def _administered(self, live: GroupCoordinator, event: Any, outcome: Outcome) -> None:
-        """People delete a group, or some of its offsets."""
+        """Judge an administrator's deletion of a group, or of some of its offsets."""
         group_id, reply = event.group_id, outcome.reply
         account = self._accounts.get(group_id)
         if account is None or getattr(reply, "error_code", None) in OF_LOG:
@@ -371,7 +372,7 @@ class ClassicRounds(Checker):
             self._found(group_id, [_wrong_timer(group_id, Deadline("session", member_id), at_ms, right_ms)])
 
     def _of_a_group(self, live: GroupCoordinator, event: Any, outcome: Outcome, now_ms: int) -> None:
-        """A request that names a group, or what somebody wants of one."""
+        """Judge a request that names a group, or one that concerns a group."""
         group_id = event.group_id
         account, is_new = self._accounts.get(group_id), False
         got = sent(group_id, event, outcome)
@@ -385,12 +386,12 @@ class ClassicRounds(Checker):
         if not isinstance(event, JoinGroupRequest):
             _takes(account, event)
         elif self._joins(account, event, is_new=is_new) and not outcome.records and self._fails(outcome):
-            del self._accounts[group_id]  # it was never there
+            del self._accounts[group_id]  # it never existed
             return
         self._judge(live, account, type(event).__name__, outcome, got)
 
     def _joins(self, account: ExpectedGroup, request: JoinGroupRequest, *, is_new: bool) -> bool:
-        """JoinGroup: whether it makes a group, which is written at once."""
+        """Judge a JoinGroup. Return true if it makes a group, which is written at once."""
         error = request_error(request, self.world.config)
         if error is _NONE and is_new and request.member_id:
             error = _E.UNKNOWN_MEMBER_ID
@@ -404,7 +405,7 @@ class ClassicRounds(Checker):
         return is_new
 
     def _fails(self, outcome: Outcome) -> bool:
-        """Whether the log takes no records now; who asked for something is told so."""
+        """Return true if the log accepts no records now; the response to a request must say so."""
         failing = bool(getattr(self.world.journal, "failing", False))
         return failing and (outcome.reply is None or _code_of(outcome.reply) in OF_LOG)
 
@@ -442,16 +443,16 @@ class ClassicRounds(Checker):
             )
 
     def _belongs_elsewhere(self, live: GroupCoordinator, group_id: str) -> bool:
-        """Whether a group of another kind has that id, and has members."""
+        """Return true if a group of another kind has that id, and has members."""
         if self._migration.has_members(group_id):
             return True
         found = live.kinds.find(group_id)
         return found is not None and found[0] not in (live.classic, live.consumer) and bool(found[1].members)
 
-    # -- times that are over ------------------------------------------------------------------------------
+    # -- deadlines ----------------------------------------------------------------------------------------
 
     def _time(self, live: GroupCoordinator, event: DeadlineReached, outcome: Outcome, now_ms: int) -> None:
-        """Some timer ran. If it was one of these groups, it was that which was over first."""
+        """Judge a timer that ran. If one of these groups had it, it was that of the earliest deadline."""
         accounts = self._accounts
         due = [(at, group_id, one) for group_id in accounts for at, one in accounts[group_id].due(now_ms)]
         if not self._concerns(outcome):
@@ -463,7 +464,7 @@ class ClassicRounds(Checker):
         if not due:
             for group_id in [*accounts]:
                 got = sent(group_id, event, outcome)
-                self._found(group_id, compare(group_id, "a timer that nobody had set", Expected(), got))
+                self._found(group_id, compare(group_id, "a timer that was never set", Expected(), got))
             return
         first_ms = min(at for at, _, _ in due)
         chosen = [(group_id, one) for at, group_id, one in due if at == first_ms]
@@ -476,7 +477,7 @@ class ClassicRounds(Checker):
         self._judge(live, account, what, outcome, got)
 
     def _concerns(self, outcome: Outcome) -> bool:
-        """Whether what a timer led to shows that it was one of these groups."""
+        """Return true if the effects of a timer show that it belonged to one of these groups."""
         return any(
             isinstance(each, ParkedResponse)
             or (isinstance(each, MemberFenced) and each.group_id in self._accounts)
@@ -511,7 +512,7 @@ class ClassicRounds(Checker):
     # -- other kinds of groups ----------------------------------------------------------------------------
 
     def _elsewhere(self, live: GroupCoordinator, event: StepEvent, outcome: Outcome, now_ms: int) -> None:
-        """A group was deleted, or became one of the other kind, or was one."""
+        """Note that a group was deleted, became one of the other kind, or was one."""
         for group_id in {
             record.key.group_id: None for record in outcome.records if type(record.key) is GroupMetadataKey
         }:
@@ -548,7 +549,7 @@ class ClassicRounds(Checker):
     def _came_over(
         self, live: GroupCoordinator, change: Change, event: StepEvent, outcome: Outcome, now_ms: int
     ) -> None:
-        """A consumer group became a classic one."""
+        """Note that a consumer group became a classic one."""
         group_id, value = change
         self._found(group_id, self._migration.downgraded(live, group_id, value, event, outcome))
         group = live.classic.groups.get(group_id)
@@ -570,7 +571,7 @@ class ClassicRounds(Checker):
         return sum(len(account.deadlines) for account in self._accounts.values())
 
     def _found(self, group_id: str, findings: Iterable[Finding]) -> None:
-        """Report, and leave a group alone of which there was something to report."""
+        """Report findings, and leave their group alone."""
         for finding in findings:
             self.report(*finding)
             self._lost.add(group_id)
@@ -578,7 +579,7 @@ class ClassicRounds(Checker):
 
 
 def _takes(account: ExpectedGroup, event: Any) -> None:
-    """What an event other than JoinGroup leads to."""
+    """Work out the effects of an event other than JoinGroup."""
     if isinstance(event, SyncGroupRequest):
         if event.lacks_protocol:
             refused = SyncGroupResponse(error_code=_E.INCONSISTENT_GROUP_PROTOCOL)
@@ -617,11 +618,11 @@ def _wrong_timer(group_id: str, deadline: Deadline, at_ms: int | None, right_ms:
 
 
 def check_state(account: ExpectedGroup, live: GroupCoordinator) -> Iterator[Finding]:
-    """Findings of what a group is after an event: what people see of it, and its timers."""
+    """Findings of the state of a group after an event: its description, and its timers."""
     group_id = account.group_id
     group = live.classic.groups.get(group_id)
     if group is None:
-        yield "classic-members", f"{group_id} is gone, it has {sorted(account.members)}"
+        yield "classic-members", f"{group_id} was deleted, it has {sorted(account.members)}"
         return
     at, right = (group.state, group.generation), (account.phase, account.generation)
     if at != right:
@@ -637,7 +638,7 @@ def check_state(account: ExpectedGroup, live: GroupCoordinator) -> Iterator[Find
     if group.protocol != account.protocol or (group.protocol_type or None) != account.protocol_type:
         yield (
             "classic-joined",
-            f"{group_id} goes by {group.protocol_type} {group.protocol} instead of"
+            f"{group_id} has protocol {group.protocol_type} {group.protocol} instead of"
             f" {account.protocol_type} {account.protocol}",
         )
     if group.pending_joins.keys() != account.given_ids or group.pending_syncs.keys() != account.unsynced:
@@ -658,7 +659,10 @@ _INSTANCE: Final = attrgetter("instance_id")
 
 
 def _seats_alike(one: Mapping[MemberId, Any], other: Mapping[MemberId, Any]) -> bool:
-    """Whether these are the same members, with the same instance ids. There are hundreds, and many steps."""
+    """Return true if these are the same members, with the same instance ids.
+
+    It is fast, since hundreds of members are compared in many steps.
+    """
     if one.keys() != other.keys():
         return False
     if [*one] == [*other]:

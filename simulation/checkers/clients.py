@@ -1,9 +1,10 @@
-"""Clients of whom only the requests are known: they say what they were told, and own what they were given.
+"""Clients of which only the requests are known: they send the epochs that they received, and own their
+assignments.
 
-What a client is told it does one after the other, while it goes on sending heartbeats. So it may say that
-it owns what a newer answer has taken away already: a thread of Kafka Streams lists nothing in the heartbeat
-after it joined, the coordinator takes that for a release, and then it lists what it was told when it joined.
-Whether two own something at once is another invariant's business, one-claimant.
+A client carries assignments out one after the other, while it goes on sending heartbeats. So it may list
+partitions that a newer response has taken away already. A thread of Kafka Streams lists nothing in the
+heartbeat after it joined, which the coordinator treats as a release. Then it lists the assignment of its
+join. Two owners at once are the concern of another invariant, one-claimant.
 """
 
 from __future__ import annotations
@@ -41,36 +42,38 @@ _Owned: TypeAlias = Mapping[str, frozenset[int]]
 """Partition numbers by topic id, or by role and subtopology."""
 
 _REMEMBERED = 8
-"""How many answers back a client may be: some may have been lost, and it takes time to do what they say."""
+"""The number of responses that a client may be behind: some may have been lost, and it takes time to follow
+one."""
 _NOTHING: _Owned = {}
 _NONE: frozenset[int] = frozenset()
 
 
 class ObservedClient:
-    """What one member was told, and what it said."""
+    """The assignments and epochs that one member received, and those that it sent."""
 
     __slots__ = ("believed", "epochs", "member", "said", "told")
 
     def __init__(self, member: _Member, epoch: int) -> None:
         self.epochs: deque[int] = deque(maxlen=_REMEMBERED)
         self.believed = max(epoch - 1, 0)
-        """Up to here any epoch may have been told, before anybody looked or too long ago to be remembered."""
+        """Up to here the client may have received any epoch, before the first check or too long ago to be
+        remembered."""
         self.told: deque[_Owned] = deque(maxlen=_REMEMBERED)
-        """What it was told to own, and has not said yet that it does."""
+        """The assignments that it received, and has not yet listed as owned."""
         self.said = _NOTHING
-        """What it said last."""
+        """The partitions that it listed last."""
         self.member = member
-        """What the coordinator knew of it before the request that is looked at."""
+        """The coordinator's state of it before the current request."""
 
     def says(self, request: _Heartbeat, topics: Container[TopicId]) -> Iterator[Finding]:
-        """A heartbeat that was accepted; `topics` are those that there are: others are nobody's business."""
+        """Judge a heartbeat that was accepted; `topics` are the existing ones: others do not count."""
         who = f"{self.member.member_id} of {request.group_id}"
         if request.member_epoch == JOIN_EPOCH:
             self.told.clear()
         elif not self._was_told(request.member_epoch):
             yield (
                 "epoch-as-answered",
-                f"{who} sent epoch {request.member_epoch}, it was told {list(self.epochs)}",
+                f"{who} sent epoch {request.member_epoch}, it received {list(self.epochs)}",
             )
         listed = _listed(request)
         if listed is None:
@@ -83,26 +86,29 @@ class ObservedClient:
             if (extra := numbers.difference(*(owned.get(each, ()) for owned in known)))
         }
         if foreign:
-            yield "owned-honest", f"{who} says at epoch {request.member_epoch} that it owns {shown(foreign)}"
+            yield (
+                "owned-honest",
+                f"{who} at epoch {request.member_epoch} listed {shown(foreign)} without owning it",
+            )
         self.said = listed
-        if listed and listed in self.told:  # it is done with that, and with what it was told before
+        if listed and listed in self.told:  # it is done with that, and with its assignments before
             while self.told.popleft() != listed:
                 pass
 
     def commits(self, request: OffsetCommitRequest) -> Iterator[Finding]:
-        """A commit that was accepted. Its epoch may be an old one: it has been kept with what was read."""
+        """Judge a commit that was accepted. Its epoch may be an old one, which was kept with the records."""
         if not self._was_told(request.member_epoch):
             yield (
                 "epoch-as-answered",
-                f"{request.member_id} of {request.group_id} commits at epoch {request.member_epoch}, it was"
-                f" told {list(self.epochs)}",
+                f"{request.member_id} of {request.group_id} commits at epoch {request.member_epoch}, it"
+                f" received {list(self.epochs)}",
             )
 
     def _was_told(self, epoch: int) -> bool:
         return epoch <= self.believed or epoch in self.epochs
 
     def hears(self, answer: _Answer) -> None:
-        """An answer, which may be lost on its way."""
+        """Take in a response, which may be lost on its way."""
         if answer.member_epoch not in self.epochs:
             if len(self.epochs) == _REMEMBERED:
                 self.believed = max(self.believed, self.epochs[0])
@@ -115,14 +121,14 @@ class ObservedClient:
 
 
 def _listed(request: _Heartbeat) -> _Owned | None:
-    """What a member says that it owns, if it says so."""
+    """Return the partitions that a member lists as owned; None if it lists none."""
     if isinstance(request, StreamsGroupHeartbeatRequest):
         return None if request.owned is None else _by_role(request.owned)
     return None if request.topic_partitions is None else _sets(request.topic_partitions)
 
 
 def _held(member: _Member) -> _Owned:
-    """What the coordinator gave a member, and did not hear that it let go of."""
+    """Return the partitions that the coordinator gave a member, and that it has not released."""
     if isinstance(member, StreamsGroupMember):
         assigned, pending = _by_role(member.assigned), _by_role(member.pending_revocation)
     else:
@@ -135,7 +141,7 @@ def _sets(partitions: Partitions) -> _Owned:
 
 
 def _by_role(tasks: Tasks) -> _Owned:
-    """Tasks as other partitions: to have one in another role is to have another one."""
+    """Return tasks as partitions: the same task in another role is another partition."""
     roles = {"active": tasks.active, "standby": tasks.standby, "warm-up": tasks.warmup}
     return {
         f"{role} {one}:": frozenset(numbers) for role, ids in roles.items() for one, numbers in ids.items()
@@ -157,11 +163,11 @@ class Clients(Checker):
         self._clients: dict[tuple[str, MemberId], ObservedClient] = {}
 
     def on_steady_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """A heartbeat that changed nothing says something all the same."""
+        """Judge a heartbeat that changed nothing: it may list partitions all the same."""
         self.on_coordinator_step(host, event, outcome, now_us)
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """Looks at heartbeats that were accepted, and at commits."""
+        """Look at heartbeats that were accepted, and at commits."""
         if isinstance(event, OffsetCommitRequest) and isinstance(outcome.reply, OffsetCommitResponse):
             self.report_all(self._commit(host, event, outcome.reply))
         elif isinstance(event, _Heartbeat) and isinstance(outcome.reply, _Answer):
@@ -180,7 +186,7 @@ class Clients(Checker):
         if member is None:
             self._clients.pop(key, None)
             return
-        if client is None:  # a new one, or one of before anybody looked
+        if client is None:  # a new one, or one from before the first check
             client = self._clients[key] = ObservedClient(member, reply.member_epoch)
         client.member = member
         client.hears(reply)
@@ -188,7 +194,7 @@ class Clients(Checker):
     def _commit(
         self, host: str, request: OffsetCommitRequest, reply: OffsetCommitResponse
     ) -> Iterator[Finding]:
-        """Nobody can have processed what is not in the log, or is at an epoch that it was not told."""
+        """Check that the offset is in the log, and the epoch one that the member received."""
         client = self._clients.get((request.group_id, request.member_id))
         if client is not None and ErrorCode.NONE in reply.errors.values() and self._is_told(host, request):
             yield from client.commits(request)
@@ -199,12 +205,12 @@ class Clients(Checker):
             if accepted and end is not None and value.offset > end:
                 yield (
                     "commit-within-processed",
-                    f"{request.member_id or 'a client that is no member'} of {request.group_id} committed"
+                    f"{request.member_id or 'a client that is not a member'} of {request.group_id} committed"
                     f" {partition.topic}-{partition.partition} at {value.offset}, the log ends at {end}",
                 )
 
     def _is_told(self, host: str, request: OffsetCommitRequest) -> bool:
-        """Whether the member is told its epoch by heartbeats, and not as the classic protocol tells it."""
+        """Return true if the member receives its epoch by heartbeats, and not by the classic protocol."""
         live = self.world.coordinators[host].coordinator
         member = None if live is None else _member(live, request.group_id, request.member_id)
         return isinstance(member, StreamsGroupMember) or (member is not None and member.classic is None)

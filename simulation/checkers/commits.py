@@ -1,4 +1,4 @@
-"""Commits and offset fetches, as a coordinator answers them: fenced by member and epoch (KIP-1251)."""
+"""Commits and offset fetches, as a coordinator handles them: fenced by member and epoch (KIP-1251)."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _BY_MEMBER: Final = frozenset(
 
 
 _OF_THE_LOG: Final = OF_LOG | {ErrorCode.INVALID_COMMIT_OFFSET_SIZE}
-"""Answers to a commit whose records could not be written."""
+"""Errors of a commit whose records could not be written."""
 
 _NOT_THERE: Final = frozenset({ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.UNKNOWN_TOPIC_ID})
 
@@ -51,10 +51,11 @@ def expected_commit_error(
     has_offsets: bool = False,
     alone: Container[TopicPartition] = (),
 ) -> ErrorCode | None:
-    """The error that member and epoch bring on all partitions of a commit; None where other rules decide.
+    """Return the error that member and epoch cause for all partitions of a commit; None if other rules
+    decide.
 
-    Without a consumer group, offsets make a group: one that has no members. Partitions that were refused
-    `alone` have no say.
+    If there is no consumer group, offsets make a group without members. Partitions that were refused `alone`
+    do not count.
     """
     if request.is_anonymous_transaction:
         return NONE
@@ -88,7 +89,7 @@ def expected_commit_error(
 
 
 def _stale(member: ConsumerGroupMember) -> ErrorCode:
-    """What an epoch is called that is not the member's; one of the classic protocol knows a generation."""
+    """Return the error for an epoch that is not the member's; a classic member has a generation instead."""
     return ErrorCode.STALE_MEMBER_EPOCH if member.classic is None else ErrorCode.ILLEGAL_GENERATION
 
 
@@ -110,7 +111,7 @@ def _held_since(
 def missing(
     request: OffsetCommitRequest, reply: OffsetCommitResponse, image: TopicsImage
 ) -> frozenset[TopicPartition]:
-    """The partitions that are refused because they are not there: that is looked at before all else."""
+    """Return the partitions that are refused because they do not exist: that is checked first."""
     return frozenset(
         partition
         for partition, got in reply.errors.items()
@@ -128,7 +129,8 @@ def _exists(request: OffsetCommitRequest, partition: TopicPartition, image: Topi
 def check_recorded(
     event: StepEvent, outcome: Outcome, image: TopicsImage, now_ms: int | None, *, metadata_max: int
 ) -> Iterator[Finding]:
-    """What a commit wrote is what was accepted of it: within a transaction staged, else committed.
+    """Check that a commit wrote the accepted offsets, and only those: staged in a transaction, else
+    committed.
 
     `now_ms` is the coordinator's own time, if that is known. Metadata may have `metadata_max` UTF-16 units; a
     partition with more is refused alone.
@@ -143,7 +145,7 @@ def check_recorded(
         units = len(metadata.encode("utf-16-le", "surrogatepass")) // 2 if metadata else 0
         too_large = units > metadata_max
         if (too_large and code is NONE) or (not too_large and code is ErrorCode.OFFSET_METADATA_TOO_LARGE):
-            yield "commit-recorded", f"metadata of {units} units for {partition} was answered {code.name}"
+            yield "commit-recorded", f"metadata of {units} units for {partition} got {code.name}"
         if code is NONE:
             topic = by_name.get(partition.topic)
             topic_id = None if topic is None else topic.topic_id
@@ -183,31 +185,31 @@ def check_recorded(
 
 
 class CommittedOffsets:
-    """Checks one group's offsets against what was committed last."""
+    """Checks one group's offsets against those that were committed last."""
 
     def __init__(self) -> None:
         self.committed: dict[TopicPartition, r.OffsetCommitValue] = {}
         self._count = 0
         """Commits that were sent."""
         self._on_their_way: dict[int, tuple[int, OffsetCommitRequest]] = {}
-        """Those that have not come in, by identity: the how many-th it was, and the request itself."""
+        """Commits that have not arrived, by identity: the number of each, and the request itself."""
         self._last: dict[tuple[str, int], tuple[MemberId, int, r.OffsetCommitValue]] = {}
-        """Of each partition the last commit: whose, the how many-th, and what."""
+        """The last commit of each partition: its member, its number, and its value."""
         self._ids: dict[str, TopicId | None] = {}
         """The id of each topic at its last commit."""
         self._committed_ever: set[tuple[str, int]] = set()
         self._of_earlier: set[tuple[str, int]] = set()
-        """Partitions whose topic was created again, until a commit falls back.
+        """Partitions whose topic was created again, until a commit goes back.
 
         A commit that names its topic only may still carry the position in the topic that was deleted.
         """
         self._pending: set[r.PendingOffsetCommitKey] = set()
-        """Offsets in open transactions: a group that has only these is there, too."""
+        """Offsets in open transactions: a group that has only these exists, too."""
 
     def check(
         self, event: StepEvent, outcome: Outcome, known: KnownGroup | None, image: TopicsImage
     ) -> Iterator[Finding]:
-        """Findings of one event, then takes its records in."""
+        """Findings of one event; then take its records in."""
         reply = outcome.reply
         if isinstance(event, OffsetCommitRequest) and isinstance(reply, OffsetCommitResponse):
             yield from self._check_commit(event, reply, known, image)
@@ -222,7 +224,7 @@ class CommittedOffsets:
         image: TopicsImage,
         event: StepEvent | None = None,
     ) -> Iterator[Finding]:
-        """Takes records in, of that event if it is known."""
+        """Take records in, of that event if it is known."""
         request = event if isinstance(event, OffsetCommitRequest) else None
         sent = self._count
         if request is not None:
@@ -258,16 +260,17 @@ class CommittedOffsets:
             )
 
     def sends(self, request: OffsetCommitRequest) -> None:
-        """A member sends a commit. It may be overtaken by one that is sent later, on another connection."""
+        """Note that a member sends a commit. A later one, on another connection, may overtake it."""
         self._count += 1
         self._on_their_way[id(request)] = self._count, request
 
     def _advances(
         self, key: r.OffsetCommitKey, value: Any, event: OffsetCommitRequest, sent: int
     ) -> Finding | None:
-        """Whether what a member commits is not before what it has committed itself, unless others did since.
+        """Check that a member does not commit an offset before its own last one, unless another member
+        committed since.
 
-        Of two members of which each has reasons to believe that it owns the partition, the later one counts.
+        If two members both have reasons to believe that they own the partition, the later one counts.
         """
         place = key.topic, key.partition
         last = self._last.get(place)
@@ -296,7 +299,7 @@ class CommittedOffsets:
         return None
 
     def _position(self, partition: TopicPartition, image: TopicsImage) -> OffsetAndMetadata:
-        """What is committed; that of a topic which was deleted and created again since is nothing."""
+        """Return the committed position; none if the topic was deleted and created again since."""
         value, topic = self.committed.get(partition), image.by_name.get(partition.topic)
         if value is None:
             return NO_OFFSET
@@ -314,7 +317,7 @@ class CommittedOffsets:
         image: TopicsImage,
     ) -> Iterator[Finding]:
         codes = reply.errors
-        refused = any(codes.values())  # as a rule not one of them is
+        refused = any(codes.values())  # as a rule no code is an error
         gone = missing(request, reply, image) if refused else NOTHING
         too_large = {p for p, got in codes.items() if got is ErrorCode.OFFSET_METADATA_TOO_LARGE}
         has_offsets = bool(self.committed or self._pending)
@@ -366,7 +369,7 @@ class CommittedOffsets:
             if value != stored:
                 yield (
                     "fetch-equals-commit",
-                    f"{request.group_id}: {partition.topic}-{partition.partition} was answered as"
+                    f"{request.group_id}: {partition.topic}-{partition.partition} was returned as"
                     f" {value}, committed is {stored}",
                 )
 

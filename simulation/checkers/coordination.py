@@ -1,7 +1,7 @@
-"""The checks of the coordinator: after each of its events, on what the event's records touch.
+"""The checks of the coordinator: after each of its events, on the data that the event's records touch.
 
-A real coordinator is checked on the state that its journal shows. What a request asked for, the reply to it
-and timers are in no record, so these checks are left out; the catalogue says which invariants remain.
+A real coordinator is checked on the state that its journal shows. No record shows the content of a request,
+the reply to it, or timers, so these checks are left out; the catalogue lists the invariants that remain.
 """
 
 from __future__ import annotations
@@ -59,13 +59,14 @@ if TYPE_CHECKING:
 
 
 _MAKES_A_GROUP = (ErrorCode.MEMBER_ID_REQUIRED, ErrorCode.INCONSISTENT_GROUP_PROTOCOL)
-"""What a classic member may be told by its JoinGroup though the group was made: it stays, without members."""
+"""Errors that a classic member may receive for its JoinGroup though the group was made: it stays, without
+members."""
 
 
 def makes_a_group(event: StepEvent, outcome: Outcome, shadow: GroupCoordinator) -> bool:
-    """Whether a JoinGroup, though refused, wrote that there is an empty classic group, and only that.
+    """Return true if a JoinGroup was refused, and wrote only that there is an empty classic group.
 
-    There was none before, by the `shadow`; an empty group of another kind has given way to it.
+    By the `shadow` there was no group before; an empty group of another kind was replaced.
     """
     reply = outcome.reply
     if not isinstance(event, JoinGroupRequest) or not isinstance(reply, JoinGroupResponse):
@@ -90,7 +91,7 @@ def makes_a_group(event: StepEvent, outcome: Outcome, shadow: GroupCoordinator) 
 
 
 class GroupChecks:
-    """All checks of one group that keep something from one event to the next."""
+    """All checks of one group that keep state from one event to the next."""
 
     def __init__(self, default_assignor: str, *, slack_ms: int = 0) -> None:
         self.ownership = Ownership()
@@ -103,7 +104,7 @@ class GroupChecks:
         self._subscribed = SubscribedTopics()
 
     def loaded(self, now_ms: int) -> None:
-        """Another coordinator has loaded the group: all timers run their full length again."""
+        """Note that another coordinator has loaded the group: all timers run their full length again."""
         self.sessions.loaded(now_ms)
         self.expressions.loaded()
         self.reconciliation.loaded(now_ms)
@@ -119,7 +120,7 @@ class GroupChecks:
         yield from self._watch.check(step, self.ownership.holders.total)
 
     def stands(self, group: ConsumerGroup, moved: ConsumerGroupMember, image: TopicsImage) -> bool:
-        """Whether nothing is wrong with the group after a step that moved this member's epoch alone."""
+        """Return true if nothing is wrong with the group after a step that moved only this member's epoch."""
         return (
             self._causes.knows(group)
             and self._watch.stands(group, self.ownership.holders.total)
@@ -133,10 +134,10 @@ class Coordination(Checker):
     """Watches the coordinators of a world: their state, their replies, and their journal."""
 
     has_the_time = True
-    """True if coordinators go by the time that observers are told; without it nothing is judged by time."""
+    """True if coordinators use the time of the observers; without it nothing is judged by time."""
 
     def attach(self, world: WorldView, report: Report) -> None:
-        """Nothing has happened yet."""
+        """Start with nothing."""
         super().attach(world, report)
         self._tracker = Tracker()
         self._checks: dict[str, GroupChecks] = {}
@@ -145,20 +146,21 @@ class Coordination(Checker):
         self._administration = AdministrationChecks(world.config.group_consumer_assignors[0])
         self._soft = SoftStateInvariants()
         self._verified: dict[MemberId, Outcome | Response] = {}
-        """By member, the answer to its steady heartbeat, or a reply that moved its epoch and will be that."""
+        """By member, the response to its steady heartbeat, or a reply that moved its epoch and will be that.
+        """
         self._loads = 0
         self._paused: set[str] = set()
         """Brokers that have done nothing since they began to stand still."""
         self._failing = False
-        """Whether appends fail: timers that run out change nothing then."""
+        """True if appends fail: timers that run out change nothing then."""
         self._image: TopicsImage | None = None
-        """What the coordinator knows of topics, as checkers of expressions have seen it."""
+        """The topics that the coordinator knows, as checkers of expressions have seen them."""
 
     def _make(self) -> GroupCoordinator:
         return GroupCoordinator(self.world.config)
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """Checks an event that changed something, or was refused."""
+        """Check an event that changed the state, or was refused."""
         live = self.world.coordinators[host].coordinator
         if live is None:
             return
@@ -181,7 +183,8 @@ class Coordination(Checker):
     def _only_moves(
         self, live: GroupCoordinator, checks: GroupChecks, event: StepEvent, outcome: Outcome, now_ms: int
     ) -> bool:
-        """Whether a heartbeat moved its member's epoch, and nothing is wrong with that; then takes it in."""
+        """Return true if a heartbeat only moved its member's epoch, and nothing is wrong with that; then take
+        it in."""
         if type(event) is not ConsumerGroupHeartbeatRequest or not self.has_the_time:
             return False
         group_id, reply = event.group_id, outcome.reply
@@ -223,7 +226,7 @@ class Coordination(Checker):
             )
 
     def _overdue(self, live: GroupCoordinator, now_ms: int) -> Iterator[Finding]:
-        """What should have ended by now, of the groups that are consumer groups."""
+        """Yield findings about members of consumer groups whose time is over."""
         for group_id, checks in self._checks.items():
             if checks.sessions.is_due(now_ms):
                 members = self._tracker.groups[group_id].members
@@ -261,7 +264,7 @@ class Coordination(Checker):
             if self.has_the_time and step.new_target and not is_taken_over(step):
                 yield from check_new_target(step, settings.assignment_interval_ms)
             if step.new_target or any(change.lost for change in step.members):
-                self._verified.clear()  # who waits may go on
+                self._verified.clear()  # a waiting commit may go on
             yield from self._reply(live, event, outcome, now_ms)
             yield from self._soft.check(live, step)
             for change in step.members:
@@ -272,13 +275,13 @@ class Coordination(Checker):
         yield from self._shadow.follow(live, outcome.records, named, before)
 
     def _before(self, live: GroupCoordinator, event: StepEvent, outcome: Outcome) -> Iterable[Finding]:
-        """What is judged by the state that the event met."""
+        """Judge the event by the state that it met."""
         group_id = getattr(event, "group_id", None)
         if group_id is None:
             return self._offsets(live, outcome.records)
         reply, known = outcome.reply, self._tracker.groups.get(group_id)
         if live.kinds.of(group_id) not in (None, live.consumer):
-            # These have rules of their own; their offsets are kept like any other's.
+            # These have rules of their own; their offsets are handled like any other's.
             return self._commits[group_id].take_all(outcome.records, known, live.image, event)
         if isinstance(event, ConsumerGroupHeartbeatRequest) and isinstance(
             reply, ConsumerGroupHeartbeatResponse
@@ -287,7 +290,7 @@ class Coordination(Checker):
         return self._commits[group_id].check(event, outcome, known, live.image)
 
     def _offsets(self, live: GroupCoordinator, records: tuple[Record, ...]) -> Iterator[Finding]:
-        """Takes in what an event wrote that names no group."""
+        """Take in the records of an event that names no group."""
         for group_id in {record.key.group_id: None for record in records}:
             known = self._tracker.groups.get(group_id)
             yield from self._commits[group_id].take_all(records, known, live.image)
@@ -295,7 +298,7 @@ class Coordination(Checker):
     def _reply(
         self, live: GroupCoordinator, event: StepEvent, outcome: Outcome, now_ms: int
     ) -> Iterator[Finding]:
-        """What is judged by the state that the event left."""
+        """Judge the reply by the state that the event left."""
         reply = outcome.reply
         if (
             not isinstance(event, ConsumerGroupHeartbeatRequest)
@@ -324,17 +327,17 @@ class Coordination(Checker):
             )
 
     def takes_request(self, host: str, request: Request, now_us: int) -> None:
-        """A commit goes out."""
+        """Note a commit that is sent."""
         if type(request) is OffsetCommitRequest:
             self._commits[request.group_id].sends(request)
 
     def takes_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
-        """What a member receives was judged as it was sent."""
+        """Check nothing: the response was judged as it was sent."""
 
     def on_steady_step(self, host: str, event: Event, outcome: Outcome, now_us: int) -> None:
-        """The steady heartbeat: its answer was verified once, and the member has not changed since."""
+        """Judge the steady heartbeat: its response was verified once, and the member is unchanged."""
         if type(event) is ConsumerGroupHeartbeatRequest:
             reply: Any = outcome.reply
             verified = self._verified.get(event.member_id)
@@ -353,9 +356,10 @@ class Coordination(Checker):
         self.on_coordinator_step(host, event, outcome, now_us)
 
     def _repeats(self, host: str, request: ConsumerGroupHeartbeatRequest, outcome: Outcome) -> bool:
-        """Whether a reply that moved its member's epoch is rightly sent again; it is verified from now on.
+        """Return true if a reply that moved its member's epoch is rightly sent again; it counts as verified
+        from now on.
 
-        The member says nothing but that epoch, and neither it nor its group has gone on since.
+        The member sends only that epoch, and neither it nor its group has changed since.
         """
         live, reply = self.world.coordinators[host].coordinator, outcome.reply
         known = self._tracker.groups.get(request.group_id)
@@ -378,7 +382,7 @@ class Coordination(Checker):
         return True
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
-        """A coordinator that has loaded must be what the last one was."""
+        """Check that a coordinator that has loaded equals the last one."""
         if what != "active":
             return
         live = self.world.coordinators[host].coordinator
@@ -395,7 +399,8 @@ class Coordination(Checker):
         self._verified.clear()
 
     def adopt(self, live: GroupCoordinator, now_us: int) -> None:
-        """Take in what was in the journal before anybody looked; it was judged then, if at all."""
+        """Take in the records that were in the journal before the first check; they were judged then, if at
+        all."""
         records = tuple(self.world.journal)
         for record in records:
             self._shadow.apply(record)
@@ -413,7 +418,8 @@ class Coordination(Checker):
                 deque(self._checks[step.group_id].check(step), maxlen=0)
 
     def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
-        """A timer whose records could not be appended runs again later; a broker that stood still is late."""
+        """Note a fault: a timer whose records could not be appended runs again later; a broker that stood
+        still is late."""
         if fault == "append-failure":
             self._failing = phase == "begin"
             self._excuse(now_us)
@@ -426,7 +432,7 @@ class Coordination(Checker):
             checks.sessions.excuse(now_us // 1000)
 
     def on_end(self, now_us: int) -> None:
-        """Everything, once more."""
+        """Check everything, once more."""
         live = self.world.active
         if live is None:
             return
@@ -449,9 +455,9 @@ class Coordination(Checker):
 
 
 TIMER_SLACK_MS: Final = 5_000
-"""How late a timer of a broker on a busy machine may run out."""
+"""Longest delay of a timer of a broker on a busy machine, in ms."""
 _STANDINGS: Final = 16
-"""How many of a member's newest epochs and assignments are remembered: answers come one at a time."""
+"""Number of a member's newest epochs and assignments that are remembered: responses come one at a time."""
 
 
 class ObservedCoordination(Checker):
@@ -461,7 +467,7 @@ class ObservedCoordination(Checker):
     """
 
     def attach(self, world: WorldView, report: Report) -> None:
-        """Nothing has been seen yet."""
+        """Start with nothing."""
         super().attach(world, report)
         self._tracker = Tracker()
         self._checks: dict[str, GroupChecks] = {}
@@ -469,7 +475,7 @@ class ObservedCoordination(Checker):
         self._standings: dict[MemberId, deque[tuple[int, Partitions]]] = {}
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """Checks one outcome."""
+        """Check one outcome."""
         live = self.world.active
         if live is None or not isinstance(event, RecordsObserved):
             return
@@ -497,11 +503,11 @@ class ObservedCoordination(Checker):
         known = self._tracker.groups.get(event.group_id)
         commits = self._commits.setdefault(event.group_id, CommittedOffsets())
         findings = list(commits.take_all(outcome.records, known, live.image))
-        if not event.unsettled:  # offsets go with their topics
+        if not event.unsettled:  # offsets are deleted with their topics
             yield from findings
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
-        """Another broker has loaded the group: its timers run their full length again."""
+        """Note that another broker has loaded the group: its timers run their full length again."""
         if what == "active":
             for checks in self._checks.values():
                 checks.loaded(now_us // 1000)
@@ -509,7 +515,7 @@ class ObservedCoordination(Checker):
     def on_member_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
-        """What a member is told is in the journal, by now."""
+        """Check that a member's response is in the journal by now."""
         if not isinstance(response, ConsumerGroupHeartbeatResponse) or response.error_code != ErrorCode.NONE:
             return
         member_id = response.member_id
@@ -521,12 +527,12 @@ class ObservedCoordination(Checker):
             what = "nothing" if told is None else shown(told)
             self.report(
                 "reply-equals-state",
-                f"{member_id} was told {what} at epoch {epoch}; of that there is no record, but of"
+                f"{member_id} received {what} at epoch {epoch}, without a record; there are records of"
                 f" {', '.join(f'{shown(assigned)} at epoch {at}' for at, assigned in known) or 'nothing'}",
             )
 
     def on_end(self, now_us: int) -> None:
-        """Revocations that have lasted too long."""
+        """Report revocations that have lasted too long."""
         for group_id, checks in self._checks.items():
             if (known := self._tracker.groups.get(group_id)) is not None:
                 self.report_all(checks.reconciliation.overdue(group_id, known.members, now_us // 1000))

@@ -1,8 +1,9 @@
-"""The step that a large group takes most: a heartbeat moves its member to the target's epoch, and no more.
+"""The most frequent step of a large group: a heartbeat moves its member to the target's epoch, and does no
+more.
 
-A rebalance moves a few partitions, and every member's epoch. What such a step must be is said here in one
-place, so that it takes no list of changes and no checker by itself. A step that is anything else, or that is
-wrong, goes through all checkers, which say what is wrong with it: this only ever answers that nothing is.
+A rebalance moves a few partitions, and every member's epoch. The rules for such a step are stated here in one
+place, so that it needs no list of changes and no checker of its own. A step that is anything else, or that is
+wrong, goes through all checkers, which report the error: this only ever returns that there is none.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ STABLE = ConsumerGroupMemberState.STABLE
 def moved_member(
     request: ConsumerGroupHeartbeatRequest, outcome: Outcome, known: KnownGroup, group: ConsumerGroup
 ) -> ConsumerGroupMember | None:
-    """Return the member as it is now if the step moved its epoch, and nothing else; None of any other step.
+    """Return the current member if the step moved its epoch, and nothing else; None for any other step.
 
     `known` is the group before the step.
     """
@@ -83,8 +84,8 @@ def is_sound(
 ) -> bool:
     """Return true if the epochs, the target and the reply of such a step are right.
 
-    The group stands where it stood, all of it. The member has reached the target, holds what the target says,
-    since an epoch that it had before, and is told its epoch and no assignment.
+    The whole group is unchanged. The member has reached the target, has held its partitions since an earlier
+    epoch, and receives its epoch and no assignment.
     """
     before = known.members[after.member_id]
     epoch = after.member_epoch
@@ -103,7 +104,7 @@ def is_sound(
 
 
 class SubscribedTopics:
-    """Tells whether members subscribe by name to all topics of a target: for most it is one question."""
+    """Decides if members subscribe by name to all topics of a target: most need a single comparison."""
 
     def __init__(self) -> None:
         self._image: TopicsImage | None = None

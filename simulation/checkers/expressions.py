@@ -1,4 +1,5 @@
-"""Subscriptions by regular expression: what they match, and when the coordinator looks (KIP-848)."""
+"""Subscriptions by regular expression: the topics that they match, and the time of the coordinator's lookups
+(KIP-848)."""
 
 from __future__ import annotations
 
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from fencepost.simulation.kernel.observers import StepEvent
 
 _PAUSE_MS: Final = 10_000
-"""A group's expressions are not looked at again within this time."""
+"""A group's expressions are not resolved again within this time."""
 _NEVER: Final = (-(2**63), 0)
 
 
@@ -29,17 +30,18 @@ class Expressions:
 
     def __init__(self) -> None:
         self._looked = _NEVER
-        """When topics were looked up last, and the version of the image that was looked at."""
+        """Time of the last lookup of topics, and the version of the image that was used."""
         self.used = False
         """True if members subscribe by expression, or did."""
         self._waits = False
         """True if the topics are being looked up."""
         self._image: TopicsImage | None = None
         self._created = 0
-        """The version of the newest image in which a topic came."""
+        """The version of the newest image that added a topic."""
 
     def loaded(self) -> None:
-        """A coordinator has loaded: what another one waited for never comes, and all topics may be new."""
+        """Note that a coordinator has loaded: the lookup of another one never ends, and all topics may be
+        new."""
         self._waits = False
         self._image = None
 
@@ -96,7 +98,7 @@ class Expressions:
 
 
 def _last_look(group: ConsumerGroup) -> tuple[int, int]:
-    """When the group's topics were looked up, and at which version of the image, as records have it."""
+    """Return the time and image version of the group's last lookup of topics, from the records."""
     looks = ((value.timestamp_ms, value.image_version) for value in group.resolved.values())
     return max(looks, default=_NEVER)
 
@@ -108,7 +110,7 @@ def _resolved(
     image: TopicsImage,
     now_ms: int,
 ) -> Iterator[Finding]:
-    """Whether what was found is right, and on record."""
+    """Check that the resolved topics are right, and on record."""
     if event.image_version == image.version:
         for text, topics in event.topics.items():
             if topics != (right := _matches(text, image)):
@@ -127,7 +129,7 @@ def _resolved(
         ) != (event.topics.get(key.regular_expression), event.image_version, now_ms):
             yield (
                 "expressions-resolved",
-                f"{key.regular_expression} of {group.group_id} is {value} by its record, the answer was"
+                f"{key.regular_expression} of {group.group_id} is {value} by its record, the result was"
                 f" {event.topics.get(key.regular_expression)} at {now_ms} ms",
             )
 

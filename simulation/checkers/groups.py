@@ -1,6 +1,6 @@
-"""A group as a whole: its epochs, what is derived from its members, its tombstones and its soft state.
+"""A group as a whole: its epochs, the state derived from its members, its tombstones and its soft state.
 
-Nothing is left of members that were removed. Timers and contacts exist for exactly the members of now.
+Nothing is left of removed members. Timers and contacts exist for exactly the current members.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class GroupInvariants:
         self._static = 0
 
     def check(self, step: GroupStep, held_partitions: int) -> Iterator[Finding]:
-        """Findings of one event; `held_partitions` is how many partitions the members hold."""
+        """Findings of one event; `held_partitions` is the number of partitions that the members hold."""
         if step.ends:
             yield from _tombstones(step)
         group = step.group
@@ -40,7 +40,7 @@ class GroupInvariants:
         if state is not self._state and not step.is_load and not GROUP_TABLE.allows(self._state, state):
             yield (
                 "transitions",
-                f"{group.group_id} went from {self._state} to {state}, which is no arrow of its table",
+                f"{group.group_id} went from {self._state} to {state}, which is not an arrow of its table",
             )
         if state is not self._state and state is not (right := _state(group)):
             yield "transitions", f"{group.group_id} is {state}, by its epochs and members it is {right}"
@@ -51,7 +51,7 @@ class GroupInvariants:
             yield from _empty(group)
 
     def stands(self, group: ConsumerGroup, held_partitions: int) -> bool:
-        """Whether the group is where it was: no other state, as many static members, nothing left over."""
+        """Return true if the group is unchanged: same state, as many static members, nothing left over."""
         members, static = len(group.members), len(group.static_members)
         return (
             group.state is self._state
@@ -86,7 +86,7 @@ class GroupInvariants:
 
 
 def _state(group: ConsumerGroup) -> GroupState:
-    """The state by KIP-848's conditions."""
+    """Return the state by KIP-848's conditions."""
     if not group.members:
         return GroupState.EMPTY
     if group.assignment_epoch < group.group_epoch:
@@ -99,7 +99,8 @@ def _state(group: ConsumerGroup) -> GroupState:
 
 
 def _sizes(group: ConsumerGroup, held_partitions: int) -> Iterator[Finding]:
-    """Maps by member are no larger than the group, the map of epochs as large as what is held."""
+    """Check that maps by member are no larger than the group, and the map of epochs as large as the held
+    partitions."""
     members = len(group.members)
     for name, mapping in (("targets", group.targets), ("instance ids", group.static_members)):
         if len(mapping) > members:
@@ -113,7 +114,7 @@ def _sizes(group: ConsumerGroup, held_partitions: int) -> Iterator[Finding]:
     if group.resolved and (foreign := group.resolved.keys() - group.counts.regexes.keys()):
         yield (
             "regexes-subscribed",
-            f"{group.group_id} keeps the resolution of {sorted(foreign)}, to which nobody subscribes",
+            f"{group.group_id} keeps the resolution of {sorted(foreign)}, to which no member subscribes",
         )
 
 
@@ -137,14 +138,15 @@ _ORDER = (
 
 
 def _tombstones(step: GroupStep) -> Iterator[Finding]:
-    """A member's tombstones are 8, then 7, then 5, in one batch; a group's own comes last."""
+    """Check the order of tombstones: a member's are 8, then 7, then 5, in one batch; a group's own comes
+    last."""
     seen: dict[MemberId, list[int]] = {}
     ended = False
     for record in step.outcome.records:
         key = record.key
         if type(key) is r.OffsetCommitKey or key.group_id != step.group_id:
             continue
-        if ended and type(key) is not r.GroupMetadataKey:  # what it has become, if it is a classic one now
+        if ended and type(key) is not r.GroupMetadataKey:  # its type now, if it has become a classic one
             yield "journal-batches", f"{step.group_id}: a record of {key} follows the group's tombstone"
         if record.value is not None:
             continue
@@ -152,7 +154,7 @@ def _tombstones(step: GroupStep) -> Iterator[Finding]:
             seen.setdefault(key.member_id, []).append(_ORDER.index(type(key)))
         ended = ended or type(key) is r.ConsumerGroupMetadataKey
     for member_id, places in seen.items():
-        # A target of its own the member may never have had; its tombstone may be left out then.
+        # The member may never have had a target of its own; its tombstone may be left out then.
         if places != sorted(places) or (2 in places) != (0 in places):
             yield (
                 "journal-batches",
@@ -194,7 +196,7 @@ def check_epochs(step: GroupStep) -> Iterator[Finding]:
 
 
 def _subscribes_to_others(change: MemberChange) -> bool:
-    """Return true if a member gave other names, or gave up its expression; the topics of a new one come
+    """Return true if a member changed its names, or dropped its expression; the topics of a new one come
     later."""
     before, after = change.before, change.after
     if before is None or after is None:
@@ -221,7 +223,7 @@ def _member(step: GroupStep, assignment_epoch: int, change: MemberChange) -> Ite
             f"{who} has previous epoch {after.previous_member_epoch} at epoch {after.member_epoch}",
         )
     if not away and after.previous_member_epoch < 0 and not isinstance(step.event, RecordsObserved):
-        yield "epochs-ordered", f"{who} is there, with previous epoch {after.previous_member_epoch}"
+        yield "epochs-ordered", f"{who} exists with previous epoch {after.previous_member_epoch}"
     if before is not None and not away and after.member_epoch < before.member_epoch:
         yield (
             "epochs-monotone",
@@ -235,11 +237,11 @@ UNREVOKED = ConsumerGroupMemberState.UNREVOKED_PARTITIONS
 
 
 class SoftStateInvariants:
-    """Checks one coordinator after the other. It keeps count, so that no step has to look at all groups."""
+    """Checks one coordinator after the other. It keeps counts, so that no step has to look at all groups."""
 
     def __init__(self) -> None:
         self._groups: Mapping[str, ConsumerGroupSoftState] = {}
-        """Those that were counted; a coordinator that loads makes others."""
+        """The groups that were counted; a coordinator that loads makes others."""
         self._contacts: dict[str, int] = {}
         self._total = 0
 
@@ -267,14 +269,15 @@ class SoftStateInvariants:
             self._count(soft.groups)
             limit = 1 + 2 * self._total
             if step.group is not None:
-                # One that speaks the classic protocol is expected to join, and to sync.
+                # A classic member is expected to join, and to sync.
                 limit += sum(member.classic is not None for member in step.group.members.values())
             if len(soft.timers) > limit:
                 yield "bounded-memory", f"{len(soft.timers)} timers run, {limit} at most are for members"
         yield from _timers(live, step)
 
     def stands(self, live: GroupCoordinator, group_id: str, member_id: MemberId) -> bool:
-        """Whether nothing came or went since the step before, and a member that is settled has its timer."""
+        """Return true if nothing was added or removed since the step before, and a settled member has its
+        timer."""
         soft, members = live.soft, len(live.groups[group_id].members)
         known, timers = soft.groups.get(group_id), soft.timers
         return (
@@ -309,5 +312,5 @@ def _timers(live: GroupCoordinator, step: GroupStep) -> Iterator[Finding]:
                 yield (
                     "timers-armed",
                     f"{change.member_id} of {group_id} has {'no' if wanted else 'a'} {kind} timer, it is"
-                    f" {'gone' if member is None else f'{member.state} at epoch {member.member_epoch}'}",
+                    f" {'removed' if member is None else f'{member.state} at epoch {member.member_epoch}'}",
                 )

@@ -1,7 +1,7 @@
-"""Heartbeats and their replies: the right answer for the epoch, and a reply that tells the stored state.
+"""Heartbeats and their replies: the right error for the epoch, and a reply that has the stored state.
 
-`expected_error` is a second statement of Kafka's rules (KIP-848, Member Epoch and Static Membership), made
-from what the group was before the request; it shares no code with the coordinator.
+`expected_error` is a second statement of Kafka's rules (KIP-848, Member Epoch and Static Membership), based
+on the state of the group before the request; it shares no code with the coordinator.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ NONE = ErrorCode.NONE
 
 
 def is_full(request: ConsumerGroupHeartbeatRequest) -> bool:
-    """Whether a heartbeat asks for the whole assignment: with time-out, subscription and partitions."""
+    """Return true if a heartbeat has the fields that ask for the whole assignment."""
     return (
         request.rebalance_timeout_ms != -1
         and (request.subscribed_topic_names is not None or request.subscribed_topic_regex is not None)
@@ -62,9 +62,9 @@ def malformed(request: ConsumerGroupHeartbeatRequest) -> bool:
 
 
 def expected_error(request: ConsumerGroupHeartbeatRequest, known: KnownGroup | None) -> ErrorCode | None:
-    """Kafka's answer; None where more than epochs and names decide (limits, expressions, assignors).
+    """Return Kafka's error; None if more than epochs and names decide (limits, expressions, assignors).
 
-    `known` is the group before the request, None if there was none.
+    `known` is the group before the request, None if there was no group.
     """
     if malformed(request):
         return ErrorCode.INVALID_REQUEST
@@ -87,7 +87,7 @@ def _expected_of_static(request: ConsumerGroupHeartbeatRequest, known: KnownGrou
     holder = None if holder_id is None else known.members.get(holder_id)
     epoch = request.member_epoch
     if epoch == JOIN_EPOCH:
-        # One that speaks the classic protocol never says that it is away: it is replaced like that.
+        # A classic member never sends that it is away for a while: it is replaced like that.
         classic = holder is not None and holder.classic is not None
         free = holder is None or classic or holder.member_epoch == STATIC_LEAVE_EPOCH
         if free and request.member_id in known.members and holder_id != request.member_id:
@@ -136,7 +136,7 @@ def check_answer(
 
 
 def _has_own_reason(request: ConsumerGroupHeartbeatRequest, got: ErrorCode, known: KnownGroup | None) -> bool:
-    """Return true if a refusal may come from something else than the epoch and the names."""
+    """Return true if a refusal may have another cause than the epoch and the names."""
     return (
         got in OF_LOG
         or (got is ErrorCode.GROUP_MAX_SIZE_REACHED and request.member_epoch == JOIN_EPOCH)
@@ -153,51 +153,51 @@ def check_reply(
     after: ConsumerGroupMember | None,
     ownership: Ownership | None,
 ) -> Iterator[Finding]:
-    """Whether a successful reply tells what is stored, with the member before and after the request."""
+    """Check that a successful reply agrees with the stored member, before and after the request."""
     who = f"{reply.member_id} of {request.group_id}"
     if request.member_epoch < 0:
         if reply.member_epoch != request.member_epoch or reply.assignment is not None:
             yield (
                 "reply-equals-state",
-                f"{who} left with {request.member_epoch}, was told {reply.member_epoch}",
+                f"{who} left with {request.member_epoch}, received {reply.member_epoch}",
             )
         if request.member_epoch == LEAVE_EPOCH and after is not None:
             yield "reply-equals-state", f"{who} left, and is still there at epoch {after.member_epoch}"
         return
     if after is None:
-        yield "reply-equals-state", f"{who} was told epoch {reply.member_epoch}, but is not stored"
+        yield "reply-equals-state", f"{who} received epoch {reply.member_epoch}, but is not stored"
         return
     if reply.member_epoch != after.member_epoch:
         yield (
             "reply-equals-state",
-            f"{who} was told epoch {reply.member_epoch}, stored is {after.member_epoch}",
+            f"{who} received epoch {reply.member_epoch}, stored is {after.member_epoch}",
         )
     if reply.heartbeat_interval_ms <= 0:
-        yield "reply-equals-state", f"{who} was told a heartbeat interval of {reply.heartbeat_interval_ms} ms"
+        yield "reply-equals-state", f"{who} received a heartbeat interval of {reply.heartbeat_interval_ms} ms"
     if reply.assignment is None:
         changed = before is not None and before.assigned != after.assigned
         if request.member_epoch == JOIN_EPOCH or is_full(request) or changed:
             why = (
                 "joined"
                 if request.member_epoch == JOIN_EPOCH
-                else "asked for it"
+                else "requested it"
                 if not changed
                 else "changed"
             )
             yield (
                 "assignment-present",
-                f"{who} {why} at epoch {after.member_epoch}, and was told no assignment",
+                f"{who} {why} at epoch {after.member_epoch}, and received no assignment",
             )
         return
     if reply.assignment != after.assigned:
         yield (
             "reply-equals-state",
-            f"{who} was told {shown(reply.assignment)} at epoch {after.member_epoch}, assigned is"
+            f"{who} received {shown(reply.assignment)} at epoch {after.member_epoch}, assigned is"
             f" {shown(after.assigned)}",
         )
     if ownership is not None:
         for topic_id, number, holder in ownership.others(after.member_id, reply.assignment):
             yield (
                 "granted-after-release",
-                f"{who} was told {topic_id}-{number} at epoch {after.member_epoch} while {holder} holds it",
+                f"{who} received {topic_id}-{number} at epoch {after.member_epoch} while {holder} holds it",
             )

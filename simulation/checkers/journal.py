@@ -32,11 +32,11 @@ if TYPE_CHECKING:
 
 
 SEEN_SO_FAR: Final = "the records seen so far"
-"""What a shadow stands for in messages."""
+"""The name of a shadow's content in messages."""
 
 
 class JournalVersion(enum.StrEnum):
-    """What a coordinator may find of a journal when it loads."""
+    """The forms of a journal that a coordinator may find when it loads."""
 
     AS_IT_IS = "the journal"
     COMPACTED = "the compacted journal"
@@ -47,29 +47,29 @@ class JournalVersion(enum.StrEnum):
 _OFFSETS_ONLY: Final = frozenset({r.OffsetCommitKey})
 _OF_OFFSETS: Final = frozenset({r.OffsetCommitKey, r.PendingOffsetCommitKey})
 _HAVE_BYTES: Final = frozenset(get_args(r.RecordKey))
-"""Keys of the records that have an encoding: those of a further kind of groups have none."""
+"""Keys of the records that have an encoding: those of a further kind of groups have no encoding."""
 
 
 class Shadow:
-    """A second coordinator, which sees records only, and the bytes of most of them.
+    """A second coordinator, which sees records only, and most of them as bytes.
 
-    It applies them by the code that loads a journal. That is what it judges: live state must be no more than
-    what its records lead to.
+    It applies them by the code that loads a journal. That is its judgement: live state must not exceed what
+    its records lead to.
     """
 
     def __init__(self, config: GroupCoordinatorConfig) -> None:
         self._coordinator = GroupCoordinator(config)
         self._offsets: dict[r.OffsetCommitKey, r.Record] = {}
-        """The newest commits, which nothing else depends on: they are made true when somebody looks."""
+        """The newest commits, on which nothing else depends: they are applied when a check reads them."""
 
     @property
     def coordinator(self) -> GroupCoordinator:
-        """The coordinator, with all records that there were."""
+        """Return the coordinator, with all records applied."""
         self._catch_up()
         return self._coordinator
 
     def apply(self, record: r.Record) -> None:
-        """Make a record true."""
+        """Apply a record."""
         self._coordinator.replay_one(record)
 
     def _catch_up(self) -> None:
@@ -84,7 +84,7 @@ class Shadow:
         named: Mapping[str, Touched],
         before: Mapping[MemberId, ConsumerGroupMember | None],
     ) -> Iterator[Finding]:
-        """Takes one batch in, and compares what it touches: `named`, of consumer groups.
+        """Take one batch in, and compare the groups that it touches: `named`, of consumer groups.
 
         `before` are the members that it names as the live coordinator knew them.
         """
@@ -117,7 +117,7 @@ class Shadow:
     def follow_move(
         self, live: GroupCoordinator, record: r.Record, before: ConsumerGroupMember
     ) -> Iterable[Finding]:
-        """Takes in a batch of one record, which moves a member's epoch and nothing else."""
+        """Take in a batch of one record, which only moves a member's epoch."""
         member_id, group_id = before.member_id, record.key.group_id
         self.apply(self._through_bytes(record, {member_id: before}))
         ours, theirs = self._coordinator.groups.get(group_id), live.groups.get(group_id)
@@ -138,11 +138,10 @@ class Shadow:
     def _through_bytes(
         self, record: r.Record, before: Mapping[MemberId, ConsumerGroupMember | None]
     ) -> r.Record:
-        """The record as a journal keeps it.
+        """Return the record as a journal keeps it.
 
-        One that moves an epoch and nothing else, as most do, has the very sets that went through their bytes
-        when they were new: the shadow's own are put in their place. It has them no more if a record before
-        this one made the member anew.
+        A record that only moves an epoch, as most do, has the very sets that were encoded when they were new:
+        the shadow's own replace them. The shadow has lost them if an earlier record replaced the member.
         """
         key, value = record.key, record.value
         if type(value) is r.ConsumerGroupCurrentMemberAssignmentValue:
@@ -190,7 +189,7 @@ class Shadow:
 
 
 def _compare_offsets(live: GroupCoordinator, batch: tuple[r.Record, ...]) -> Iterator[Finding]:
-    """What a batch says of offsets, against the live ones."""
+    """Compare the offsets of a batch with the live ones."""
     for record in batch:
         key = record.key
         if type(key) is r.OffsetCommitKey:
@@ -209,7 +208,7 @@ def _there(group: object | None) -> str:
 
 
 def _loaded(make: Callable[[], GroupCoordinator], records: Iterable[r.Record]) -> GroupCoordinator:
-    """A coordinator that has read a journal; that its records survive their encoding the shadow shows."""
+    """Return a coordinator that has read a journal; the shadow checks the encoding of its records."""
     coordinator = make()
     coordinator.replay(records, 0)
     return coordinator
@@ -233,7 +232,7 @@ _SUMMARY = (
 
 
 def _summary(group: ConsumerGroup) -> tuple[object, ...]:
-    """What is compared after every event: single values, and how many there are of the others."""
+    """Return the values that are compared after every event: single values, and sizes of collections."""
     return (
         group.group_epoch,
         group.metadata_hash,
@@ -248,7 +247,7 @@ def _summary(group: ConsumerGroup) -> tuple[object, ...]:
 
 
 def _compare(kind: GroupKind, group_id: str, one: Any, other: Any, what: str) -> Iterator[Finding]:
-    """A group's hard state in `what`, against the live one; None if it is missing."""
+    """Compare a group's hard state in `what` with the live one; None if it is missing."""
     if one == other:
         return
     if one is None or other is None:
@@ -261,7 +260,7 @@ def _compare(kind: GroupKind, group_id: str, one: Any, other: Any, what: str) ->
 
 
 def compare_coordinators(ours: GroupCoordinator, live: GroupCoordinator, what: str) -> Iterator[Finding]:
-    """Everything that records made, in two coordinators."""
+    """Compare everything that records made, in two coordinators."""
     for mine, theirs in zip(ours.kinds, live.kinds, strict=True):
         one, other = mine.hard_state(), theirs.hard_state()
         for group_id in sorted(one.keys() | other.keys()):
@@ -276,7 +275,7 @@ def check_replays(
     live: GroupCoordinator,
     versions: Iterable[JournalVersion] | None = None,
 ) -> Iterator[Finding]:
-    """The journal in these versions, or in all of them, against the live state."""
+    """Compare the journal in these versions, or in all of them, with the live state."""
     for version in JournalVersion if versions is None else versions:
         try:
             replayed = _loaded(make, _version(journal, version))

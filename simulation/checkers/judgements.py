@@ -1,4 +1,4 @@
-"""How each invariant is judged if the coordinator is a real broker, observed through its journal."""
+"""The judgement by each invariant if the coordinator is a real broker, observed through its journal."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 
 class RealJudgement(msgspec.Struct, frozen=True):
-    """How an invariant is judged if the coordinator is a real broker."""
+    """The judgement by an invariant if the coordinator is a real broker."""
 
     judged: bool
     note: str
@@ -120,7 +120,7 @@ _BY_FAMILY: Final[Mapping[str, RealJudgement]] = {
 
 
 def judgement_of(name: str) -> RealJudgement:
-    """Return how the invariant of that name is judged; in full unless a table says otherwise."""
+    """Return the judgement by the invariant of that name; in full unless a table differs."""
     if name in _BY_NAME:
         return _BY_NAME[name]
     for family, judgement in _BY_FAMILY.items():

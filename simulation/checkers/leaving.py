@@ -1,6 +1,7 @@
-"""How a membership ends.
+"""The end of a membership.
 
-A member that leaves tells its coordinator, one that was fenced comes back, and none gives up without need.
+A member that leaves notifies its coordinator, one that was fenced comes back, and no member gives up without
+need.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ _NOT_NOW: Final = frozenset(
         ErrorCode.REQUEST_TIMED_OUT,
     }
 )
-"""Responses after which the group has its member still."""
+"""Responses after which the group still has its member."""
 _NO_MEMBER: Final = frozenset(
     {
         ErrorCode.UNKNOWN_MEMBER_ID,
@@ -57,13 +58,13 @@ _MENDED: Final = frozenset(
         ErrorCode.MEMBER_ID_REQUIRED,
     }
 )
-"""Responses after which a member goes on: it tries again, or joins again."""
+"""Responses after which a member goes on: it retries, or joins again."""
 _AT_ONCE_US: Final = 100_000
-"""Some time for what happens in one step: none in a simulation, a little where a machine is busy."""
+"""Time for everything that happens in one step, in µs: none in a simulation, a little on a busy machine."""
 
 
 class MembershipEnd:
-    """One process: whether it is a member as far as it knows, and what it owes its group."""
+    """One process: its membership as far as it knows, and its duty to leave."""
 
     __slots__ = (
         "_called_back_us",
@@ -85,30 +86,30 @@ class MembershipEnd:
     def __init__(self, host: str, *, is_static: bool) -> None:
         self._host = host
         self._keeps_place = is_static
-        """A static member of a classic group says nothing when it leaves: it keeps its place."""
+        """A static member of a classic group sends nothing when it leaves: it keeps its place."""
         self._is_member = False
         self._owes = False
-        """It left, and the coordinator has not been told yet."""
+        """It left, and the coordinator has not received the leave yet."""
         self._event = ""
-        """Why it left."""
+        """The event with which it left."""
         self._since_us = 0
         self._searched = False
-        """It has looked for the coordinator since."""
+        """True if it has looked for the coordinator since."""
         self._failed_us: int | None = None
-        """When the leave failed that was sent last, if nothing was tried since."""
+        """Time at which the last leave failed, in µs, if nothing was tried since."""
         self._in_flight: Request | None = None
-        """The leave that is on its way."""
+        """The leave that is in flight."""
         self._fenced_us: int | None = None
-        """Since when it is fenced, and has not gone on."""
+        """Time since which it is fenced, and has not gone on."""
         self._calls_back = False
         self._called_back_us = 0
-        """When its last callback ended."""
+        """Time at which its last callback ended, in µs."""
         self._stood_still = False
         self._last_code: ErrorCode | None = None
-        """What the coordinator said last; None if it did not answer, or was asked nothing."""
+        """The last error code of the coordinator; None if it did not respond, or no request was sent."""
 
     def moved(self, event: str, source: str, target: str, now_us: int) -> Iterator[Finding]:
-        """The member machine moved."""
+        """Note that the member machine moved."""
         yield from self.lingers(now_us)
         self._fenced_us = None
         if target == FATAL and self._last_code in _MENDED:
@@ -124,17 +125,17 @@ class MembershipEnd:
             self._is_member = False
 
     def callback(self, phase: str, now_us: int) -> None:
-        """A callback began or ended."""
+        """Note that a callback began or ended."""
         self._calls_back = phase == "begin"
         self._called_back_us = now_us
 
     def froze(self) -> None:
-        """The process stands still, or goes on."""
+        """Note that the process stands still, or goes on."""
         self._stood_still = self._searched = True
         self._failed_us = None
 
     def searches(self) -> None:
-        """It cannot tell its coordinator anything yet, and may be refused one."""
+        """It cannot send to its coordinator yet, and a coordinator may be refused to it."""
         self._searched = True
         self._failed_us = self._last_code = None
 
@@ -151,7 +152,7 @@ class MembershipEnd:
             )
 
     def sends(self, request: Request, now_us: int) -> Iterator[Finding]:
-        """A request goes out, by which a member may join or leave."""
+        """A request is sent by which a member may join or leave."""
         if isinstance(request, LeaveGroupRequest) or (
             isinstance(request, ConsumerGroupHeartbeatRequest) and request.member_epoch < JOIN_EPOCH
         ):
@@ -166,7 +167,7 @@ class MembershipEnd:
             self._owes, self._failed_us, self._in_flight = False, None, None
 
     def receives(self, request: Request, response: Response | Exception, now_us: int) -> None:
-        """A request was answered, or failed."""
+        """Note that a request was answered or failed."""
         if (
             type(response) is ConsumerGroupHeartbeatResponse
             and response.error_code is NONE
@@ -189,7 +190,7 @@ class MembershipEnd:
             self._is_member = self._owes = False
 
     def stopped(self, limit_us: int, now_us: int) -> Iterator[Finding]:
-        """The process has ended in good order."""
+        """Note that the process has ended in good order."""
         yield from self.lingers(now_us)
         if self._owes and now_us - self._since_us < limit_us:
             yield (
@@ -208,7 +209,7 @@ class Leaving(Checker):
         self._ends: dict[str, MembershipEnd] = {}
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """A process that has stopped has left."""
+        """Check that a process that has stopped has left."""
         if what == "start":
             is_static = self.world.members[host].instance_id is not None
             self._ends[host] = MembershipEnd(host, is_static=is_static)
@@ -222,24 +223,24 @@ class Leaving(Checker):
             end.froze()
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
-        """States decide whether there is something to tell."""
+        """Note the state: it decides if there is a leave to send."""
         if end := self._ends.get(host):
             self.report_all(end.moved(event, source, target, now_us))
 
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
     ) -> None:
-        """What waits for a callback may take its time."""
+        """Allow time to a member that waits for a callback."""
         if end := self._ends.get(host):
             end.callback(phase, now_us)
 
     def on_member_search(self, host: str, now_us: int) -> None:
-        """Without a coordinator nothing can be told."""
+        """Note that without a coordinator nothing can be sent."""
         if end := self._ends.get(host):
             end.searches()
 
     def takes_request(self, host: str, request: Request, now_us: int) -> None:
-        """The leave, or the next join."""
+        """Note the leave, or the next join."""
         if type(request) is OffsetCommitRequest:
             return
         if type(request) is ConsumerGroupHeartbeatRequest and request.member_epoch > JOIN_EPOCH:
@@ -250,11 +251,11 @@ class Leaving(Checker):
     def takes_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
-        """What the coordinator knows."""
+        """Take in what the coordinator knows of the member."""
         if end := self._ends.get(host):
             end.receives(request, response, now_us)
 
     def on_end(self, now_us: int) -> None:
-        """Nobody is left fenced."""
+        """Check that no member is left fenced."""
         for end in self._ends.values():
             self.report_all(end.lingers(now_us))

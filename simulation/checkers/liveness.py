@@ -1,8 +1,8 @@
-"""What must have happened at the end: the group has settled, and stays so (invariant of progress).
+"""Progress: at the end the group has settled, and stays settled (invariant of progress).
 
-Once faults end the group has the session timeout (to notice who died), the longest rebalance timeout (to
-take partitions back) and three heartbeat intervals (to tell everyone). An application disturbs its group
-itself if a callback takes longer than a heartbeat interval, or a batch longer than the poll interval: the
+Once faults end the group has the session timeout (to notice dead members), the longest rebalance timeout (to
+take partitions back) and three heartbeat intervals (to reach all members). An application disturbs its group
+itself if a callback takes longer than a heartbeat interval, or a batch longer than the poll interval. The
 time starts again when the callback or the batch ends.
 """
 
@@ -46,13 +46,13 @@ POLL_TIMED_OUT, POLLED = ConsumerMemberEvent.POLL_TIMED_OUT, ConsumerMemberEvent
 def _members_run(
     group_id: str, members: Collection[MemberId], live: Collection[MemberId]
 ) -> Iterator[Finding]:
-    """Whoever runs is a member, and nobody else is."""
+    """Check that all members that run are in the group, and no others."""
     for member_id in live:
         if member_id not in members:
             yield "progress", f"{member_id or 'a member without id'} runs, but is not a member of {group_id}"
     for member_id in members:
         if member_id not in live:
-            yield "gone-members", f"{member_id} is a member of {group_id}, but nobody runs under that id"
+            yield "gone-members", f"{member_id} is a member of {group_id}, but no process runs under that id"
 
 
 def _own_eyes(
@@ -63,7 +63,7 @@ def _own_eyes(
     *,
     is_settled: bool,
 ) -> Iterator[Finding]:
-    """A member is settled where its coordinator has it, and owns what it is assigned there."""
+    """Check that a member is settled if its coordinator says so, and owns its assignment there."""
     assert driver is not None
     if not is_settled or driver.member_epoch != epoch:
         yield (
@@ -79,7 +79,8 @@ def _own_eyes(
 
 
 def unsettled(group: ConsumerGroup, live: Collection[MemberId]) -> Iterator[Finding]:
-    """What keeps a group from having settled; `live` are the ids of the members that run and subscribe."""
+    """Yield the reasons why a group has not settled; `live` are the ids of the members that run and
+    subscribe."""
     epoch = group.group_epoch
     if group.members and group.assignment_epoch != epoch:
         yield (
@@ -107,7 +108,7 @@ def unsettled(group: ConsumerGroup, live: Collection[MemberId]) -> Iterator[Find
 
 
 def uncovered(group: ConsumerGroup, image: TopicsImage, default_assignor: str) -> Iterator[Finding]:
-    """Whether what is assigned covers each subscribed partition once, evenly where that is promised."""
+    """Check that the assignment covers each subscribed partition once, and evenly if that is promised."""
     members = group.members
     subscriptions = subscriptions_of(group, image)
     wanted: dict[TopicId, int] = {}
@@ -135,13 +136,13 @@ def uncovered(group: ConsumerGroup, image: TopicsImage, default_assignor: str) -
 
 
 _OF_OFFSETS: Final = (r.OffsetCommitKey, r.PendingOffsetCommitKey)
-"""What members go on to write once their group has settled."""
+"""Keys of the records that members go on to write once their group has settled."""
 
 
 class Liveness(Checker):
-    """Checks progress, quiet and gone-members. `converged` says afterwards whether the group had settled.
+    """Checks progress, quiet and gone-members. `converged` shows afterwards if the group had settled.
 
-    `is_processing` says whether the application on a host has records that it has not finished with.
+    `is_processing` returns true if the application on a host has records that it has not finished with.
     """
 
     world: MembersWorldView
@@ -152,21 +153,21 @@ class Liveness(Checker):
         self._calm_since_us: int | None = None
         self._faults_end_us: int | None = None
         self._callbacks: dict[str, int] = {}
-        """When the callback began that a host runs."""
+        """Time at which the current callback of a host began, in µs."""
         self._late: set[str] = set()
         """Hosts whose application is busy with a batch for longer than its poll interval."""
         self._refused: set[str] = set()
-        """Hosts whose process ended while another one's session was running that may have its instance id."""
+        """Hosts whose process ended while the session of another one ran that may have its instance id."""
         self._taken_for_known: tuple[int, Mapping[str, int]] = (NO_GENERATION, {})
         """Sizes of topics when the leader of this generation came back to it."""
         self._resolved: dict[r.ConsumerGroupRegularExpressionKey, r.ConsumerGroupRegularExpressionValue] = {}
 
     def on_faults_end(self, now_us: int) -> None:
-        """The bound begins."""
+        """Start the bound."""
         self._calm_since_us = self._faults_end_us = now_us
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """A callback ends with its process, as a batch does. One that was refused comes back late."""
+        """End a callback with its process, as a batch. A process that was refused comes back late."""
         if what in ("start", "crash", "stopped"):
             self._callbacks.pop(host, None)
             self._late.discard(host)
@@ -175,7 +176,7 @@ class Liveness(Checker):
             self._disturbed(now_us)
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
-        """Takes down who left for its application's sake, and comes back when that polls again."""
+        """Note members that left because of their application, and come back when it polls again."""
         if event == POLL_TIMED_OUT and self._is_processing(host):
             self._late.add(host)
             self._disturbed(now_us)
@@ -188,15 +189,15 @@ class Liveness(Checker):
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
     ) -> None:
-        """Takes down how long callbacks take."""
+        """Note the duration of callbacks."""
         if phase == "begin":
             self._callbacks[host] = now_us
         else:
             self._slow(self._callbacks.pop(host, now_us), now_us)
 
     def _sessions_may_end(self, now_us: int) -> bool:
-        """Return true if faults ended so lately that a static member's predecessor may not have been removed
-        yet."""
+        """Return true if faults ended so recently that a static member's predecessor may not have been
+        removed yet."""
         session_us = 1000 * self.world.config.group_consumer_session_timeout_ms
         return self._faults_end_us is not None and now_us <= self._faults_end_us + session_us
 
@@ -216,7 +217,7 @@ class Liveness(Checker):
         return bound_ms is not None and now_us > self._calm_since_us + 1000 * bound_ms
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """After the bound only commits are written, and what a refresh of expressions takes."""
+        """Check that after the bound only commits and refreshed expressions are written."""
         if type(event) is JoinGroupRequest:
             self._take_for_known(outcome)
         records = outcome.records
@@ -233,7 +234,7 @@ class Liveness(Checker):
                 return
 
     def _take_for_known(self, outcome: Outcome) -> None:
-        """A static leader that comes back takes the topics for those that were assigned."""
+        """Note the topics of a static leader that comes back: it treats them as the assigned ones."""
         answers = (effect.response for effect in outcome.effects if isinstance(effect, ParkedResponse))
         for response in (outcome.reply, *answers):
             if isinstance(response, JoinGroupResponse) and response.skip_assignment:
@@ -244,7 +245,7 @@ class Liveness(Checker):
         """Return true if expressions were resolved again because it was time to; each is written, as by
         Kafka.
 
-        Only then they lose a topic that was deleted: the epoch is raised, and the group settles anew.
+        Only then they lose a topic that was deleted: the epoch is raised, and the group settles again.
         """
         interval_ms = self.world.config.group_consumer_regex_refresh_interval_ms
         due, changed = True, False
@@ -262,7 +263,7 @@ class Liveness(Checker):
         return due
 
     def on_end(self, now_us: int) -> None:
-        """Checks that the group has settled, if it had the time that it may take."""
+        """Check that the group has settled, if it had enough time."""
         for since_us in self._callbacks.values():
             self._slow(since_us, now_us)
         if self._late:
@@ -320,7 +321,7 @@ class Liveness(Checker):
 
 
 def untold(group: ConsumerGroup, member_id: MemberId, wanted: Subscribed | None) -> Iterator[Finding]:
-    """Whether what is stored is what the application subscribes to."""
+    """Check that the coordinator has stored the subscription of the application."""
     member = group.members.get(member_id)
     if member is None or wanted is None or member.classic is not None:
         return
@@ -335,7 +336,7 @@ def untold(group: ConsumerGroup, member_id: MemberId, wanted: Subscribed | None)
 def untold_to_classic(
     group: ClassicGroup, member_id: MemberId, wanted: Subscribed | None
 ) -> Iterator[Finding]:
-    """The same of a classic member, which looks itself what its expression matches."""
+    """Check the same for a classic member, which resolves its expression itself."""
     member = group.members.get(member_id)
     if member is None or wanted is None or wanted[1] is not None:
         return
@@ -353,7 +354,7 @@ def _texts(names: Collection[str], pattern: str | None) -> str:
 
 
 _OUTSIDE = (UNSUBSCRIBED, FATAL)
-"""A member that did not subscribe, or met a fatal error, is no member."""
+"""A member without a subscription, or with a fatal error, does not count."""
 
 
 def unsettled_classic(
@@ -364,7 +365,7 @@ def unsettled_classic(
 ) -> Iterator[Finding]:
     """Findings of progress and gone-members; `live` are the hosts that run and subscribe, by member id.
 
-    Partitions may be nobody's below a number that their topic has in `unnoticed`.
+    Partitions may have no owner below the number that their topic has in `unnoticed`.
     """
     if group.state is not ClassicGroupState.STABLE and (live or group.members):
         yield "progress", f"{group.group_id} is {group.state} in generation {group.generation}"
@@ -372,7 +373,7 @@ def unsettled_classic(
     for member_id, member in group.members.items():
         if member_id in live:
             driver = live[member_id].driver
-            is_settled = getattr(driver, "is_settled", False)  # one of another protocol is not
+            is_settled = getattr(driver, "is_settled", False)  # a member of another protocol is not
             yield from _own_eyes(
                 member_id, driver, group.generation, _partitions(member), is_settled=is_settled
             )
@@ -385,7 +386,7 @@ def _partitions(member: ClassicGroupMember) -> set[TopicPartition]:
 
 
 def _uncovered(group: ClassicGroup, image: TopicsImage, unnoticed: Mapping[str, int]) -> Iterator[Finding]:
-    """Each partition of a subscribed topic has one owner."""
+    """Check that each partition of a subscribed topic has one owner."""
     given = Counter(partition for member in group.members.values() for partition in _partitions(member))
     for topic in sorted(group.subscribed_topics or ()):
         known = image.by_name.get(topic)

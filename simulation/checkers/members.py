@@ -1,7 +1,7 @@
 """A member by itself: the moves of its machine, and its rebalance callbacks.
 
-Each move is an arrow of the table, and begins in the state in which the last one ended. Callbacks run one
-at a time, let each partition go exactly once, and records come only in between.
+Each move is an arrow of the table, and begins in the state in which the last one ended. Callbacks run one at
+a time, release each partition exactly once, and records come only in between.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _CLASSIC_ARROWS: Final = frozenset(
 
 
 class MachineMoves:
-    """One member machine: where it stands."""
+    """The state of one member machine."""
 
     __slots__ = ("state",)
 
@@ -39,14 +39,14 @@ class MachineMoves:
         self.state = str(CONSUMER_MEMBER.initial)
 
     def move(self, host: str, event: str, source: str, target: str) -> Iterator[Finding]:
-        """Takes one arrow, of the table that the event is from."""
+        """Take one arrow, of the table that the event is from."""
         if source != self.state:
             yield "transitions", f"{host} left {source} on {event}, but was in {self.state}"
         arrows = _CLASSIC_ARROWS if isinstance(event, ClassicMemberEvent) else _ARROWS
         if (source, event, target) not in arrows:
             yield (
                 "transitions",
-                f"{host} went from {source} on {event} to {target}, which is no arrow of the table",
+                f"{host} went from {source} on {event} to {target}, which is not an arrow of the table",
             )
         self.state = target
 
@@ -58,40 +58,41 @@ class Transitions(Checker):
         self._machines: defaultdict[str, MachineMoves] = defaultdict(MachineMoves)
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """A new process has a new machine."""
+        """Start afresh: a new process has a new machine."""
         if what == "start":
             self._machines[host] = MachineMoves()
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
-        """Checks one move."""
+        """Check one move."""
         self.report_all(self._machines[host].move(host, event, str(source), str(target)))
 
 
 RELEASED, PASS_FINISHED = ClassicMemberEvent.RELEASED, ConsumerMemberEvent.PASS_FINISHED
 """Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call."""
 CLOSE_TIMEOUT_US = 29_000_000
-"""A member that closes takes 30 s at most, by its own clock; what it could not let go then it just drops."""
+"""A member that closes takes 30 s at most, by its own clock; it just drops what it could not release by then.
+"""
 
 
 class CallbackBalance:
-    """One member process: what its callbacks say that it owns."""
+    """The partitions that one member process owns by its callbacks."""
 
     __slots__ = ("host", "leaving_since_us", "owned", "releasing", "running", "tells_rest", "unconfirmed")
 
     def __init__(self, host: str) -> None:
         self.host = host
         self.owned = NOTHING
-        """Assigned callback ended, revoked or lost callback not ended."""
+        """Partitions whose assigned callback ended, and whose revoked or lost callback has not."""
         self.unconfirmed = NOTHING
         """Owned, but a callback for them raised: assigned has to run again, or revoked."""
         self.releasing = NOTHING
         self.running: tuple[str, frozenset[TopicPartition]] | None = None
         self.leaving_since_us: int | None = None
         self.tells_rest = False
-        """A revoked callback ended: an assigned one follows, if only with nothing."""
+        """A revoked callback ended: an assigned one follows, even if empty."""
 
     def begin(self, kind: str, partitions: frozenset[TopicPartition]) -> Iterator[Finding]:
-        """A callback begins."""
+        """Check a callback that begins."""
         if self.running is not None:
             yield (
                 "callbacks-balanced",
@@ -106,7 +107,7 @@ class CallbackBalance:
         if foreign := partitions - self.owned - self.unconfirmed:
             yield (
                 "callbacks-balanced",
-                f"{self.host} let go {shown_names(foreign)} without owning it ({kind})",
+                f"{self.host} released {shown_names(foreign)} without owning it ({kind})",
             )
         if kind == "lost" and (kept := self.owned - partitions):
             yield "callbacks-balanced", f"{self.host} lost its membership, but kept {shown_names(kept)}"
@@ -115,7 +116,7 @@ class CallbackBalance:
     def end(
         self, kind: str, partitions: frozenset[TopicPartition], *, raised: bool = False
     ) -> Iterator[Finding]:
-        """A callback ends, well or not. One of `lost` that raises gives everything up all the same."""
+        """Check a callback that ends, well or not. One of `lost` gives everything up even if it raises."""
         if self.running != (kind, partitions):
             yield (
                 "callbacks-balanced",
@@ -139,7 +140,7 @@ class CallbackBalance:
         return partition in self.owned and partition not in self.releasing
 
     def acknowledges(self) -> Iterator[Finding]:
-        """The member is done with a target: its callbacks have ended."""
+        """Check that the member is done with a target: its callbacks have ended."""
         if self.running is not None:
             yield (
                 "callbacks-balanced",
@@ -150,7 +151,7 @@ class CallbackBalance:
             yield "callbacks-balanced", f"{self.host} let partitions go, and no assigned callback followed"
 
     def emptied(self, why: str) -> Iterator[Finding]:
-        """The member joins anew, or is gone: it must have let everything go."""
+        """Check that a member that joins again or ended has released everything."""
         if self.owned and self.running is None:
             yield "callbacks-balanced", f"{self.host} {why} without letting go {shown_names(self.owned)}"
 
@@ -163,7 +164,7 @@ class Callbacks(Checker):
         """The processes that run on the hosts now."""
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """A process starts with nothing, and ends cleanly with nothing; a crash runs no callbacks."""
+        """Check that a process starts and ends cleanly with nothing; a crash runs no callbacks."""
         if what in ("start", "crash"):
             self.hosts[host] = CallbackBalance(host)
         elif what == "stopped":
@@ -173,7 +174,7 @@ class Callbacks(Checker):
                 self.report_all(host_callbacks.emptied("stopped"))
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
-        """Whoever joins owns nothing."""
+        """Check that a member that joins owns nothing."""
         if target == JOINING or event == RELEASED:
             self.report_all(self.hosts[host].emptied("joined"))
         elif event == PASS_FINISHED:
@@ -184,7 +185,7 @@ class Callbacks(Checker):
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
     ) -> None:
-        """Checks a begin or an end."""
+        """Check a begin or an end."""
         host_callbacks, chosen = self.hosts[host], as_set(tuple(partitions))
         if phase == "begin":
             self.report_all(host_callbacks.begin(str(kind), chosen))
@@ -194,7 +195,7 @@ class Callbacks(Checker):
     def on_records_delivered(
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
     ) -> None:
-        """Records come only while the partition is owned."""
+        """Check that records come only while the partition is owned."""
         if not self.hosts[host].delivers(partition):
             self.report(
                 "records-while-owned",

@@ -1,4 +1,4 @@
-"""The holders of partitions in the coordinator's eyes: one for each, and its map of them exact."""
+"""The holders of partitions as the coordinator sees them: one for each, and its map of them exact."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Some: TypeAlias = Sequence[tuple[TopicId, frozenset[int]]]
 
 
 def changes(before: Partitions, after: Partitions) -> tuple[Some, Some]:
-    """What `before` has and `after` has not, and the other way round; equal topics cost one comparison."""
+    """Return the partitions in `before` only, and those in `after` only; equal topics cost one comparison."""
     lost, gained = [], []
     for topic_id, numbers in before.items():
         now = after.get(topic_id, ())
@@ -43,7 +43,7 @@ def in_order(partitions: Some) -> dict[TopicId, tuple[int, ...]]:
 
 
 def held(member: ConsumerGroupMember | None) -> Partitions:
-    """What a member holds: its assigned partitions, and those it was told to release."""
+    """Return the partitions that a member holds: the assigned ones, and those that it has to release."""
     if member is None:
         return NO_PARTITIONS
     assigned, pending = member.assigned, member.pending_revocation
@@ -58,7 +58,7 @@ def held(member: ConsumerGroupMember | None) -> Partitions:
 
 
 class Holders:
-    """Each partition's holder. Changes are given as what a member lets go, and what it gains (`changes`)."""
+    """Each partition's holder. Changes are the partitions that a member releases and gains (`changes`)."""
 
     __slots__ = ("_topics", "total")
 
@@ -69,22 +69,22 @@ class Holders:
 
     @property
     def topics(self) -> KeysView[TopicId]:
-        """Topics of which a partition is, or was, held."""
+        """Topics with partitions that are, or were, held."""
         return self._topics.keys()
 
     def of(self, topic_id: TopicId, partitions: Iterable[int]) -> list[MemberId | None]:
-        """Who holds them, in their order."""
+        """Return the holders of partitions, in the order of the partitions."""
         holders = self._topics.get(topic_id, [])
         known = len(holders)
         return [holders[number] if number < known else None for number in partitions]
 
     def count(self, topic_id: TopicId, first: int = 0) -> int:
-        """How many of the topic's partitions from this number on somebody holds."""
+        """Return the number of the topic's partitions, from this number on, that have a holder."""
         holders = self._topics.get(topic_id, [])[first:]
         return len(holders) - holders.count(None)
 
     def release(self, member_id: MemberId, lost: Iterable[tuple[TopicId, Collection[int]]]) -> None:
-        """Takes away what the member no longer holds."""
+        """Remove the partitions that the member no longer holds."""
         for topic_id, numbers in lost:
             holders = self._topics.get(topic_id, [])
             for number in numbers:
@@ -95,7 +95,8 @@ class Holders:
     def grant(
         self, member_id: MemberId, gained: Iterable[tuple[TopicId, Collection[int]]]
     ) -> Iterator[tuple[TopicId, int, MemberId]]:
-        """Gives what the member holds newly; yields what another one holds, which keeps it."""
+        """Give the member the partitions that it holds newly; yield those that another one holds, which keeps
+        them."""
         for topic_id, numbers in gained:
             holders = self._topics.setdefault(topic_id, [])
             holders.extend(repeat(None, max(numbers) + 1 - len(holders)))
@@ -149,7 +150,7 @@ class Ownership:
             )
         for topic_id, number, holder in self.holders.grant(change.member_id, change.gained):
             other = None if step.group is None else step.group.members.get(holder)
-            epoch = "gone" if other is None else f"epoch {other.member_epoch}"
+            epoch = "removed" if other is None else f"epoch {other.member_epoch}"
             yield (
                 "one-owner",
                 f"{step.group_id}: partition {topic_id}-{number} was given to {change.member_id} at epoch"
@@ -157,10 +158,11 @@ class Ownership:
             )
 
     def _compare(self, step: GroupStep, partitions: Iterable[_OfTopic], expected: int) -> Iterator[Finding]:
-        """The coordinator's own map, on what the event gave, took, or moved to another epoch.
+        """Compare the coordinator's own map on the partitions that the event gave, took, or moved to another
+        epoch.
 
-        `expected` is the epoch of the member that holds them now, -1 if nobody does. Who does is looked up
-        only where the map has another: what one lets go the same event may give to others.
+        `expected` is the epoch of the member that holds them now, -1 if no member does. The holder is looked
+        up only if the map differs: one event may give to others what a member releases.
         """
         group = step.group
         assert group is not None
@@ -176,12 +178,12 @@ class Ownership:
                     yield (
                         "owners-map",
                         f"{step.group_id}: the map has epoch {stored} for {topic_id}-{number}, which"
-                        f" {holder or 'nobody'} holds at epoch {epoch}",
+                        f" {holder or 'no member'} holds at epoch {epoch}",
                     )
 
     @staticmethod
     def is_at(group: ConsumerGroup, partitions: Partitions, epoch: int) -> bool:
-        """Whether the coordinator's own map has all of these at that epoch."""
+        """Return true if the coordinator's own map has all of these at that epoch."""
         of_all = group.partition_epochs.of_all
         for topic_id, numbers in partitions.items():
             epochs = of_all(topic_id, numbers)
@@ -190,7 +192,7 @@ class Ownership:
         return True
 
     def compare_all(self, group: ConsumerGroup) -> Iterator[Finding]:
-        """The whole map against all members; for failovers and the end."""
+        """Compare the whole map with all members; for failovers and the end."""
         expected: dict[TopicId, dict[int, int]] = {}
         for member in group.members.values():
             for topic_id, numbers in held(member).items():
@@ -205,7 +207,7 @@ class Ownership:
             )
 
     def others(self, member_id: MemberId, partitions: Partitions) -> Iterator[tuple[TopicId, int, MemberId]]:
-        """Which of these partitions somebody else holds."""
+        """Yield those of these partitions that another member holds, with the holder."""
         for topic_id, numbers in partitions.items():
             holders = self.holders.of(topic_id, numbers)
             if holders.count(member_id) == len(holders):

@@ -1,4 +1,5 @@
-"""How soon targets and members follow the group's epoch: with the next heartbeat, and targets not too often.
+"""The pace at which targets and members follow the group's epoch: with the next heartbeat, and targets not
+too often.
 
 A target is made once per assignment interval at most (KIP-1263), and by the first heartbeat after it. A
 heartbeat takes its member as far as others allow; no other event would (KIP-848, Reconciliation).
@@ -31,7 +32,7 @@ _NO_TARGET: Final = 1
 
 
 def check_new_target(step: GroupStep, interval_ms: int) -> Iterator[Finding]:
-    """Whether a target that was just made is of now, for the newest epoch, and not too soon."""
+    """Check that a new target has the current time and the newest epoch, and was not made too soon."""
     group = step.group
     if group is None or not group.members:
         return
@@ -110,7 +111,7 @@ def check_progress(
             if (rest := tuple(number for number in numbers if (topic_id, number) not in held))
         }
         if free:
-            yield "heartbeat-reconciles", f"{who} was not given {shown(free)}, which nobody else holds"
+            yield "heartbeat-reconciles", f"{who} was not given {shown(free)}, which no other member holds"
 
 
 def _subscribes_alike(before: ConsumerGroupMember, after: ConsumerGroupMember) -> bool:

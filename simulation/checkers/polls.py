@@ -1,9 +1,10 @@
-"""What follows from an application's polls: it stays in the group, its commits go on, and it gets records.
+"""The consequences of an application's polls: it stays in the group, its commits go on, and it gets records.
 
 A member whose application polls in time is not removed for its silence, and one whose application does not is
-(`poll-timeouts`). With auto-commit what a poll finds processed is committed, at the latest an interval after
-(`commits-go-on`). What a member owns its application is handed (`partitions-read`), and what its target asks
-for is worked off (`reconciles-on`). It hears of what went wrong (`errors-raised`, `commits-end`).
+(`poll-timeouts`). With auto-commit, offsets that a poll finds processed are committed, at the latest an
+interval after (`commits-go-on`). The application is handed records of the member's partitions
+(`partitions-read`), and the member works its target off (`reconciles-on`). The application receives errors
+(`errors-raised`, `commits-end`).
 """
 
 from __future__ import annotations
@@ -45,13 +46,13 @@ _LATE: Final = 1_010
 """Microseconds of the world in a millisecond of a host's clock, at least and at most."""
 _SLACK_US: Final = 100_000
 _COMMIT_LIMIT_US: Final = 65_000_000
-"""How long an application waits for a commit: default.api.timeout.ms, and some more."""
+"""Longest time that an application waits for a commit, in µs: default.api.timeout.ms, and some more."""
 HALF_WINDOW_US: Final = 30_000_000
 """Records that came in the first half of a window are handed over in it."""
 
 
 class PollTimer:
-    """One process: how long its application has been out of poll, and how long it may be."""
+    """One process: the time that its application has been out of poll, and the limit."""
 
     __slots__ = ("_excused", "_host", "interval_ms", "out_since_us", "state")
 
@@ -59,27 +60,27 @@ class PollTimer:
         self._host = host
         self.state = ""
         self.interval_ms = 0
-        """What the member told its coordinator; 0 before it did."""
+        """The poll interval that the member sent to its coordinator, in ms; 0 before it did."""
         self.out_since_us: int | None = None
         """None in a poll, and before the first one."""
         self._excused = False
-        """It stood still since its last poll."""
+        """True if it stood still since its last poll."""
 
     def froze(self) -> None:
-        """The process stands still, or goes on: its timers may run late."""
+        """Note that the process stands still, or goes on: its timers may run late."""
         self._excused = True
 
     def begins(self) -> None:
-        """The application polls."""
+        """Note that the application polls."""
         self.out_since_us = None
         self._excused = False
 
     def ends(self, now_us: int) -> None:
-        """The application has its records, or an exception."""
+        """Note that the application has its records, or an exception."""
         self.out_since_us = now_us
 
     def told(self, request: Request) -> None:
-        """The member sends something, and may say in it how long its application may be out of poll."""
+        """Note a request of the member, which may have the limit of the time out of poll."""
         if type(request) is ConsumerGroupHeartbeatRequest:
             if request.rebalance_timeout_ms > 0:
                 self.interval_ms = request.rebalance_timeout_ms
@@ -87,7 +88,7 @@ class PollTimer:
             self.interval_ms = request.rebalance_timeout_ms
 
     def sends(self, request: Request, now_us: int) -> Iterator[Finding]:
-        """The member sends something, out of poll. Heartbeats stop when the time between polls is over."""
+        """Check a request that is sent out of poll. Heartbeats stop when the time between polls is over."""
         if type(request) is ConsumerGroupHeartbeatRequest:
             if request.member_epoch >= 0:
                 yield from self.overdue("sends a heartbeat", now_us)
@@ -95,7 +96,7 @@ class PollTimer:
             yield from self.overdue("sends a heartbeat", now_us)
 
     def moved(self, event: str, source: str, target: str, now_us: int) -> Iterator[Finding]:
-        """The member machine moved."""
+        """Note that the member machine moved."""
         self.state = str(target)
         if event != POLL_TIMED_OUT or source not in ACTIVE_STATES or not self.interval_ms:
             return
@@ -122,7 +123,7 @@ class PollTimer:
 
 
 class AutoCommits:
-    """One process that commits by itself: what it has committed, and since when it could have done more."""
+    """One process that commits by itself, and the time since which it could have committed more."""
 
     __slots__ = ("_calm_us", "_committed", "_host", "_in_flight", "_interval_us", "_lacking_us", "_searches")
 
@@ -130,26 +131,26 @@ class AutoCommits:
         self._host = host
         self._interval_us = interval_ms * _LATE + _SLACK_US
         self._committed: dict[TopicPartition, int] = {}
-        """What the coordinator took, of each partition."""
+        """The offset of each partition that the coordinator accepted."""
         self._lacking_us: int | None = None
-        """Since when it is known that something is not committed."""
+        """Time since which it is known that some offsets are not committed."""
         self._calm_us = 0
-        """When something happened last that a commit may wait for, or that was one."""
+        """Time of the last commit, or of the last event that may delay one, in µs."""
         self._in_flight: OffsetCommitRequest | None = None
         self._searches = False
 
     def disturbed(self, now_us: int) -> None:
-        """Something happened after which a whole interval may pass."""
+        """Note an event after which a whole interval may pass."""
         self._calm_us = now_us
         self._lacking_us = None
 
     def searches(self, now_us: int) -> None:
-        """The coordinator is not known."""
+        """Note that the coordinator is not known."""
         self._searches = True
         self.disturbed(now_us)
 
     def sends(self, request: Request, now_us: int) -> None:
-        """The coordinator is known; perhaps this is the commit."""
+        """Note that the coordinator is known; perhaps this is the commit."""
         if self._searches:
             self._searches = False
             self.disturbed(now_us)
@@ -160,7 +161,7 @@ class AutoCommits:
     def answered(
         self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
     ) -> None:
-        """A commit ended."""
+        """Note that a commit ended."""
         if request is self._in_flight:
             self._in_flight = None
         self.disturbed(now_us)
@@ -170,7 +171,7 @@ class AutoCommits:
                     self._committed[partition] = value.offset
 
     def released(self, partitions: Iterable[TopicPartition]) -> None:
-        """These are to be committed no more, or anew."""
+        """Forget commits of partitions that are released, or assigned again."""
         for partition in partitions:
             self._committed.pop(partition, None)
 
@@ -181,7 +182,7 @@ class AutoCommits:
         processed: Mapping[TopicPartition, int],
         owned: Iterable[TopicPartition],
     ) -> Iterator[Finding]:
-        """A poll ends that began then: what was due has been sent."""
+        """Check that in a poll that began then, all due commits were sent."""
         waits = self._in_flight is not None or self._searches or state == _TAKES_NO_COMMITS
         if waits or state not in ACTIVE_STATES:
             return
@@ -203,7 +204,7 @@ class AutoCommits:
 
 
 class ReadWindow:
-    """One process that nothing disturbs: what it owns, and what it was handed for a while."""
+    """One process without disturbances: its partitions, and the records that it was handed for a while."""
 
     __slots__ = ("_before", "_began_us", "_came", "_half", "_open", "_polls", "_positions")
 
@@ -212,19 +213,19 @@ class ReadWindow:
     ) -> None:
         self._began_us = now_us
         self._before = ends
-        """The ends of the logs as it began."""
+        """The ends of the logs at its start."""
         self._positions = {each: positions.get(each, -1) for each in ends}
         self._half = self._positions
-        """Positions as its second half began."""
+        """Positions at the start of its second half."""
         self._came: list[TopicPartition] | None = None
         """Partitions to which records came in the first half; None before it is over."""
         self._open = False
-        """The application has polled through the second half."""
+        """True if the application has polled through the second half."""
         self._polls = 0
-        """Polls of the second half that ended with records."""
+        """Number of polls of the second half that ended with records."""
 
     def polled(self, *, records: bool) -> None:
-        """A poll is over."""
+        """Note that a poll is over."""
         self._open = False
         self._polls += records
 
@@ -236,7 +237,7 @@ class ReadWindow:
     def first_half(
         self, ends: Mapping[TopicPartition, int], positions: Mapping[TopicPartition, int], *, polls: bool
     ) -> None:
-        """The first half is over."""
+        """Note that the first half is over."""
         self._came = [each for each, end in self._before.items() if ends.get(each, 0) > end]
         self._half = {each: positions.get(each, -1) for each in self._before}
         self._open = polls
@@ -248,7 +249,7 @@ class ReadWindow:
         return self._came is None
 
     def unread(self, positions: Mapping[TopicPartition, int], most: int) -> list[TopicPartition]:
-        """Partitions with records that the application could have been handed, and was not."""
+        """Return partitions with records that the application could have been handed, and was not."""
         handed = sum(positions.get(each, -1) - half for each, half in self._half.items() if half >= 0)
         if not self._open and handed >= self._polls * most:
             return []
@@ -256,7 +257,7 @@ class ReadWindow:
 
 
 class PolledProcess:
-    """All that is kept of one process."""
+    """The state that is kept of one process."""
 
     __slots__ = (
         "begun_us",
@@ -277,18 +278,18 @@ class PolledProcess:
         self.owned = NOTHING
         self.calls_back = False
         self.raised_us = NEVER
-        """When a callback raised of which the application has not heard."""
+        """Time at which a callback raised an error that the application has not received yet, in µs."""
         self.thawed_us = 0
-        """When it went on after it had stood still."""
+        """Time at which it went on after it had stood still, in µs."""
         self.in_poll = False
         self.begun_us = 0
-        """When the last poll began."""
+        """Time at which the last poll began, in µs."""
         self.window: ReadWindow | None = None
         self.disturbed_us = 0
-        """When something happened last that a member may wait for, or that it did."""
+        """Time of the member's last activity, or of the last event that may delay it, in µs."""
 
     def disturbed(self, now_us: int) -> None:
-        """Something happened after which commits and records may be a while in coming."""
+        """Note an event after which commits and records may take a while."""
         self.disturbed_us = now_us
         self.window = None
         if self.commits is not None:
@@ -296,7 +297,7 @@ class PolledProcess:
 
 
 class PollConsequences(Checker):
-    """Checks all members of a world whose applications tell of their polls."""
+    """Checks all members of a world whose applications report their polls."""
 
     world: MembersWorldView
 
@@ -314,7 +315,7 @@ class PollConsequences(Checker):
     # -- the application ----------------------------------------------------------------------------------
 
     def on_poll(self, host: str, phase: str, now_us: int) -> None:
-        """Timers start and stop, and commits are made."""
+        """Note the poll: timers start and stop, and commits are made."""
         if now_us >= self._look_at_us:
             self._look(now_us)
         process = self._processes[host]
@@ -340,7 +341,7 @@ class PollConsequences(Checker):
         process.in_poll = False
         if phase == "failed":
             process.raised_us = NEVER
-            process.disturbed_us = now_us  # it raised what went wrong before; the next one goes on
+            process.disturbed_us = now_us  # it raised an earlier error; the next one goes on
         elif begun_us > process.raised_us:
             self._keeps_quiet(host)
         if process.timer.state in _RECONCILING:
@@ -355,7 +356,7 @@ class PollConsequences(Checker):
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
     ) -> None:
-        """What is owned changes. One that raised may leave a partition without a position."""
+        """Change the owned partitions. A callback that raised may leave a partition without a position."""
         process, chosen = self._processes[host], as_set(tuple(partitions))
         process.disturbed(now_us)
         process.calls_back = phase == "begin"
@@ -369,10 +370,10 @@ class PollConsequences(Checker):
             process.commits.released(chosen)
 
     def _keeps_quiet(self, host: str) -> None:
-        self.report("errors-raised", f"{host} does not tell its application that a callback raised")
+        self.report("errors-raised", f"{host} does not report to its application that a callback raised")
 
     def _comes_back(self, host: str, process: PolledProcess, now_us: int) -> None:
-        """An application that has processed its records is held up by nothing but a commit."""
+        """Check that an application that has processed its records is delayed only by a commit."""
         application = self._records.application(host)
         since_us = application.finished_us
         waits = not process.in_poll and not application.in_hand and process.timer.out_since_us is not None
@@ -387,7 +388,7 @@ class PollConsequences(Checker):
             )
 
     def _reconciles(self, host: str, process: PolledProcess, until_us: int) -> None:
-        """In a poll that began then, or lasts since before, the next step towards the target is taken."""
+        """Check that in a poll that began then, or earlier, the next step towards the target was taken."""
         waited_us = until_us - process.disturbed_us
         if process.timer.state in _RECONCILING and waited_us > HALF_WINDOW_US and not process.calls_back:
             self.report(
@@ -398,7 +399,7 @@ class PollConsequences(Checker):
     # -- the member ---------------------------------------------------------------------------------------
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """A new process starts anew."""
+        """Start afresh with a new process."""
         if what in ("start", "crash"):
             self._processes[host] = self._new(host)
         else:
@@ -408,13 +409,13 @@ class PollConsequences(Checker):
                 self._processes[host].thawed_us = now_us
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
-        """States decide what may be expected."""
+        """Note the state: it decides what may be expected."""
         process = self._processes[host]
         process.disturbed(now_us)
         self.report_all(process.timer.moved(event, source, target, now_us))
 
     def takes_request(self, host: str, request: Request, now_us: int) -> None:
-        """Heartbeats stop when polls do."""
+        """Check the request: heartbeats stop when polls do."""
         process = self._processes[host]
         if type(request) is not OffsetCommitRequest:
             process.timer.told(request)
@@ -426,7 +427,7 @@ class PollConsequences(Checker):
     def takes_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
-        """After a failure the coordinator may not be known."""
+        """Note that after a failure the coordinator may not be known."""
         code = getattr(response, "error_code", ErrorCode.NONE)
         if isinstance(response, Exception) or code:
             self._processes[host].disturbed(now_us)
@@ -434,7 +435,7 @@ class PollConsequences(Checker):
     def on_commit(
         self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
     ) -> None:
-        """What was committed need not be."""
+        """Take in the offsets that were committed."""
         process = self._processes[host]
         if isinstance(response, Exception) or any(response.errors.values()):
             process.disturbed(now_us)
@@ -442,26 +443,27 @@ class PollConsequences(Checker):
             process.commits.answered(request, response, now_us)
 
     def on_member_search(self, host: str, now_us: int) -> None:
-        """Nothing can be sent."""
+        """Note that nothing can be sent."""
         process = self._processes[host]
         process.disturbed_us, process.window = now_us, None
         if process.commits is not None:
             process.commits.searches(now_us)
 
     def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
-        """The member waits for a response until the request times out: for names of topics, for example."""
+        """Note that the member waits for a response until the request times out: for names of topics, for
+        example."""
         process = self._processes[host]
         process.disturbed_us = now_us + self.world.scenario.network.request_timeout.us
 
     def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
-        """Nothing is to be committed, or to be read, of a topic that is gone."""
+        """Allow time: of a deleted topic, nothing is committed or read."""
         for process in self._processes.values():
             process.disturbed(now_us)
 
-    # -- now and then -------------------------------------------------------------------------------------
+    # -- periodic checks ----------------------------------------------------------------------------------
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """Time passes."""
+        """Check what is due, since time passes."""
         if now_us >= self._look_at_us:
             self._look(now_us)
 

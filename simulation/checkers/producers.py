@@ -1,4 +1,4 @@
-"""Producers and their transactions, in the eyes of their coordinator (KIP-98, KIP-360, KIP-890)."""
+"""Producers and their transactions, as their coordinator sees them (KIP-98, KIP-360, KIP-890)."""
 
 from __future__ import annotations
 
@@ -23,51 +23,51 @@ _NONE, _FENCED = ErrorCode.NONE, ErrorCode.PRODUCER_FENCED
 _NOT_KNOWN, _NOT_YET = ErrorCode.INVALID_PRODUCER_ID_MAPPING, ErrorCode.CONCURRENT_TRANSACTIONS
 _WRONG_STATE: Final = ErrorCode.INVALID_TXN_STATE
 _DECIDED: Final = {_S.PREPARE_COMMIT.code: True, _S.PREPARE_ABORT.code: False}
-"""By status, whether the transaction commits."""
+"""By status, true if the transaction commits."""
 _OVER: Final = {_S.COMPLETE_COMMIT.code: True, _S.COMPLETE_ABORT.code: False}
 _ONGOING: Final = _S.ONGOING.code
 _LATE_MS: Final = 15_000
-"""How much longer than its timeout a transaction may be open: the coordinator looks every ten seconds."""
+"""Time that a transaction may be open beyond its timeout, in ms: the coordinator looks every ten seconds."""
 _LAST_EPOCHS: Final = 32_760
-"""From here on epochs run out, and rules change: nothing is said of these."""
+"""From here on epochs run out, and rules change: nothing is checked."""
 
 
 class KnownProducers:
-    """Each transactional id as it was after the step before."""
+    """Each transactional id after the previous step."""
 
     def __init__(self) -> None:
         self.known: dict[str, TransactionValue] = {}
         self._ids: dict[int, str] = {}
         self._given: set[tuple[int, int]] = set()
-        """Ids with epochs that producers got."""
+        """Ids and epochs that producers received."""
         self._since_ms = 0
-        """Since when the coordinator could end what takes too long."""
+        """Time since which the coordinator could end overdue transactions."""
         self._told: dict[int, bool] = {}
-        """By producer, how the group was told that the decided transaction ended."""
+        """By producer, the end of the decided transaction that the group received."""
 
     def id_of(self, producer_id: int) -> str | None:
-        """The transactional id of a producer."""
+        """Return the transactional id of a producer."""
         return self._ids.get(producer_id)
 
     def is_open(self, producer_id: int) -> bool:
-        """Return whether the producer's transaction is open, or its end is on the way to the group."""
+        """Return true if the producer's transaction is open, or its end is on the way to the group."""
         value = self.known.get(self._ids.get(producer_id, ""))
         return value is not None and (value.status == _ONGOING or value.status in _DECIDED)
 
     def told(self, producer_id: int, *, commit: bool) -> Iterator[Finding]:
-        """The group was told that the producer's transaction ended."""
+        """The group received that the producer's transaction ended."""
         value = self.known.get(self._ids.get(producer_id, ""))
         decided = None if value is None else _DECIDED.get(value.status)
         if decided is not commit:
             yield (
                 "transaction-decided",
-                f"the group was told that the transaction of producer {producer_id}"
+                f"the group received that the transaction of producer {producer_id}"
                 f" {'committed' if commit else 'aborted'}; decided was {_shown(decided)}",
             )
         self._told[producer_id] = commit
 
     def check(self, event: Any, outcome: Any, now_ms: int, *, may_fail: bool) -> Iterator[Finding]:
-        """Findings of one step, then takes its records in."""
+        """Findings of one step; then take its records in."""
         before = self.known.get(getattr(event, "transactional_id", None) or "")
         code = _code(outcome.reply)
         if code is not None and not (may_fail and code is ErrorCode.COORDINATOR_NOT_AVAILABLE):
@@ -75,7 +75,7 @@ class KnownProducers:
             if expected is not None and code is not expected:
                 yield (
                     "transaction-fenced",
-                    f"{event} was answered {code.name} instead of {expected.name}; {_status(before)}",
+                    f"{event} got {code.name} instead of {expected.name}; {_status(before)}",
                 )
             if isinstance(event, InitProducerIdRequest) and code is _NONE:
                 yield from self._given_out(event, outcome.reply, before)
@@ -97,7 +97,7 @@ class KnownProducers:
                 value.groups,
                 value.partitions,
             ):
-                yield "transaction-decided", f"{effect} is no marker of what is decided: {_status(value)}"
+                yield "transaction-decided", f"{effect} is not the marker of the decision: {_status(value)}"
 
     def _given_out(
         self, event: InitProducerIdRequest, reply: Any, before: TransactionValue | None
@@ -132,7 +132,7 @@ class KnownProducers:
             if _OVER.get(after.status) is not decided:
                 yield "transaction-decided", f"{who}, which was not decided"
             elif before.groups and self._told.pop(before.producer_id, None) is not decided:
-                yield "transaction-decided", f"{who} before its group was told"
+                yield "transaction-decided", f"{who} before its group received that"
         elif after.status in _DECIDED:
             yield from self._decided(who, before, after, event, now_ms)
         elif after.status in _OVER:
@@ -161,7 +161,7 @@ class KnownProducers:
         if not {*before.groups} <= {*after.groups} or not {*before.partitions} <= {*after.partitions}:
             yield "transaction-decided", f"{who} without some of its groups or partitions"
         if after.start_ms != before.start_ms:
-            yield "transaction-ends", f"{who}: its time began anew"
+            yield "transaction-ends", f"{who}: its time began again"
 
     def _decided(
         self, who: str, before: TransactionValue | None, after: TransactionValue, event: Any, now_ms: int
@@ -169,7 +169,7 @@ class KnownProducers:
         commits = _DECIDED[after.status]
         asked = isinstance(event, EndTxnRequest) and event.committed is commits
         if asked and (before is None or (commits and before.status != _ONGOING)):
-            yield "transaction-decided", f"{who}, though none was open"
+            yield "transaction-decided", f"{who}, though no transaction was open"
         if not asked:
             fences = isinstance(event, InitProducerIdRequest | DeadlineReached)
             if commits or not fences:
@@ -186,11 +186,11 @@ class KnownProducers:
             yield "transaction-decided", f"{who} without some of its groups or partitions"
 
     def disturbed(self, now_ms: int) -> None:
-        """Nobody could end transactions until now."""
+        """Note that until now no transaction could be ended."""
         self._since_ms = now_ms
 
     def _overdue(self, now_ms: int) -> Iterator[Finding]:
-        """Transactions that their coordinator has left open, though it could have ended them."""
+        """Return transactions that their coordinator has left open, though it could have ended them."""
         for transactional_id, value in self.known.items():
             if value.status == _ONGOING:
                 due_ms = max(value.start_ms + value.timeout_ms, self._since_ms)
@@ -198,7 +198,7 @@ class KnownProducers:
                     yield "transaction-ends", f"{transactional_id} is still {_status(value)} at {now_ms} ms"
 
     def _done(self, event: Any, reply: Any) -> Iterator[Finding]:
-        """What was answered as done is on record."""
+        """Check that a request that was accepted is on record."""
         value = self.known.get(event.transactional_id)
         if value is None:
             yield "transaction-decided", f"{event} was accepted, and there is no record of it"
@@ -214,12 +214,12 @@ class KnownProducers:
             own_epochs = event.client_version >= EPOCH_PER_TRANSACTION
             expected = (value.producer_id, value.producer_epoch) if own_epochs else (-1, -1)
             if given != expected and value.producer_epoch < _LAST_EPOCHS:
-                yield "transaction-epochs", f"{event} was answered with {given} instead of {expected}"
+                yield "transaction-epochs", f"{event} returned {given} instead of {expected}"
         if missing:
             yield "transaction-decided", f"{event} was accepted, and the record is {_status(value)}"
 
     def compare(self, live: Mapping[str, TransactionValue]) -> Iterator[Finding]:
-        """What a coordinator has loaded against what its records said."""
+        """Compare the state that a coordinator has loaded with its records."""
         for each in sorted({*live, *self.known}):
             loaded, was = live.get(each), self.known.get(each)
             if loaded != was:
@@ -236,7 +236,7 @@ class KnownProducers:
 
 
 def _code(reply: Any) -> ErrorCode | None:
-    """The error of a reply; None if there is no reply."""
+    """Return the error of a reply; None if there is no reply."""
     if reply is None:
         return None
     errors = getattr(reply, "errors", None)
@@ -247,7 +247,7 @@ def _code(reply: Any) -> ErrorCode | None:
 
 
 def _expected(event: Any, before: TransactionValue | None) -> ErrorCode | None:
-    """The error that the protocol has for a request to an id that was so; None: nothing is said."""
+    """Return the protocol's error for a request to an id in that state; None if there is no rule."""
     if before is not None and before.producer_epoch >= _LAST_EPOCHS:
         return None
     if isinstance(event, InitProducerIdRequest):

@@ -38,17 +38,17 @@ class Reconciliation:
     def __init__(self, ownership: Ownership, slack_ms: int = 0) -> None:
         self._ownership = ownership
         self._slack_ms = slack_ms
-        """How late a timer may run out: not at all in virtual time."""
+        """Longest delay of a timer, in ms; 0 in virtual time."""
         self.revoking_since: dict[MemberId, int] = {}
-        """Since when members are to release partitions, as their rebalance timeouts count it."""
+        """Time since which members have to release partitions, by the rebalance timeouts."""
         self._excused_ms = 0
 
     def loaded(self, now_ms: int) -> None:
-        """A coordinator has loaded: rebalance timers run their full length again."""
+        """Note that a coordinator has loaded: rebalance timers run their full length again."""
         self.revoking_since = dict.fromkeys(self.revoking_since, now_ms)
 
     def excuse(self, now_ms: int) -> None:
-        """Timers that ran out before could do nothing."""
+        """Note that timers that ran out before could not act."""
         self._excused_ms = now_ms
 
     def check(self, step: GroupStep) -> Iterator[Finding]:
@@ -65,9 +65,9 @@ class Reconciliation:
                     yield from self._against_target(step, change, after)
 
     def _bounded(self, step: GroupStep, change: MemberChange) -> Iterator[Finding]:
-        """A rebalance timer is set anew by each reconciliation that changed the member.
+        """A rebalance timer is restarted by each reconciliation that changed the member.
 
-        Members that speak the classic protocol have none: they are expected to join, and to sync.
+        Members that speak the classic protocol have no timer: they are expected to join, and to sync.
         """
         after, member_id = change.after, change.member_id
         since = self.revoking_since.pop(member_id, None)
@@ -89,7 +89,7 @@ class Reconciliation:
     def overdue(
         self, group_id: str, members: dict[MemberId, ConsumerGroupMember], now_ms: int
     ) -> Iterator[Finding]:
-        """Members that are UNREVOKED beyond their rebalance timeout now."""
+        """Yield members that are UNREVOKED beyond their rebalance timeout now."""
         for member_id, since in self.revoking_since.items():
             member = members.get(member_id)
             if member is None:
@@ -136,7 +136,7 @@ class Reconciliation:
         if after.state == UNRELEASED and not any(self._ownership.others(change.member_id, lacking)):
             yield (
                 "unreleased-waits",
-                f"{who} waits at epoch {after.member_epoch}, but nobody else holds {shown(lacking)}",
+                f"{who} waits at epoch {after.member_epoch}, but no other member holds {shown(lacking)}",
             )
 
 
@@ -184,7 +184,8 @@ def _revocation(step: GroupStep, change: MemberChange, after: ConsumerGroupMembe
 def _frozen(
     step: GroupStep, who: str, before: ConsumerGroupMember, after: ConsumerGroupMember
 ) -> Iterator[Finding]:
-    """Until it is acknowledged a revocation only grows, by topics that were dropped from the subscription."""
+    """Check that until it is acknowledged a revocation only grows, by topics that were dropped from the
+    subscription."""
     if after.state == UNREVOKED and after.member_epoch != before.member_epoch:
         yield (
             "revocation-frozen",
@@ -206,10 +207,10 @@ def _frozen(
 
 
 def acknowledges(step: GroupStep, member_id: MemberId, pending: Partitions) -> bool:
-    """Return true if the event is a heartbeat of this member that says it owns none of these partitions.
+    """Return true if the event is a heartbeat of this member that lists none of these partitions as owned.
 
-    One of the classic protocol says so when it joins again, under the topics' names.
-    A real coordinator's journal does not show what was acknowledged, only what followed from it.
+    A classic member reports it when it joins again, under the topics' names. A real coordinator's journal
+    does not show the acknowledgement, only what followed from it.
     """
     request = step.event
     if isinstance(request, RecordsObserved):
@@ -231,7 +232,8 @@ def acknowledges(step: GroupStep, member_id: MemberId, pending: Partitions) -> b
 def _epochs_of_partitions(
     step: GroupStep, member: ConsumerGroupMember, holding: Partitions
 ) -> Iterator[Finding]:
-    """KIP-1251: each held partition, and nothing else, has the epoch at which it became assigned."""
+    """Check by KIP-1251 that each held partition, and nothing else, has the epoch at which it became
+    assigned."""
     who = f"{member.member_id} of {step.group_id}"
     epochs = member.assignment_epochs
     if {t: tuple(sorted(numbers)) for t, numbers in epochs.items() if numbers} != holding:

@@ -1,4 +1,5 @@
-"""What applications process and commit: nothing skipped, nothing committed before it is processed."""
+"""The records that applications process and commit: none is skipped, and none is committed before it is
+processed."""
 
 from __future__ import annotations
 
@@ -25,7 +26,8 @@ from fencepost.simulation.kernel.observers import StepEvent
 
 
 class ProcessedProgress:
-    """How far all applications together have come in each partition: processed without a gap up to here."""
+    """The progress of all applications together in each partition: the offset up to which all is processed
+    without a gap."""
 
     __slots__ = ("frontiers",)
 
@@ -35,7 +37,7 @@ class ProcessedProgress:
     def processed(
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int
     ) -> Sequence[Finding]:
-        """An application finished with [first, last_exclusive)."""
+        """Take in that an application finished with [first, last_exclusive)."""
         frontier = self.frontiers.get(partition, 0)
         if last_exclusive > frontier:
             self.frontiers[partition] = last_exclusive
@@ -43,8 +45,8 @@ class ProcessedProgress:
             return ()
         finding = (
             "at-least-once",
-            f"{host} processed {partition.topic}-{partition.partition} from {first}; nobody has processed"
-            f" [{frontier}, {first})",
+            f"{host} processed {partition.topic}-{partition.partition} from {first}; no application"
+            f" has processed [{frontier}, {first})",
         )
         return (finding,)
 
@@ -54,7 +56,7 @@ _REMEMBERED = 64
 
 
 class CommittedHistory:
-    """What was committed of each partition, and when: an owner that reads from elsewhere is wrong."""
+    """The committed offsets of each partition, with their times: an owner must start at one of them."""
 
     __slots__ = ("_commits",)
 
@@ -64,16 +66,17 @@ class CommittedHistory:
         )
 
     def committed(self, partition: TopicPartition, offset: int, now_us: int) -> None:
-        """The coordinator has this offset now; 0 if it has none any more."""
+        """The coordinator has this offset now; 0 if it no longer has one."""
         self._commits[partition].append((now_us, offset))
 
     def forget(self, topic: str) -> None:
-        """What comes is another topic of that name."""
+        """Forget a topic, since another one of that name is going to be created."""
         for partition in [each for each in self._commits if each.topic == topic]:
             del self._commits[partition]
 
     def since(self, partition: TopicPartition, since_us: int) -> set[int]:
-        """The offsets that were committed at some time since then; empty if that is not known any more."""
+        """Return the offsets that were committed at some time since then; empty if that is not known any
+        more."""
         commits = self._commits.get(partition, ())
         offsets = set()
         for at_us, offset in reversed(commits):
@@ -86,7 +89,7 @@ class CommittedHistory:
 
 
 class ProcessedRecords:
-    """One member process: what it was handed, has processed, and commits."""
+    """One member process: the records that it was handed, has processed, and commits."""
 
     __slots__ = (
         "attempted",
@@ -106,20 +109,21 @@ class ProcessedRecords:
         """The offset after the last record that was delivered; of owned partitions only."""
         self.processed: dict[TopicPartition, int] = {}
         self.attempted: dict[TopicPartition, int] = {}
-        """The newest offset that a commit was sent for."""
+        """The newest offset for which a commit was sent."""
         self.in_hand: set[TopicPartition] = set()
-        """Those of the batch that is being processed."""
+        """The partitions of the batch that is being processed."""
         self.of_earlier: set[TopicPartition] = set()
-        """Of these, what was handed over before their topic was created again."""
+        """Those of them that were handed over before their topic was created again."""
         self.outlived = NOTHING
-        """Still owned, but of a topic that was deleted since: its offsets are nothing to one of that name."""
+        """Still owned, but of a topic that was deleted since: its offsets mean nothing to a new topic of that
+        name."""
         self.finished_us = -1
-        """When it was done with records last."""
+        """Time at which it was last done with records, in µs."""
         self.unreachable = False
-        """Nothing was answered since a request was lost or the coordinator was searched for."""
+        """True if no response arrived since a request was lost or the coordinator was searched for."""
 
     def assigned(self, partitions: Iterable[TopicPartition]) -> None:
-        """Positions begin anew."""
+        """Forget the positions of new partitions."""
         for partition in partitions:
             self.positions.pop(partition, None)
             self.processed.pop(partition, None)
@@ -128,15 +132,15 @@ class ProcessedRecords:
             self.outlived = self.outlived.difference(partitions)
 
     def topic_deleted(self, topic: str, owned: Iterable[TopicPartition]) -> None:
-        """What is owned of it outlives it."""
+        """Note which owned partitions outlive the deleted topic."""
         self.outlived |= {partition for partition in owned if partition.topic == topic}
 
     def topic_created(self, topic: str) -> None:
-        """What is being processed is of another topic of that name, if of any."""
+        """Note that the records in processing are of an earlier topic of that name."""
         self.of_earlier |= {partition for partition in self.in_hand if partition.topic == topic}
 
     def delivered(self, partition: TopicPartition, first: int, last_exclusive: int) -> Sequence[Finding]:
-        """The application was handed [first, last_exclusive)."""
+        """Take in that the application was handed [first, last_exclusive)."""
         position = self.positions.get(partition)
         self.positions[partition] = last_exclusive
         self.in_hand.add(partition)
@@ -150,7 +154,7 @@ class ProcessedRecords:
         return (finding,)
 
     def finished(self, partition: TopicPartition, last_exclusive: int) -> bool:
-        """The application has processed what it was handed. Whether the topic is still the same."""
+        """Note that the application has processed its records. Return true if the topic is still the same."""
         self.in_hand.discard(partition)
         if partition in self.of_earlier:
             self.of_earlier.remove(partition)
@@ -159,7 +163,7 @@ class ProcessedRecords:
         return True
 
     def rewound(self, partition: TopicPartition, offset: int) -> None:
-        """The application goes back to a committed position, and has processed up to there."""
+        """Note that the application goes back to a committed position, and has processed up to there."""
         if partition in self.positions:
             self.positions[partition] = self.processed[partition] = self.attempted[partition] = offset
 
@@ -192,7 +196,7 @@ class ProcessedRecords:
                 )
 
     def released(self, partitions: Iterable[TopicPartition]) -> Iterator[Finding]:
-        """A revoked callback ended. A commit that cannot be sent holds nothing up for ever."""
+        """Check a revoked callback that ended. A commit that cannot be sent delays nothing forever."""
         if self.unreachable:
             return
         late = [
@@ -205,7 +209,7 @@ class ProcessedRecords:
             offsets = ", ".join(f"{p.topic}-{p.partition} at {self.processed[p]}" for p in sorted(late))
             yield (
                 "commit-before-release",
-                f"{self.host} let go {shown_names(late)} without a commit of {offsets}",
+                f"{self.host} released {shown_names(late)} without a commit of {offsets}",
             )
 
 
@@ -218,12 +222,13 @@ class Records(Checker):
         self._owned: dict[str, frozenset[TopicPartition]] = {}
         self._committed = CommittedHistory()
         self._starts: defaultdict[str, dict[TopicPartition, int]] = defaultdict(dict)
-        """By host, partitions that are new to it, and since when: nothing of them was handed over yet."""
+        """By host, partitions that are new to it, and the time since when: none of their records were handed
+        over yet."""
         self._again: set[str] = set()
-        """Topics that were created again. Classic members can't tell them from those before."""
+        """Topics that were created again. Classic members can't distinguish them from those before."""
 
     def application(self, host: str) -> ProcessedRecords:
-        """What the application on that host was handed, and has done with it."""
+        """Return the records that the application on that host was handed, and its progress with them."""
         return self._applications[host]
 
     def is_processing(self, host: str) -> bool:
@@ -233,14 +238,14 @@ class Records(Checker):
         return any(processed.get(each) != position for each, position in application.positions.items())
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """A new process has processed nothing."""
+        """Start afresh: a new process has processed nothing."""
         if what in ("start", "crash"):
             self._applications[host] = ProcessedRecords(host)
             self._owned[host] = NOTHING
             self._starts.pop(host, None)
 
     def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
-        """A topic that is created again begins at offset 0; a deleted one may still be committed to."""
+        """Note that a topic that is created again begins at offset 0; a deleted one may still get commits."""
         if what == "deleted":
             for host, application in self._applications.items():
                 application.topic_deleted(topic, self._owned.get(host, ()))
@@ -256,7 +261,7 @@ class Records(Checker):
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
     ) -> None:
-        """Positions live as long as ownership."""
+        """Note that positions live as long as ownership."""
         application, owned = self._applications[host], self._owned.get(host, NOTHING)
         chosen = tuple(partitions)
         if kind == "assigned" and phase == "begin":
@@ -271,7 +276,7 @@ class Records(Checker):
     def on_records_delivered(
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
     ) -> None:
-        """Deliveries begin at the committed offset, and are gapless within one ownership."""
+        """Check that deliveries begin at the committed offset, and are gapless within one ownership."""
         since_us = self._starts[host].pop(partition, None)
         if since_us is not None and partition.topic not in self._again:
             known = self._committed.since(partition, since_us)
@@ -284,13 +289,13 @@ class Records(Checker):
         self.report_all(self._applications[host].delivered(partition, first, last_exclusive))
 
     def on_records_rewound(self, host: str, partition: TopicPartition, offset: int, now_us: int) -> None:
-        """Records of an aborted transaction are delivered again."""
+        """Note that records of an aborted transaction are delivered again."""
         self._applications[host].rewound(partition, offset)
 
     def on_records_processed(
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
     ) -> None:
-        """Processing is gapless over all owners."""
+        """Check that processing is gapless over all owners."""
         application = self._applications[host]
         application.finished_us = now_us
         if application.finished(partition, last_exclusive):
@@ -299,31 +304,31 @@ class Records(Checker):
     def on_commit(
         self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
     ) -> None:
-        """The coordinator can be reached, or not."""
+        """Note if the coordinator can be reached."""
         self._applications[host].unreachable = isinstance(response, Exception)
 
     def takes_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
-        """The coordinator can be reached."""
+        """Note that the coordinator can be reached."""
         if not isinstance(response, Exception) and not getattr(response, "error_code", ErrorCode.NONE):
             self._applications[host].unreachable = False
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
-        """Nobody has a coordinator until one is active again."""
+        """Note that no member has a coordinator until one is active again."""
         for application in self._applications.values():
             application.unreachable = True
 
     def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
-        """The coordinator cannot be reached."""
+        """Note that the coordinator cannot be reached."""
         self._applications[host].unreachable = True
 
     def on_member_search(self, host: str, now_us: int) -> None:
-        """Nobody to commit to is known, and perhaps nobody can say who it is."""
+        """Note that no coordinator is known to commit to, and perhaps no broker can name one."""
         self._applications[host].unreachable = True
 
     def takes_request(self, host: str, request: Request, now_us: int) -> None:
-        """A commit goes out: it covers what was processed, of partitions that are owned."""
+        """Check a commit that is sent: it covers processed records of owned partitions."""
         if type(request) is not OffsetCommitRequest:
             return
         offsets = {partition: value.offset for partition, value in request.offsets.items()}
@@ -331,7 +336,7 @@ class Records(Checker):
         self.report_all(self._applications[host].commits(offsets, owned, self._progress.frontiers))
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """What is committed was processed by somebody."""
+        """Check that all committed records were processed by an application."""
         by_name = isinstance(event, OffsetCommitRequest) and not event.topic_ids
         frontiers = self._progress.frontiers
         for record in outcome.records:

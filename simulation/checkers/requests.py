@@ -1,7 +1,7 @@
-"""What members send: one heartbeat at a time, whole when it must be, honest about epoch and partitions.
+"""The requests of members: one heartbeat at a time, complete if necessary, honest about epoch and partitions.
 
-The steady heartbeat is one and the same value, sent again and again; it was checked when it was first sent
-and nothing that it depends on has changed since, which costs one comparison.
+The steady heartbeat is one and the same value, sent again and again. It was checked when it was first sent;
+if nothing that it depends on has changed since, it costs one comparison.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ _SENDING = frozenset((*_ACTIVE, str(PREPARE_LEAVING)))
 """A member that prepares to leave keeps its session until its callbacks have run."""
 
 _COMMITTING = frozenset((*_SENDING, *map(str, CLASSIC_ACTIVE)))
-"""Where a member commits by itself."""
+"""The states in which a member commits by itself."""
 
 UNRELEASED_INSTANCE_ID = ErrorCode.UNRELEASED_INSTANCE_ID
 _NOT_FINAL = (
@@ -69,15 +69,15 @@ _NOT_FINAL = (
 
 
 class RequestFollower(Protocol):
-    """A checker that looks at requests, too, except a steady heartbeat that is answered as the one before."""
+    """A checker that looks at requests, too, except a steady heartbeat with the same response as before."""
 
     def takes_request(self, host: str, request: Request, now_us: int) -> None:
-        """A member's driver sent a request."""
+        """Take in a request that a member's driver sent."""
 
     def takes_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
-        """A member's driver got an answer, or the exception that stands for none."""
+        """A member's driver received a response, or the exception that stands for none."""
 
 
 NEVER = 2**63
@@ -85,16 +85,16 @@ NEVER = 2**63
 
 
 AFTER_FAILURE_US = 1_500_000
-"""How soon a failure is followed by another heartbeat or by a search: retry.backoff.max.ms, and some more."""
+"""Longest time from a failure to the next heartbeat or search, in µs: retry.backoff.max.ms, and some more."""
 
 
 def patience_us(interval_ms: int) -> int:
-    """How long a member may be silent: its interval, and what a drifting clock adds."""
+    """Return the longest silence of a member: its interval, and the drift of its clock."""
     return 1000 * (interval_ms + interval_ms // 4 + 100)
 
 
 class Sender:
-    """One member process: what its next request must look like."""
+    """One member process, and the rules for its next request."""
 
     __slots__ = (
         "_adding",
@@ -132,25 +132,26 @@ class Sender:
         self.state = str(UNSUBSCRIBED)
         self.in_flight: ConsumerGroupHeartbeatRequest | None = None
         self.checked: ConsumerGroupHeartbeatRequest | None = None
-        """The heartbeat that was found right, and is right as long as nothing changes."""
+        """The last correct heartbeat, which stays correct as long as nothing changes."""
         self.last_answer: Response | Exception | None = None
         self.late_us = NEVER
         """After this time the next heartbeat or search is late. NEVER after a freeze or a leave."""
         self.haste_us = 0
-        """How long after an answer the next heartbeat goes out at the soonest, if it says nothing new."""
+        """Shortest time between a response and the next heartbeat that says nothing new, in µs."""
         self.early_us = 0
         """Before this time a heartbeat that says nothing new is too early."""
         self.blind_us = 0
-        """How long a broken connection may stay unnoticed."""
+        """Longest time that a broken connection may stay unnoticed, in µs."""
         self.searches = False
-        """Whether it looks for the coordinator since its last heartbeat, whose answer may still come."""
+        """True if it looks for the coordinator since its last heartbeat, whose response may still come."""
         self.interval_ms = 0
         self.patience_us = patience_us(self.interval_ms)
         self.compared: tuple[object, object] = None, None
-        """What the application was told that it owns, and what callbacks say: two that agreed."""
+        """The last assignment of the driver and the last partitions of the callbacks that agreed."""
         self._names = names
         self._named_of: tuple[Partitions | None, int, frozenset[TopicPartition]] = None, 0, NOTHING
-        """An assignment of its coordinator, and the same by as many names as there were."""
+        """An assignment of its coordinator, the number of names that were known then, and the same assignment
+        by name."""
         self._must_be_full = True
         self._epoch = JOIN_EPOCH
         """The newest epoch that was received and belongs to this membership."""
@@ -161,14 +162,14 @@ class Sender:
         self._assigned: Partitions | None = None
         """The newest assignment of this membership."""
         self._may_hold_instance = False
-        """Its instance id may be its own: it was a member, or a join of it has no final response."""
+        """True if the instance id may be its own: it was a member, or a join of it has no final response."""
         self._names_sent: tuple[str, ...] | None = None
-        """The names that the coordinator took; None if it has to be told them."""
+        """The names that the coordinator took; None if they have to be sent."""
         self._refused_itself = False
-        """Its last join was refused because of the instance id that it may hold itself."""
+        """True if its last join was refused because of the instance id that it may hold itself."""
 
     def gave_up(self) -> Iterator[Finding]:
-        """The member stopped for good."""
+        """True if the member stopped for good."""
         if self._refused_itself:
             yield (
                 "frees-own-instance",
@@ -176,7 +177,7 @@ class Sender:
             )
 
     def moved(self, target: str) -> None:
-        """The member machine is in another state. One of the classic protocol is judged elsewhere."""
+        """Note that the member machine is in another state. A classic member is judged elsewhere."""
         self.classic = isinstance(target, ClassicMemberState)
         self.state = str(target)
         self.checked = self.last_answer = None
@@ -192,7 +193,7 @@ class Sender:
             self.late_us = NEVER
 
     def callback(self, kind: str, phase: str, partitions: Iterable[TopicPartition]) -> None:
-        """A callback began or ended."""
+        """Note that a callback began or ended."""
         self.checked = None
         chosen = as_set(tuple(partitions))
         if kind == "assigned":
@@ -206,7 +207,7 @@ class Sender:
             self._owned = without(self._owned, chosen)
 
     def search(self, timeout_us: int, now_us: int) -> Iterator[Finding]:
-        """It looks for the coordinator, and can't send to it until it has found it; within `timeout_us`."""
+        """Note a search: the member sends nothing until it has found the coordinator, within `timeout_us`."""
         yield from self.silent(now_us)
         self.searches = True
         self.late_us = NEVER
@@ -229,7 +230,7 @@ class Sender:
             )
 
     def sends(self, request: ConsumerGroupHeartbeatRequest, now_us: int) -> Iterator[Finding]:
-        """A heartbeat goes out."""
+        """A heartbeat is sent."""
         self.searches = False
         if request.member_epoch < 0:
             self._refused_itself = False
@@ -239,7 +240,7 @@ class Sender:
             self._refused_itself = False
             yield (
                 "frees-own-instance",
-                f"{self.host} asks again without freeing the instance id that it holds itself",
+                f"{self.host} retries without freeing the instance id that it holds itself",
             )
         if self.in_flight is not None:
             yield (
@@ -259,7 +260,7 @@ class Sender:
         if now_us < self.early_us and self.state != ACKNOWLEDGING and _says_nothing(request):
             yield (
                 "heartbeats-go-on",
-                f"{self.host} in {self.state} has nothing to say, and sent a heartbeat"
+                f"{self.host} in {self.state} has nothing to send, and sent a heartbeat"
                 f" {(self.early_us - now_us) // 1000} ms too early",
             )
         if request is self.checked:
@@ -305,12 +306,12 @@ class Sender:
             if self._owned:
                 yield "owned-honest", f"{self.host} joins while it owns {shown_names(self._owned)}"
             if self._epoch != JOIN_EPOCH:
-                yield "epoch-as-answered", f"{self.host} joins again, it was told epoch {self._epoch}"
+                yield "epoch-as-answered", f"{self.host} joins again, it received epoch {self._epoch}"
             return
         if request.member_epoch != self._epoch:
             yield (
                 "epoch-as-answered",
-                f"{self.host} sent epoch {request.member_epoch}, it was told {self._epoch} last",
+                f"{self.host} sent epoch {request.member_epoch}, it received {self._epoch} last",
             )
         if self._must_be_full and not is_full(request):
             yield "request-fields", f"{self.host} sent less than everything after a failure: {request}"
@@ -321,7 +322,8 @@ class Sender:
             yield from self._honest(request)
 
     def _honest(self, request: ConsumerGroupHeartbeatRequest) -> Iterator[Finding]:
-        """What the member was told last, and may still take, it may list already: it is not released."""
+        """Check that a member lists what it owns. It may already list what it was last assigned and may still
+        take: that is not released."""
         listed = self._named(request.topic_partitions or {})
         if listed == self._owned:
             return
@@ -340,7 +342,7 @@ class Sender:
             )
 
     def _assigned_names(self, assigned: Partitions) -> frozenset[TopicPartition]:
-        """The names of what it was assigned, which stays the same for many heartbeats."""
+        """The names of its assignment, which stays the same for many heartbeats."""
         known, count, found = self._named_of
         if known is not assigned or count != len(self._names):
             found = frozenset(self._named(assigned))
@@ -356,7 +358,7 @@ class Sender:
     def receives(
         self, request: ConsumerGroupHeartbeatRequest, response: Response | Exception, now_us: int
     ) -> None:
-        """A heartbeat was answered, or failed."""
+        """A heartbeat was answered or failed."""
         if request is not self.in_flight:
             return
         self.in_flight = None
@@ -392,22 +394,22 @@ class Sender:
                 self.checked = None
 
     def rests(self, now_us: int) -> None:
-        """A heartbeat was answered well: the next one is due an interval later."""
+        """A heartbeat was successful: the next one is due an interval later."""
         if not self.searches:
             self.late_us = now_us + self.patience_us
         self.early_us = now_us + self.haste_us
 
     @property
     def holds(self) -> frozenset[TopicPartition]:
-        """What its application owns, as callbacks have it."""
+        """The partitions that its application owns, by its callbacks."""
         return joined(self._owned, self._adding)
 
     def commits(self, request: OffsetCommitRequest) -> Iterator[Finding]:
-        """A commit goes out."""
+        """A commit is sent."""
         if not self.classic and request.member_epoch >= 0 and request.member_epoch != self._epoch:
             yield (
                 "epoch-as-answered",
-                f"{self.host} commits at epoch {request.member_epoch}, it was told {self._epoch} last",
+                f"{self.host} commits at epoch {request.member_epoch}, it received {self._epoch} last",
             )
 
 
@@ -427,7 +429,7 @@ class Requests(Checker):
 
     def __init__(self, *followers: RequestFollower) -> None:
         self._followers = followers
-        """Who else looks at requests: the hooks for them are hot ones."""
+        """The other observers of requests: called directly, since the hooks for requests are hot."""
         self._names: dict[TopicId, str] = {}
         self._senders = OfHosts(partial(Sender, names=self._names))
 
@@ -435,7 +437,7 @@ class Requests(Checker):
         self._names.update((topic_id, topic.name) for topic_id, topic in self.world.topics.by_id.items())
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """A new process starts anew; one that was frozen has an excuse for its silence."""
+        """Start afresh with a new process; one that was frozen has an excuse for its silence."""
         self._learn_names()
         if what in ("start", "crash"):
             self._senders[host] = Sender(host, self._names)
@@ -443,7 +445,7 @@ class Requests(Checker):
             self._senders[host].late_us = NEVER
 
     def on_member_search(self, host: str, now_us: int) -> None:
-        """While a member looks for the coordinator it cannot send to it."""
+        """Note a search: while a member looks for the coordinator it cannot send to it."""
         network = self.world.scenario.network
         timeout_us = network.request_timeout.us
         sender = self._senders[host]
@@ -451,16 +453,16 @@ class Requests(Checker):
         self.report_all(sender.search(timeout_us, now_us))
 
     def on_end(self, now_us: int) -> None:
-        """Nobody is silent who ought not to be."""
+        """Check that no member is silent without a reason."""
         for sender in self._senders.values():
             self.report_all(sender.silent(now_us))
 
     def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
-        """Names of deleted topics are kept."""
+        """Learn the names of topics; those of deleted topics are kept."""
         self._learn_names()
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
-        """States decide what may be sent."""
+        """Note the state: it decides what may be sent."""
         sender = self._senders[host]
         sender.moved(target)
         if target == FATAL:
@@ -469,11 +471,11 @@ class Requests(Checker):
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
     ) -> None:
-        """Callbacks decide what is owned."""
+        """Note the callback: callbacks decide what is owned."""
         self._senders[host].callback(str(kind), phase, partitions)
 
     def on_member_request(self, host: str, request: Request, now_us: int) -> None:
-        """Checks a heartbeat or a commit."""
+        """Check a heartbeat or a commit."""
         sender = self._senders[host]
         if (
             request is sender.checked
@@ -493,9 +495,10 @@ class Requests(Checker):
             follower.takes_request(host, request, now_us)
 
     def _compare(self, host: str, sender: Sender) -> None:
-        """What the application is told that it owns is what its callbacks have told it, or are about to."""
+        """Check that the partitions that the application sees as owned are those of its callbacks, or are
+        about to be."""
         driver = self.world.members[host].driver
-        calls_back = getattr(driver, "is_calling_back", None)  # not known of one in another process
+        calls_back = getattr(driver, "is_calling_back", None)  # not known of a driver in another process
         if driver is None or calls_back is None:
             return
         assignment, holds = driver.assignment, sender.holds
@@ -508,14 +511,14 @@ class Requests(Checker):
         elif not holds <= told or not calls_back:
             self.report(
                 "owned-honest",
-                f"{host} tells its application that it owns {shown_names(assignment)}, by its"
+                f"{host} reports to its application that it owns {shown_names(assignment)}, by its"
                 f" callbacks it owns {shown_names(holds)}",
             )
 
     def on_member_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
-        """Takes an answer in."""
+        """Take a response in."""
         sender = self._senders[host]
         if response is sender.last_answer and request is sender.in_flight:
             sender.in_flight = None

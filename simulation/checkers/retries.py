@@ -1,7 +1,8 @@
-"""Retries wait, and go to the right broker.
+"""Retries wait, and are sent to the right broker.
 
-A member that is refused, or gets no answer, does not try again at once, again and again (`retries-back-off`).
-One that asked a broker which is not the coordinator asks who is, before anything else (`searches-anew`).
+A member that is refused, or gets no response, does not retry at once, again and again (`retries-back-off`). A
+member that sent a request to a broker which is not the coordinator looks the coordinator up before anything
+else (`searches-anew`).
 """
 
 from __future__ import annotations
@@ -27,16 +28,17 @@ from fencepost.simulation.kernel.observers import StepEvent
 
 _IN_A_ROW: Final = 6
 _AT_LEAST_US: Final = 250_000
-"""How long so many attempts take that fail: waits of 100 to 800 ms, spread by a fifth, come between them.
+"""Shortest time for so many failed attempts: waits of 100 to 800 ms, spread by a fifth, come between them.
 
-The first retry may go out at once, to another coordinator. So may the first one after a search that found it.
+The first retry may be sent at once, to another coordinator. So may the first one after a search that found
+it.
 """
 _NOT_HERE: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
 _SEARCH: Final = "FindCoordinator"
 
 
 class FailedAttempts:
-    """One process: when its attempts of each kind failed, since one of them went well."""
+    """One process: the times at which its attempts of each kind failed, since one of them was successful."""
 
     __slots__ = ("_failures",)
 
@@ -44,14 +46,15 @@ class FailedAttempts:
         self._failures: defaultdict[str, deque[int]] = defaultdict(partial(deque, maxlen=_IN_A_ROW))
 
     def fails(self, kind: str, now_us: int) -> int | None:
-        """An attempt failed. How many microseconds the last few took if that is too fast; else None."""
+        """Note a failed attempt. Return the duration of the last few, in µs, if they were too fast; else
+        None."""
         times = self._failures[kind]
         times.append(now_us)
         took_us = now_us - times[0]
         return took_us if len(times) == _IN_A_ROW and took_us < _AT_LEAST_US else None
 
     def succeeds(self, kind: str) -> None:
-        """One went well, so there is a coordinator, too."""
+        """Note a successful attempt, so there is a coordinator, too."""
         for each in (kind, _SEARCH):
             if each in self._failures:
                 self._failures[each].clear()
@@ -63,35 +66,37 @@ class Retries(Checker):
     def __init__(self) -> None:
         self._attempts: defaultdict[str, FailedAttempts] = defaultdict(FailedAttempts)
         self._asked: defaultdict[str, list[Request]] = defaultdict(list)
-        """By host, requests that were sent since it looked for the coordinator, and have no response."""
+        """By host, requests without a response that were sent since it last looked for the coordinator."""
         self._misled: set[str] = set()
-        """Hosts that have asked a broker which is not the coordinator, and not looked for it since."""
+        """Hosts that have sent a request to a broker which is not the coordinator, and not looked for it
+        since."""
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """A new process has failed at nothing."""
+        """Start afresh: a new process has no failures."""
         if what in ("start", "crash"):
             self._attempts.pop(host, None)
             self._asked.pop(host, None)
             self._misled.discard(host)
 
     def takes_request(self, host: str, request: Request, now_us: int) -> None:
-        """A request goes to a broker that may be the coordinator."""
+        """Note a request to a broker that may be the coordinator."""
         if type(request) is OffsetCommitRequest and request.producer_id >= 0:
             return
         if type(request) is LeaveGroupRequest:
-            return  # the last word of a member that does not wait for a coordinator
+            return  # the last request of a member that does not wait for a coordinator
         self._asked[host].append(request)
         if host in self._misled:
             self._misled.remove(host)
             self.report(
                 "searches-anew",
-                f"{host} sends {type(request).__name__} to a broker that said it is not the coordinator",
+                f"{host} sends {type(request).__name__} to a broker that responded that it is not the"
+                " coordinator",
             )
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
-        """A member that moves on does not wait for the response to its round any more.
+        """Note that a member that moves on does not wait for the response to its round any more.
 
-        A classic one that leaves takes no notice of its heartbeat, either.
+        A classic member that leaves ignores its heartbeat, too.
         """
         asked = self._asked.get(host)
         if asked and target is ClassicMemberState.PREPARE_LEAVING:
@@ -110,7 +115,7 @@ class Retries(Checker):
     def takes_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
-        """A heartbeat, or a request of a round, was answered, or failed."""
+        """Note that a heartbeat, or a request of a round, was answered or failed."""
         code = getattr(response, "error_code", ErrorCode.NONE)
         self._answered(host, request, (code,))
         self._ended(
@@ -120,7 +125,7 @@ class Retries(Checker):
     def on_commit(
         self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
     ) -> None:
-        """A commit was answered, or failed. Producers look for the coordinator themselves."""
+        """Note that a commit was answered or failed. Producers look for the coordinator themselves."""
         if request.producer_id >= 0:
             return
         fails = True
@@ -132,13 +137,13 @@ class Retries(Checker):
         self._ended(host, type(request).__name__, now_us, fails=fails)
 
     def on_member_search(self, host: str, now_us: int) -> None:
-        """A search that finds a coordinator which answers is no failure, and is forgotten then."""
+        """Note a search. One that finds a coordinator that responds is no failure, and is forgotten then."""
         self._asked.pop(host, None)
         self._misled.discard(host)
         self._ended(host, _SEARCH, now_us, fails=True)
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """Members do not tell of their questions for offsets; the coordinator has them."""
+        """Note fetches of offsets: members do not report them; the coordinator has them."""
         if type(event) is OffsetFetchRequest and isinstance(outcome.reply, OffsetFetchResponse):
             name = self.world.hosts_by_member.get(event.member_id or "")
             if name is not None:

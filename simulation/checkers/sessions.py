@@ -1,7 +1,7 @@
-"""When members are removed: for a reason, after their whole timeouts, and no later (KIP-848, Sessions).
+"""The removal of members: for a reason, after their whole timeouts, and no later (KIP-848, Sessions).
 
-The checker keeps its own account of when each member was heard. A coordinator that has loaded has heard
-everybody just now.
+The checker keeps its own account of the time of each member's last contact. A coordinator that has loaded
+treats every member as just seen.
 """
 
 from __future__ import annotations
@@ -41,12 +41,12 @@ NONE = ErrorCode.NONE
 
 _REQUESTS: Final = (HeartbeatRequest, JoinGroupRequest, SyncGroupRequest)
 _ANSWERS: Final = (HeartbeatResponse, JoinGroupResponse, SyncGroupResponse)
-"""Of the classic protocol."""
+"""The classic protocol's responses."""
 _ALIVE: Final = frozenset({ErrorCode.NONE, ErrorCode.REBALANCE_IN_PROGRESS})
-"""Answers to a member whose session goes on."""
+"""Errors of responses to a member whose session goes on."""
 _NEVER_MS: Final = 2**63
 _SLACK_MS: Final = 1
-"""Events of the millisecond in which a session ends may come before its timer."""
+"""Events in the millisecond in which a session ends may come before its timer."""
 
 
 class Sessions:
@@ -54,29 +54,31 @@ class Sessions:
 
     def __init__(self) -> None:
         self.heard: dict[MemberId, int] = {}
-        """When each member was heard for certain."""
+        """Time of each member's last certain contact."""
         self._perhaps: dict[MemberId, int] = {}
-        """When a request came from it that was refused for the log's sake, or that said that it leaves."""
+        """Time of a request that may not count as contact: it was refused because of the log, or was a leave.
+        """
         self._told_to_join: dict[MemberId, int] = {}
-        """Members of the classic protocol: since when they know that they are to join again."""
+        """Classic members: the time since which they know that they have to join again."""
         self._joined: dict[MemberId, int] = {}
-        """The same: since when they have joined, and not asked for their assignment."""
+        """Classic members too: the time since which they have joined, and not requested their assignment."""
         self._excused_ms = 0
         self._look_ms = _NEVER_MS
         """Before this time no session can end."""
 
     def loaded(self, now_ms: int) -> None:
-        """A coordinator has loaded: sessions have their full length again, and nobody is waited for."""
+        """Note that a coordinator has loaded: sessions have their full length again, and no member is waited
+        for."""
         self.heard = dict.fromkeys(self.heard, now_ms)
         self._told_to_join.clear()
         self._joined.clear()
 
     def excuse(self, now_ms: int) -> None:
-        """Timers that ran out before could do nothing."""
+        """Note that timers that ran out before could not act."""
         self._excused_ms = now_ms
 
     def takes(self, event: StepEvent, outcome: Outcome, now_ms: int) -> None:
-        """A request may keep its member's session."""
+        """Take in a request that may keep its member's session."""
         reply: Any = outcome.reply
         if type(event) is ConsumerGroupHeartbeatRequest:
             if type(reply) is ConsumerGroupHeartbeatResponse:
@@ -113,11 +115,11 @@ class Sessions:
                     yield from self._removed(step, change, reconciliation, default_session_ms)
                 self._forget(change.member_id)
             else:
-                # One that joins anew, under whatever name, begins a session; it may be a short one.
+                # A member that joins again, under whatever name, begins a session; it may be a short one.
                 self.keeps(change.after, default_session_ms, step.now_ms)
 
     def keeps(self, member: ConsumerGroupMember, default_session_ms: int, now_ms: int) -> None:
-        """Takes in a step in which the member stays."""
+        """Take in a step in which the member stays."""
         heard_ms = self.heard.setdefault(member.member_id, now_ms)
         self._look_ms = min(self._look_ms, heard_ms + _session_ms(member, default_session_ms))
 
@@ -137,7 +139,10 @@ class Sessions:
         who = f"{change.member_id} of {step.group_id}"
         if not isinstance(event, DeadlineReached):
             if not _may_remove(step, change):
-                yield "members-kept", f"{who} was removed by {type(event).__name__}, which is not about it"
+                yield (
+                    "members-kept",
+                    f"{who} was removed by {type(event).__name__}, which does not concern it",
+                )
             return
         reason = next(
             (
@@ -149,7 +154,7 @@ class Sessions:
         )
         if reason is None:
             if not _is_other_kind(step):
-                yield "members-kept", f"{who} was removed, and nobody was told why"
+                yield "members-kept", f"{who} was removed without a reported reason"
             return
         began: Mapping[MemberId, int] = {
             "session": self.heard,
@@ -172,7 +177,7 @@ class Sessions:
     def overdue(
         self, group_id: str, members: Mapping[MemberId, ConsumerGroupMember], session_ms: int, now_ms: int
     ) -> Iterator[Finding]:
-        """Members that have not been heard for longer than their session, and are still there."""
+        """Yield members that were silent for longer than their session, and are still there."""
         self._look_ms = _NEVER_MS
         for member_id, member in members.items():
             heard_ms = max(self.heard.get(member_id, now_ms), self._perhaps.get(member_id, 0))
@@ -181,7 +186,7 @@ class Sessions:
             if now_ms > ends_ms + _SLACK_MS:
                 yield (
                     "gone-members",
-                    f"{member_id} of {group_id} was heard last {now_ms - heard_ms} ms ago, its session is"
+                    f"{member_id} of {group_id} was last seen {now_ms - heard_ms} ms ago, its session is"
                     f" {_session_ms(member, session_ms)} ms, and it is still a member",
                 )
 
@@ -191,12 +196,12 @@ def _session_ms(member: ConsumerGroupMember, default_ms: int) -> int:
 
 
 def _is_other_kind(step: GroupStep) -> bool:
-    """Whether the group becomes one of another kind: its members go over."""
+    """Return true if the group becomes one of another kind: its members are converted."""
     return any(type(record.key) is GroupMetadataKey for record in step.outcome.records)
 
 
 def _may_remove(step: GroupStep, change: MemberChange) -> bool:
-    """Return true if the event says that this member goes."""
+    """Return true if the event removes this member."""
     event = step.event
     if isinstance(event, ConsumerGroupHeartbeatRequest):
         leaves = event.member_epoch == LEAVE_EPOCH and event.member_id == change.member_id

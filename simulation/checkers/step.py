@@ -1,7 +1,7 @@
-"""One event of the coordinator as its checkers see it: what was there before, and what is there now.
+"""One event of the coordinator for its checkers: the state before it, and the state now.
 
-Values are immutable, so "before" is a reference that was kept; nothing is copied. Only what the event's
-records name is looked at.
+Values are immutable, so "before" is a reference that was kept; nothing is copied. Only the groups and members
+that the event's records name are compared.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NO_TARGETS: Mapping[MemberId, Partitions] = {}
 
 
 class MemberChange:
-    """A member that records of the event name. None: it was, or is, not there."""
+    """A member that records of the event name. None: it did not exist before, or does not now."""
 
     __slots__ = ("after", "before", "gained", "holds", "holds_the_same", "lost", "member_id")
 
@@ -42,9 +42,9 @@ class MemberChange:
         self.before = before
         self.after = after
         self.holds = held(after)
-        """What it has now, to be released or not."""
+        """The partitions that it has now, whether to be released or not."""
         self.lost: Some = ()
-        """What it held and holds no longer; nothing if it `holds_the_same`."""
+        """The partitions that it no longer holds; empty if it `holds_the_same`."""
         self.gained: Some = ()
         self.holds_the_same = (
             before is not None
@@ -52,13 +52,13 @@ class MemberChange:
             and before.assigned is after.assigned
             and before.pending_revocation is after.pending_revocation
         )
-        """Whether it holds the very same sets as before, as a member whose epoch moved and nothing else."""
+        """True if it holds the very same sets as before, as a member of which only the epoch moved."""
         if not self.holds_the_same:
             self.lost, self.gained = changes(held(before), self.holds)
 
 
 class TargetChange:
-    """A member whose target was written. None: there was, or is, none."""
+    """A member whose target was written. None: there was, or is, no target."""
 
     __slots__ = ("after", "before", "gained", "lost", "member_id")
 
@@ -70,7 +70,7 @@ class TargetChange:
 
 
 class KnownGroup:
-    """A group as it was after the event before."""
+    """A group after the previous event."""
 
     __slots__ = (
         "assignment_epoch",
@@ -90,7 +90,7 @@ class KnownGroup:
         self.assignment_timestamp_ms = 0
 
     def settle(self, step: GroupStep) -> None:
-        """Takes the event in, once every checker has seen it."""
+        """Take the event in, once every checker has seen it."""
         for change in step.members:
             member_id, before, after = change.member_id, change.before, change.after
             old = None if before is None else before.instance_id
@@ -114,7 +114,7 @@ class KnownGroup:
 
 
 class GroupStep(msgspec.Struct, frozen=True, gc=False):
-    """What one event did to one group. `group` is None once the group is gone."""
+    """The effects of one event on one group. `group` is None once the group is gone."""
 
     group_id: str
     group: ConsumerGroup | None
@@ -128,21 +128,21 @@ class GroupStep(msgspec.Struct, frozen=True, gc=False):
     image: TopicsImage
     now_ms: int
     ends: bool
-    """One of its records is a tombstone."""
+    """True if one of its records is a tombstone."""
 
     @property
     def is_load(self) -> bool:
-        """True if this is all that a real coordinator had done before anybody looked."""
+        """True if this is all that a real coordinator had done before the first check."""
         return isinstance(self.event, RecordsObserved) and self.event.cause == "load"
 
     @property
     def unsettled(self) -> frozenset[TopicId]:
-        """Topics on which this step's coordinator and the image may differ; none in a simulated world."""
+        """Topics on which this step's coordinator and the image may differ; empty in a simulated world."""
         return self.event.unsettled if isinstance(self.event, RecordsObserved) else frozenset()
 
 
 class Tracker:
-    """Remembers each group as it was, and tells what an event changed."""
+    """Remembers each group, and finds the changes of an event."""
 
     def __init__(self) -> None:
         self.groups: dict[str, KnownGroup] = {}
@@ -157,9 +157,10 @@ class Tracker:
         *,
         now_ms: int,
     ) -> Iterator[GroupStep]:
-        """One step for each group that the outcome's records name; settled when the next one is asked for.
+        """Yield one step for each group that the outcome's records name; it is settled when the next one is
+        requested.
 
-        `named` is what `touched_groups` says of these records.
+        `named` is the result of `touched_groups` for these records.
         """
         for group_id, touched in named.items():
             known = self.groups.get(group_id)
@@ -188,7 +189,7 @@ class Tracker:
 
 
 class Touched:
-    """What the records of a batch name in one group, in their order."""
+    """The keys that the records of a batch name in one group, in their order."""
 
     __slots__ = ("ends", "members", "new_target", "targets")
 
@@ -197,11 +198,12 @@ class Touched:
         self.targets: dict[MemberId, None] = {}
         self.new_target = False
         self.ends = False
-        """There is a tombstone among them."""
+        """True if there is a tombstone among them."""
 
 
 def touched_groups(records: Iterable[r.Record]) -> dict[str, Touched]:
-    """By consumer group, what these records name. Records of offsets and of other groups touch none."""
+    """Return the keys that these records name, by consumer group. Records of offsets and of other groups
+    touch none."""
     groups: dict[str, Touched] = {}
     for record in records:
         key = record.key
@@ -229,7 +231,7 @@ def subscribed_topics(
     resolved: Mapping[str, r.ConsumerGroupRegularExpressionValue],
     image: TopicsImage,
 ) -> frozenset[TopicId]:
-    """The existing topics that a member subscribes to: its names, and what its expression matched."""
+    """Return the existing topics that a member subscribes to, by name or by expression."""
     resolution = resolved.get(member.subscribed_topic_regex or "")
     names = member.subscribed_topic_names
     if resolution is not None:

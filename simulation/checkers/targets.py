@@ -1,4 +1,4 @@
-"""Targets: exclusive, complete, balanced, and no more different from the last than they must be."""
+"""Targets: exclusive, complete, balanced, and as close to the last ones as possible."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Targets:
         self._default = default_assignor
         self._owners = Holders()
         self._sizes: dict[MemberId, int] = {}
-        """How many partitions each target has, by the records of targets."""
+        """Number of partitions of each target, by the records of targets."""
 
     def check(self, step: GroupStep) -> Iterator[Finding]:
         """Findings of one event."""
@@ -71,7 +71,7 @@ class Targets:
             if self._owners.count(topic_id):
                 yield (
                     "target-covers",
-                    f"target {epoch} of {step.group_id} has partitions of {topic_id}, to which nobody"
+                    f"target {epoch} of {step.group_id} has partitions of {topic_id}, to which no member"
                     " subscribes",
                 )
 
@@ -104,7 +104,7 @@ class Targets:
     def _even(
         self, step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]]
     ) -> Iterator[Finding]:
-        """The uniform assignor where all subscribe alike."""
+        """The uniform assignor if all members subscribe alike."""
         group = step.group
         assert group is not None
         sizes = [self._sizes.get(member_id, 0) for member_id in subscriptions]
@@ -118,15 +118,16 @@ class Targets:
 
 
 def is_taken_over(step: GroupStep) -> bool:
-    """Whether the group was a classic one until now: its members keep what their own assignor gave them."""
+    """Return true if the group was a classic one until now: its members keep the assignment of their own
+    assignor."""
     return any(type(record.key) is GroupMetadataKey for record in step.outcome.records)
 
 
 def _digest(step: GroupStep) -> Iterator[Finding]:
-    """The group's epoch was raised for these topics: its record has their digest.
+    """Check that the group's record has the digest of its topics, for which its epoch was raised.
 
-    An expression whose topics are not known yet comes without a new epoch, and the one before it goes at
-    once: the digest waits for the answer.
+    An expression whose topics are not known yet comes without a new epoch, and the one before it is removed
+    at once: the digest waits for the response.
     """
     group = step.group
     assert group is not None
@@ -145,7 +146,7 @@ def _digest(step: GroupStep) -> Iterator[Finding]:
 
 
 def subscriptions_of(group: ConsumerGroup, image: TopicsImage) -> dict[MemberId, frozenset[TopicId]]:
-    """What each member subscribes to; worked out once for all that subscribe alike."""
+    """Return the subscription of each member; computed once for all that subscribe alike."""
     known: dict[tuple[tuple[str, ...], str | None], frozenset[TopicId]] = {}
     subscriptions = {}
     for member_id, member in group.members.items():
@@ -158,13 +159,14 @@ def subscriptions_of(group: ConsumerGroup, image: TopicsImage) -> dict[MemberId,
 
 
 def homogeneous(members: Iterable[ConsumerGroupMember]) -> bool:
-    """Whether all subscribe alike, as the uniform assignor sees it: names only, or one expression only."""
+    """Return true if all members subscribe alike for the uniform assignor: by names only, or by one
+    expression only."""
     kinds = {(member.subscribed_topic_regex or "", member.subscribed_topic_names) for member in members}
     return len(kinds) == 1 and not all(next(iter(kinds)))
 
 
 def assignor_of(members: Iterable[ConsumerGroupMember], default: str) -> str | None:
-    """The assignor with most votes; None if there is a draw."""
+    """Return the assignor with most votes; None if there is a draw."""
     votes = Counter(member.server_assignor for member in members if member.server_assignor is not None)
     if not votes:
         return default
@@ -192,10 +194,11 @@ def _sticky(step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]
 
 
 def _mixed(step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]]) -> Iterator[Finding]:
-    """The uniform assignor where members subscribe to different topics.
+    """The uniform assignor if members subscribe to different topics.
 
-    Of each topic nobody has a partition who has two partitions more than another subscriber. One partition
-    too many may have to go from member to member to where there is room, once in each topic at most.
+    If a member has a partition of a topic, it has at most one partition more than any other subscriber of the
+    topic. One partition too many may have to move from member to member to where there is room, once in each
+    topic at most.
     """
     group, image = step.group, step.image
     assert group is not None
@@ -236,7 +239,7 @@ def _mixed(step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]]
 
 
 def _targets_before(step: GroupStep) -> Mapping[MemberId, Partitions]:
-    """The target before; that of a static member is that of whom it replaces."""
+    """Return the target before; that of a static member is that of the member that it replaces."""
     group, before = step.group, step.known.targets
     assert group is not None
     found = {}
@@ -250,10 +253,10 @@ def _targets_before(step: GroupStep) -> Mapping[MemberId, Partitions]:
 
 
 def _ranges(step: GroupStep, subscriptions: Mapping[MemberId, frozenset[TopicId]]) -> Iterator[Finding]:
-    """Each topic in as many ranges as there are subscribers, in the same order of members for all topics.
+    """Check that each topic has as many ranges as subscribers, in the same order of members for all topics.
 
     The first ranges may be one longer than the others. So members have the same partitions of topics that are
-    alike, and a static member that comes back under another id has the range that it had.
+    alike, and a static member that comes back under another id has the same range as before.
     """
     group = step.group
     assert group is not None

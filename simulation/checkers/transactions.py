@@ -57,7 +57,7 @@ class StagedOffsets:
         return any(partition in offsets for offsets in self.staged.values())
 
     def commit(self, request: OffsetCommitRequest, reply: OffsetCommitResponse) -> None:
-        """Take in what was accepted of a commit."""
+        """Take in the accepted offsets of a commit."""
         for partition, code in reply.errors.items():
             if code is not _NONE:
                 continue
@@ -74,7 +74,7 @@ class StagedOffsets:
             }
 
     def end(self, event: TransactionEnded, records: tuple[r.Record, ...]) -> Iterator[Finding]:
-        """A transaction ended with these records."""
+        """Take in a transaction that ended with these records."""
         staged = self.staged.pop(event.producer_id, {})
         counts = {
             partition: position
@@ -131,7 +131,7 @@ class StagedOffsets:
                 self.staged.get(key.producer_id, {}).pop(partition, None)
 
     def compare(self, live: GroupCoordinator, group_id: str, when: str) -> Iterator[Finding]:
-        """The coordinator's offsets against these."""
+        """Compare the coordinator's offsets with these."""
         ours = {producer_id: offsets for producer_id, offsets in self.staged.items() if offsets}
         theirs = {
             producer_id: {partition: _position(value) for partition, value in offsets.items()}
@@ -159,31 +159,31 @@ class CountedRange(msgspec.Struct):
 
 
 class CountedRecords:
-    """Which records count: those of committed transactions, each once."""
+    """The records that count: those of committed transactions, each once."""
 
     def __init__(self) -> None:
         self._counted: dict[TopicPartition, int] = {}
-        """Up to where they count, without a gap."""
+        """The offset up to which they count, without a gap."""
         self._first: dict[str, dict[TopicPartition, int]] = {}
-        """By host, where its records begin that are processed and not staged."""
+        """By host, the first of its records that are processed and not staged."""
         self._open: dict[int, dict[TopicPartition, CountedRange]] = {}
         self._unjudged: set[TopicPartition] = set()
         """Partitions with commits outside of transactions: these may well count twice."""
 
     def process_began(self, host: str) -> None:
-        """A new process has processed nothing."""
+        """Start afresh: a new process has processed nothing."""
         self._first.pop(host, None)
 
     def processed(self, host: str, partition: TopicPartition, first: int) -> None:
-        """An application finished with records."""
+        """Take in that an application finished with records."""
         self._first.setdefault(host, {}).setdefault(partition, first)
 
     def dropped(self, host: str, partition: TopicPartition) -> None:
-        """What it processed and did not stage will not count."""
+        """Drop records that the host processed and did not stage: they do not count."""
         self._first.get(host, {}).pop(partition, None)
 
     def topic_gone(self, topic: str) -> None:
-        """Records of a topic that is created again are others."""
+        """Forget the records of a topic that is created again."""
         of_partitions: list[dict[TopicPartition, Any]] = [self._counted]
         of_partitions += self._first.values()
         of_partitions += self._open.values()
@@ -194,7 +194,7 @@ class CountedRecords:
     def staged(
         self, producer_id: int, host: str, request: OffsetCommitRequest, taken: set[TopicPartition]
     ) -> None:
-        """Positions became part of a transaction."""
+        """Take in positions that became part of a transaction."""
         opened = self._open.setdefault(producer_id, {})
         for partition in taken:
             first = self._first.get(host, {}).pop(partition, None)
@@ -205,11 +205,11 @@ class CountedRecords:
                 opened[partition] = CountedRange(first, end)
 
     def committed_without(self, partitions: set[TopicPartition]) -> None:
-        """Positions count that were in no transaction."""
+        """Count positions that were in no transaction."""
         self._unjudged |= partitions
 
     def ended(self, producer_id: int, *, commit: bool) -> Iterator[Finding]:
-        """A transaction ended."""
+        """Take in the end of a transaction."""
         for partition, each in self._open.pop(producer_id, {}).items():
             if not commit or partition in self._unjudged:
                 continue
@@ -231,7 +231,7 @@ class Transactions(Checker):
     world: TransactionsView
 
     def attach(self, world: WorldView, report: Report) -> None:
-        """Nothing has happened yet."""
+        """Start with nothing."""
         super().attach(world, report)
         self._offsets = StagedOffsets()
         self._records = CountedRecords()
@@ -240,7 +240,7 @@ class Transactions(Checker):
     # -- the group's coordinator --------------------------------------------------------------------------
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """A step that may be about offsets."""
+        """Judge a step that may concern offsets."""
         live = self.world.coordinators[host].coordinator
         if live is not None:
             self.report_all(self._findings(live, event, outcome))
@@ -277,12 +277,12 @@ class Transactions(Checker):
         if reply.unstable != expected:
             yield (
                 "transaction-stable-fetch",
-                f"{request.group_id}: {shown_names(reply.unstable)} was answered as unstable, staged is"
+                f"{request.group_id}: {shown_names(reply.unstable)} was returned as unstable, staged is"
                 f" {shown_names(expected)}",
             )
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
-        """A coordinator that has loaded has what the one before had."""
+        """Check that a coordinator that has loaded has the state of the one before."""
         live = self.world.coordinators[host].coordinator
         if what == "active" and live is not None:
             self.report_all(self._offsets.compare(live, self.world.group_id, "after a load"))
@@ -290,53 +290,53 @@ class Transactions(Checker):
     # -- the coordinator of transactions ------------------------------------------------------------------
 
     def on_transaction_step(self, host: str, event: Any, outcome: Any, now_us: int) -> None:
-        """A producer's request, or the end of a transaction."""
+        """Judge a producer's request, or the end of a transaction."""
         fails = self.world.journal_fails
         self.report_all(self._producers.check(event, outcome, now_us // 1_000, may_fail=fails))
 
     def on_transactions_loaded(self, host: str, now_us: int) -> None:
-        """A coordinator that has loaded knows what the one before knew."""
+        """Check that a coordinator that has loaded knows the producers of the one before."""
         self._producers.disturbed(now_us // 1_000)
         if (live := self.world.transactions) is not None:
             self.report_all(self._producers.compare(live.transactions))
 
     def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
-        """Logs that fail and brokers that stand still keep transactions open."""
+        """Note that logs that fail and brokers that stand still keep transactions open."""
         if fault in ("append-failure", "broker-pause"):
             self._producers.disturbed(now_us // 1_000)
 
     # -- applications -------------------------------------------------------------------------------------
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """A new process has processed nothing."""
+        """Start afresh: a new process has processed nothing."""
         if what in ("start", "crash"):
             self._records.process_began(host)
 
     def on_records_processed(
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
     ) -> None:
-        """The application finished with records; they count once they are committed."""
+        """Note that the application finished with records; they count once they are committed."""
         self._records.processed(host, partition, first)
 
     def on_records_rewound(self, host: str, partition: TopicPartition, offset: int, now_us: int) -> None:
-        """The application will process records again."""
+        """Note that the application will process records again."""
         self._records.dropped(host, partition)
 
     def on_callback(self, host: str, kind: str, phase: str, partitions: Any, now_us: int) -> None:
-        """What was not staged of partitions that go does not count."""
+        """Drop records of revoked partitions that were not staged: they do not count."""
         if phase == "end":
             for partition in partitions:
                 self._records.dropped(host, partition)
 
     def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
-        """Records of a topic that is created again are others."""
+        """Forget the records of a topic that is created again."""
         if what != "grown":
             self._records.topic_gone(topic)
 
     # -- the end ------------------------------------------------------------------------------------------
 
     def on_end(self, now_us: int) -> None:
-        """No transaction is left that took too long, or whose end was decided."""
+        """Check that no transaction is left that took too long, or whose end was decided."""
         if self.world.transactions is None or self.world.active is None:
             return
         self.report_all(self._producers.unfinished(now_us // 1_000))

@@ -173,7 +173,7 @@ async def test_a_callback_can_not_wait_for_the_stop_that_waits_for_it(ours):
 async def test_a_callback_can_not_wait_for_records(ours):
     async def wait():
         assert await consumer.getmany() == {}
-        with pytest.raises(IllegalStateError, match="can't be waited for"):
+        with pytest.raises(IllegalStateError, match="can't be awaited in a rebalance callback"):
             await consumer.getone()
         refused.set()
 

@@ -257,7 +257,7 @@ async def test_a_partition_index_is_refused(place: Any, in_super_stream: bool) -
     )
     consumer = SingleActiveConsumer(wanted, transport(place, f"{name}-1", "one"))
     with pytest.raises(
-        SubscriptionRefused, match="partition_index is 0, and RabbitMQ's protocol carries none"
+        SubscriptionRefused, match="partition_index is 0, and RabbitMQ's protocol has no field for it"
     ):
         await asyncio.wait_for(consumer.start(), 30)
     await consumer.close()

@@ -15,4 +15,4 @@ ASSIGNORS: Final[Mapping[str, Callable[[], Assignor]]] = {
     StickyAssignor.name: StickyAssignor,
     CooperativeStickyAssignor.name: CooperativeStickyAssignor,
 }
-"""Each makes one for one member. Kafka's default is `range`."""
+"""Each entry makes an assignor for one member. Kafka's default is `range`."""

@@ -1,7 +1,7 @@
-"""What the leader of Kafka Streams tells each thread beside its partitions: AssignmentInfo, versions 7 to 11.
+"""AssignmentInfo, versions 7 to 11: data that the leader of Kafka Streams sends each thread.
 
-The versions differ in their number, and from 10 on in how they name a task. Order is that of the mappings;
-the dictionary of topics has that of Java's hash tables.
+The versions differ in their number, and from 10 on in how they name a task. The order is that of the
+mappings, except that the dictionary of topics has the order of Java's hash tables.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ from fencepost.member.classic.assignors.streams_metadata import (
 )
 
 NO_REBALANCE_MS = 2**63 - 1
-"""No further rebalance is asked for."""
+"""No further rebalance is requested."""
 
 HostPartitions = Mapping[HostInfo, tuple[TopicPartition, ...]]
 
 
 class AssignmentInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What one thread has to do."""
+    """The work of one thread, as its leader has assigned it."""
 
     version: int = LATEST_VERSION
     commonly_supported_version: int = LATEST_VERSION
@@ -47,13 +47,13 @@ class AssignmentInfo(msgspec.Struct, frozen=True, kw_only=True):
     partitions_by_host: HostPartitions = {}
     standby_partitions_by_host: HostPartitions = {}
     error_code: int = 0
-    """An AssignorError; with any but NONE the rest says nothing."""
+    """An AssignorError; unless it is NONE, the other fields mean nothing."""
     next_rebalance_ms: int = NO_REBALANCE_MS
-    """When this thread has to join again, as milliseconds since 1970; 0 is at once."""
+    """Time at which this thread has to join again, in milliseconds since 1970; 0 is at once."""
 
 
 def write_assignment_info(info: AssignmentInfo) -> bytes:
-    """The bytes of `info`, in its version.
+    """Return the bytes of `info`, in its version.
 
     :raises ValueError: if the version is not 7 to 11, or can't name a task.
     """
@@ -70,9 +70,9 @@ def write_assignment_info(info: AssignmentInfo) -> bytes:
 
 
 def read_assignment_info(data: bytes | None) -> AssignmentInfo:
-    """What the bytes say.
+    """Read an assignment from bytes.
 
-    :raises MalformedUserData: if they are none of version 7 to 11.
+    :raises MalformedUserData: if they are not of version 7 to 11.
     """
     reader = JavaBytesReader(data or b"")
     version = reader.int32()

@@ -1,4 +1,4 @@
-"""The even distribution of partitions that moves as few as can be away from who has them."""
+"""The even distribution of partitions that moves as few as possible away from their owners."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ def balanced(
     subscriptions: Mapping[MemberId, frozenset[str]],
     kept: Mapping[MemberId, Sequence[Partition]],
 ) -> dict[MemberId, list[Partition]]:
-    """Gives each partition of a subscribed topic to one member that subscribes to it.
+    """Give each partition of a subscribed topic to one member that subscribes to it.
 
-    `partitions` is how many a topic has, `kept` what members have and may keep, no partition twice.
-    Members that subscribe alike get numbers that differ by one at most.
+    `partitions` is the partition count of each topic, `kept` the partitions that members have and may keep,
+    none of them twice. Members that subscribe alike get numbers that differ by one at most.
     """
     given: dict[MemberId, list[Partition]] = {
         member_id: sorted(kept.get(member_id, ())) for member_id in sorted(subscriptions)
@@ -36,7 +36,8 @@ def balanced(
 
 
 def _trim(given: dict[MemberId, list[Partition]], total: int) -> None:
-    """Take from members what is beyond their share; those that have most keep the one that is left over."""
+    """Take from members the partitions beyond their share; those that have most keep the one that is left
+    over."""
     least, larger = divmod(total, len(given))
     for mine in sorted(given.values(), key=len, reverse=True):
         quota = least
@@ -51,7 +52,7 @@ def _fill(
     subscriptions: Mapping[MemberId, frozenset[str]],
     taken: set[Partition],
 ) -> None:
-    """Give what is free to whoever has least; topics that few subscribe to come first."""
+    """Give free partitions to the member that has least; topics with few subscribers come first."""
     subscribers: dict[str, list[MemberId]] = {}
     for member_id in given:
         for topic in subscriptions[member_id]:
@@ -67,7 +68,8 @@ def _fill(
 
 
 def _level(given: dict[MemberId, list[Partition]], subscriptions: Mapping[MemberId, frozenset[str]]) -> None:
-    """Move partitions from who has more to who has less by two and wants them, while there are such two."""
+    """Move partitions from a member to one that has at least two fewer and wants them, while there are such
+    pairs."""
     moved = True
     while moved:
         moved = False

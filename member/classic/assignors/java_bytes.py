@@ -17,7 +17,7 @@ class MalformedUserData(ValueError):
 
 
 class JavaBytesReader:
-    """Takes values from the front of bytes, and never more than there are."""
+    """Takes values from the front of bytes, and never more than are left."""
 
     __slots__ = ("_at", "_data")
 
@@ -26,9 +26,9 @@ class JavaBytesReader:
         self._at = 0
 
     def take(self, size: int) -> bytes:
-        """That many bytes.
+        """Return that many bytes.
 
-        :raises MalformedUserData: if there are fewer.
+        :raises MalformedUserData: if fewer are left.
         """
         end = self._at + size
         if size < 0 or end > len(self._data):
@@ -38,17 +38,17 @@ class JavaBytesReader:
         return taken
 
     def number(self, size: int) -> int:
-        """A signed number of that many bytes."""
+        """Return a signed number of that many bytes."""
         return int.from_bytes(self.take(size), "big", signed=True)
 
     def int32(self) -> int:
-        """A signed number of four bytes."""
+        """Return a signed number of four bytes."""
         return self.number(4)
 
     def count(self, smallest: int) -> int:
-        """How many elements follow, each of at least that many bytes.
+        """Read the number of the elements that follow, each of at least `smallest` bytes.
 
-        :raises MalformedUserData: if so many can't follow.
+        :raises MalformedUserData: if the data is too short for them.
         """
         count = self.int32()
         if not 0 <= count * smallest <= len(self._data) - self._at:
@@ -56,9 +56,9 @@ class JavaBytesReader:
         return count
 
     def text(self) -> str:
-        """A text in modified UTF-8, with its length in two bytes.
+        """Return a text in modified UTF-8, with its length in two bytes.
 
-        :raises MalformedUserData: if that is not what comes.
+        :raises MalformedUserData: if the data is different.
         """
         raw = self.take(int.from_bytes(self.take(2), "big"))
         try:
@@ -69,12 +69,12 @@ class JavaBytesReader:
 
 
 def int32(value: int) -> bytes:
-    """A signed number of four bytes."""
+    """Return the bytes of a signed number of four bytes."""
     return struct.pack(">i", value)
 
 
 def modified_utf8(text: str) -> bytes:
-    """As Java's DataOutput.writeUTF: surrogates and NUL each on their own, the length before all.
+    """Return the bytes of Java's DataOutput.writeUTF: surrogates and NUL each on their own, after the length.
 
     :raises ValueError: if it takes more than 65,535 bytes.
     """
@@ -87,7 +87,7 @@ def modified_utf8(text: str) -> bytes:
 
 
 def hash_of_text(text: str) -> int:
-    """String.hashCode, as an unsigned number of 32 bits."""
+    """Return String.hashCode, as an unsigned number of 32 bits."""
     units = text.encode("utf-16-be", "surrogatepass")
     value = 0
     for unit in struct.unpack(f">{len(units) // 2}H", units):
@@ -96,9 +96,9 @@ def hash_of_text(text: str) -> int:
 
 
 def in_hash_order(elements: Iterable[T], hash_of: Callable[[T], int]) -> list[T]:
-    """The distinct elements in the order in which a HashSet that got them one by one hands them out.
+    """Return the distinct elements in the order of a HashSet to which they were added one by one.
 
-    Buckets with eight elements or more, which Java makes trees of, are not told apart from others.
+    Buckets with eight elements or more, which Java turns into trees, are not treated differently.
     """
     distinct = list(dict.fromkeys(elements))
     size = _SMALLEST_TABLE

@@ -1,4 +1,4 @@
-"""Kafka's `range` and `roundrobin` of the classic protocol, which go by subscriptions alone."""
+"""Kafka's `range` and `roundrobin` of the classic protocol, which use subscriptions alone."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ class PlainAssignor:
     cooperative = False
 
     def user_data(self) -> bytes | None:
-        """The leader has to know nothing."""
+        """Return nothing: the leader needs no data."""
         return None
 
     def on_assignment(self, assignment: ConsumerProtocolAssignment) -> int | None:
-        """Nothing follows from it."""
+        """Do nothing."""
         return None
 
 
 def in_order(members: Iterable[Subscriber]) -> list[Subscriber]:
-    """Members as Kafka sorts them: static ones come first, by their instance ids."""
+    """Members as Kafka sorts them: static ones first, by their instance ids."""
     return sorted(
         members, key=lambda member: (member.instance_id is None, member.instance_id or member.member_id)
     )
@@ -33,7 +33,7 @@ def in_order(members: Iterable[Subscriber]) -> list[Subscriber]:
 class RangeAssignor(PlainAssignor):
     """Assign each topic by itself, in ranges of the sorted members.
 
-    Gives the first members of a topic one partition more where they do not come out even.
+    The first members of a topic get one partition more if they do not come out even.
     """
 
     name = "range"
@@ -41,7 +41,7 @@ class RangeAssignor(PlainAssignor):
     def assign(
         self, partitions: Mapping[str, int], members: Sequence[Subscriber]
     ) -> Mapping[MemberId, ConsumerProtocolAssignment]:
-        """Who has which range of each topic."""
+        """Return the range of each topic that each member gets."""
         given: dict[MemberId, dict[str, tuple[int, ...]]] = {}
         for topic in sorted(partitions):
             wanted = [
@@ -59,14 +59,14 @@ class RangeAssignor(PlainAssignor):
 
 
 class RoundRobinAssignor(PlainAssignor):
-    """Deals partitions like cards, topic by topic; who does not want a topic is passed over."""
+    """Deals partitions like cards, topic by topic; members that do not want a topic are skipped."""
 
     name = "roundrobin"
 
     def assign(
         self, partitions: Mapping[str, int], members: Sequence[Subscriber]
     ) -> Mapping[MemberId, ConsumerProtocolAssignment]:
-        """Who is dealt what."""
+        """Return the partitions that each member is dealt."""
         circle = [
             (member.member_id, frozenset(member.subscription.topics))
             for member in in_order(members)

@@ -1,9 +1,9 @@
-"""Kafka's `sticky` and `cooperative-sticky` of the classic protocol: even, and moving as little as can be.
+"""Kafka's `sticky` and `cooperative-sticky` of the classic protocol: even, with as few moves as possible.
 
-Members say what they have. What two members of one generation say that they have is nobody's, and what a
-member of an older generation says counts for nothing (KIP-341). The cooperative assignor gives nothing
-away that somebody says he has: who is to lose it lets go first, and joins again (KIP-429). Here that holds
-for members of older generations, too. Kafka's gives away at once what such a member still has.
+Members list what they own. If two members of one generation list a partition, neither owns it; the list of a
+member of an older generation is ignored (KIP-341). The cooperative assignor gives away no partition that a
+member lists: a member that is to lose one releases it first, and joins again (KIP-429). Here that holds for
+members of older generations, too. Kafka's assignor gives away at once what such a member still owns.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _INT32, _INT16 = struct.Struct(">i"), struct.Struct(">h")
 
 
 class StickyAssignor:
-    """Members tell what they were given last in bytes of their own, as they join with nothing. Eager."""
+    """Members send their last assignment in bytes of their own, as they join without partitions. Eager."""
 
     name = "sticky"
     cooperative = False
@@ -34,13 +34,13 @@ class StickyAssignor:
         self._given: Mapping[str, tuple[int, ...]] = {}
 
     def user_data(self) -> bytes | None:
-        """What this member was given last."""
+        """Return this member's last assignment."""
         return write_previous(self._given) if self._given else None
 
     def assign(
         self, partitions: Mapping[str, int], members: Sequence[Subscriber]
     ) -> Mapping[MemberId, ConsumerProtocolAssignment]:
-        """Who has what."""
+        """Return the partitions of each member."""
         claims = {
             member.member_id: read_previous(member.subscription.user_data)
             for member in members
@@ -49,25 +49,27 @@ class StickyAssignor:
         return _assignments(_sticky(partitions, members, claims))
 
     def on_assignment(self, assignment: ConsumerProtocolAssignment) -> int | None:
-        """Keeps it for the next time."""
+        """Keep the assignment for the next generation."""
         self._given = assignment.partitions
         return None
 
 
 class CooperativeStickyAssignor:
-    """Members keep what they have while they join; who has it is in their subscription. Cooperative."""
+    """Members keep their partitions while they join; the subscription lists them. Cooperative."""
 
     name = "cooperative-sticky"
     cooperative = True
 
     def user_data(self) -> bytes | None:
-        """The subscription has everything: Kafka puts the generation here for readers of older versions."""
+        """Return None: the subscription has everything. Kafka puts the generation here for readers of older
+        versions."""
         return None
 
     def assign(
         self, partitions: Mapping[str, int], members: Sequence[Subscriber]
     ) -> Mapping[MemberId, ConsumerProtocolAssignment]:
-        """Who has what; what has to change hands is given to nobody this time."""
+        """Return the partitions of each member, without those that have to change hands: no member gets them
+        this time."""
         claims = {
             member.member_id: tuple(
                 (topic, number) for topic, numbers in member.subscription.owned.items() for number in numbers
@@ -88,7 +90,7 @@ class CooperativeStickyAssignor:
         )
 
     def on_assignment(self, assignment: ConsumerProtocolAssignment) -> int | None:
-        """The member keeps it itself."""
+        """Do nothing: the member keeps the assignment itself."""
         return None
 
 
@@ -97,7 +99,7 @@ def _sticky(
     members: Sequence[Subscriber],
     claims: Mapping[MemberId, Iterable[Partition]],
 ) -> Mapping[MemberId, Sequence[Partition]]:
-    """As even as can be, and as near to the claims that count."""
+    """Assign as evenly as possible, and as close as possible to the claims that count."""
     subscriptions = {
         member.member_id: frozenset(member.subscription.topics).intersection(partitions)
         for member in members
@@ -134,7 +136,7 @@ def _assignments(given: Mapping[MemberId, Iterable[Partition]]) -> dict[MemberId
 
 
 def write_previous(given: Mapping[str, tuple[int, ...]]) -> bytes:
-    """What a member had, in the bytes of Kafka's sticky assignor (version 0)."""
+    """Return a member's last assignment in the bytes of Kafka's sticky assignor (version 0)."""
     parts = [_INT32.pack(len(given))]
     for topic, numbers in given.items():
         name = topic.encode()
@@ -143,9 +145,9 @@ def write_previous(given: Mapping[str, tuple[int, ...]]) -> bytes:
 
 
 def read_previous(data: bytes | None) -> tuple[Partition, ...]:
-    """What such bytes tell; nothing if they are none, for members may send what they like.
+    """Return the partitions in such bytes, or nothing if the bytes are malformed: members may send any bytes.
 
-    Version 1 has the generation behind it, which is in the subscription, too.
+    Version 1 adds the generation at the end, which is also in the subscription.
     """
     if not data:
         return ()

@@ -1,9 +1,9 @@
-"""The partition assignor of Kafka Streams in the classic protocol, as a leader and as everybody else.
+"""The partition assignor of Kafka Streams in the classic protocol, as a leader and as any member.
 
-It leads groups of applications whose topology it was told of, and which keep no state in changelogs: it makes
-no internal topics and no standby tasks. The request to shut the application down (KIP-671) comes with the
-subscription of a member, and goes to all with their assignments. Who is told repeats it in another round, for
-those that have missed the first one, until a round comes in which all members say it.
+It leads groups of applications whose topology it was given, and which keep no state in changelogs: it makes
+no internal topics and no standby tasks. A member sends the request to shut the application down (KIP-671) in
+its subscription, and all members receive it in their assignments. A member that receives it repeats it in
+another round, for those that have missed the first one, until all members of a round send it.
 """
 
 from __future__ import annotations
@@ -36,15 +36,16 @@ from fencepost.member.classic.assignors.subscription_info import (
 )
 
 PROBING_REBALANCE_MS = 600_000
-"""After how long a member joins again that is to do so at some moment: probing.rebalance.interval.ms."""
+"""Delay before a member joins again that is to do so at some time: probing.rebalance.interval.ms."""
 ASK_AGAIN_MS = 1_000
-"""After how long a member joins again whose request for a shutdown was not answered."""
+"""Delay before a member joins again if its request for a shutdown was not answered."""
 MOST_REPEATS = 5
-"""In how many rounds a member repeats that the application is to be shut down: others may come for ever."""
+"""Number of rounds in which a member repeats that the application is to be shut down: others may keep coming.
+"""
 
 _AT_ONCE_MS = 0
 _ALL_KNOW_MS = 1
-"""All members know that the application is to be shut down. Kafka Streams ignores dates beside errors."""
+"""All members know that the application is to be shut down. Kafka Streams ignores dates next to errors."""
 
 _FUTURE = "future"
 """The process of members whose subscription is of a newer version than ours."""
@@ -62,9 +63,9 @@ class _Member(NamedTuple):
 class StreamsAssignor:
     """One thread's assignor. `subtopologies` are the source topics of each part of the topology.
 
-    `error` is what the leader's last assignment said, an AssignorError or a number that is none;
-    ASSIGNMENT_ERROR also if it could not be read. `shutdown_requested` says that subscriptions carry the
-    request, this thread's own or the one that it was told of; it is never taken back.
+    `error` is that of the leader's last assignment, an AssignorError or an unknown number; ASSIGNMENT_ERROR
+    also if it could not be read. `shutdown_requested` is true if subscriptions carry the request, this
+    thread's own or one that it received; it never becomes false again.
     """
 
     name = "stream"
@@ -89,19 +90,19 @@ class StreamsAssignor:
         """The version that the next subscription is written in."""
         self.shutdown_requested = False
         self.all_know = False
-        """True if all members of the last round said that the application is to be shut down."""
+        """True if all members of the last round sent that the application is to be shut down."""
         self._repeats = 0
         self.error: int = AssignorError.NONE
         self.message = ""
-        """What is wrong, if there is an error."""
+        """Description of the error, if there is one."""
         self.active_tasks: Tasks = {}
 
     def request_shutdown(self) -> None:
-        """Ask for the end of the whole application with every subscription from now on."""
+        """Request the end of the whole application with every subscription from now on."""
         self.shutdown_requested = True
 
     def user_data(self) -> bytes | None:
-        """The subscription's part that is Kafka Streams' own; each differs from the one before."""
+        """Return Kafka Streams' own part of the subscription; each differs from the one before."""
         self._unique_field = (self._unique_field + 129) % 256 - 128
         code = AssignorError.SHUTDOWN_REQUESTED if self.shutdown_requested else AssignorError.NONE
         return write_subscription_info(
@@ -121,7 +122,7 @@ class StreamsAssignor:
     def assign(
         self, partitions: Mapping[str, int], members: Sequence[Subscriber]
     ) -> Mapping[MemberId, ConsumerProtocolAssignment]:
-        """Tasks for everybody, or an error for everybody. Who can't be understood is left out."""
+        """Tasks for all members, or an error for all. Members whose data can't be read are left out."""
         known = {each.member_id: found for each in members if (found := _understood(each, self._latest))}
         version = min((self._latest, *(each.info.version for each in known.values())))
         common = min((self._latest, *(each.info.latest_supported_version for each in known.values())))
@@ -150,14 +151,14 @@ class StreamsAssignor:
             for member_id, mine in given.items()
         }
 
-    # -- as everybody ------------------------------------------------------------------------------------
+    # -- as any member -----------------------------------------------------------------------------------
 
     def on_assignment(self, assignment: ConsumerProtocolAssignment) -> int | None:
-        """What this thread is to do, and after how many milliseconds it joins again if it has to."""
+        """Take this thread's tasks. Return the delay in ms after which it joins again, or None."""
         self.active_tasks = {}
         try:
             info = read_assignment_info(assignment.user_data)
-            self.error, self.message = info.error_code, f"the leader answered with error {info.error_code}"
+            self.error, self.message = info.error_code, f"the leader sent error {info.error_code}"
             if not self.error:
                 self._take(info, assignment)
         except MalformedUserData as error:
@@ -172,9 +173,10 @@ class StreamsAssignor:
         return self._rejoin_after(info)
 
     def _repeat(self, info: AssignmentInfo) -> int | None:
-        """Say what was told: who did not fetch this assignment in time has to hear it in the next round.
+        """Repeat the request: members that did not fetch this assignment in time receive it in the next
+        round.
 
-        A leader of Kafka Streams does not say whether all know: then once has to do.
+        A leader of Kafka Streams does not report if all know: then one repetition has to do.
         """
         self.shutdown_requested = True
         self.all_know = info.next_rebalance_ms == _ALL_KNOW_MS
@@ -185,14 +187,14 @@ class StreamsAssignor:
         return 0
 
     def _take(self, info: AssignmentInfo, assignment: ConsumerProtocolAssignment) -> None:
-        """The tasks of the assigned partitions, which go by their order."""
+        """Return the tasks of the assigned partitions, in the order of the partitions."""
         assigned = sorted(
             TopicPartition(topic, number)
             for topic, numbers in assignment.partitions.items()
             for number in numbers
         )
         if info.version > self.used_version:
-            raise MalformedUserData(f"version {info.version} answers version {self.used_version}")
+            raise MalformedUserData(f"version {info.version} is above the subscription's {self.used_version}")
         if info.commonly_supported_version > self._latest:
             raise MalformedUserData(f"version {info.commonly_supported_version} is above {self._latest}")
         if len(assigned) != len(info.active_tasks):
@@ -203,7 +205,7 @@ class StreamsAssignor:
         self.active_tasks = tasks
 
     def _rejoin_after(self, info: AssignmentInfo) -> int | None:
-        """Version probing: down to what the leader wrote, and up again once all members can."""
+        """Version probing: go down to the version of the leader, and up again once all members support it."""
         common = info.commonly_supported_version
         if common > self.used_version or info.version < self.used_version:
             self.used_version = common
@@ -218,7 +220,7 @@ class StreamsAssignor:
 
 
 def _understood(member: Subscriber, latest: int) -> _Member | None:
-    """What a member says; None of one that is no thread of Kafka Streams, or of one before 2.6."""
+    """Return a member's data; None if it is no thread of Kafka Streams, or one of a version before 2.6."""
     if member.subscription is None:
         return None
     try:
@@ -230,7 +232,7 @@ def _understood(member: Subscriber, latest: int) -> _Member | None:
 
 
 def _learns(info: SubscriptionInfo, latest: int) -> bool:
-    """Whether a member could have said that the application is to be shut down, and does not know it yet."""
+    """Return true if a member could have asked for the shutdown of the application, and has not done so."""
     knows = info.error_code == AssignorError.SHUTDOWN_REQUESTED
     return ERROR_CODE_VERSION <= info.version <= latest and not knows
 
@@ -238,9 +240,9 @@ def _learns(info: SubscriptionInfo, latest: int) -> bool:
 def _refusal(
     error: AssignorError, common: int, members: Iterable[MemberId], again_ms: int = NO_REBALANCE_MS
 ) -> dict[MemberId, ConsumerProtocolAssignment]:
-    """Nothing but an error for everybody, in the newest version that all can read.
+    """Only an error for all members, in the newest version that all of them can read.
 
-    Kafka's leader takes its own latest one, at which an older member fails.
+    Kafka's leader uses its own latest version, at which an older member fails.
     """
     info = AssignmentInfo(
         version=common, commonly_supported_version=common, error_code=error, next_rebalance_ms=again_ms
@@ -257,7 +259,7 @@ def _owned(subscription: ConsumerProtocolSubscription) -> tuple[TopicPartition, 
 
 
 def _workers(tasks: Tasks, members: Mapping[MemberId, _Member]) -> dict[TaskId[int], MemberId]:
-    """Who has partitions of each task."""
+    """Return the member that owns partitions of each task."""
     task_of = {partition: task for task, partitions in tasks.items() for partition in partitions}
     found: dict[TaskId[int], MemberId] = {}
     for member_id in sorted(members):
@@ -268,7 +270,7 @@ def _workers(tasks: Tasks, members: Mapping[MemberId, _Member]) -> dict[TaskId[i
 
 
 def _stateful(members: Mapping[MemberId, _Member]) -> dict[TaskId[int], list[str]]:
-    """The processes that have state of each task, those that are furthest first."""
+    """Return the processes that have state of each task, furthest first."""
     found: dict[TaskId[int], dict[str, float]] = {}
     for each in members.values():
         for task, offset_sum in each.info.task_offset_sums.items():
@@ -281,7 +283,7 @@ def _stateful(members: Mapping[MemberId, _Member]) -> dict[TaskId[int], list[str
 def _hosts(
     tasks: Tasks, given: Mapping[MemberId, Sequence[TaskId[int]]], members: Mapping[MemberId, _Member]
 ) -> dict[HostInfo, tuple[TopicPartition, ...]]:
-    """Where the partitions' tasks can be asked, of processes that say where."""
+    """Return the host that serves each partition's task, of the processes that name one."""
     hosts: dict[HostInfo, tuple[TopicPartition, ...]] = {}
     for member_id, mine in given.items():
         endpoint = members[member_id].info.user_endpoint
@@ -293,7 +295,7 @@ def _hosts(
 
 
 def _host(endpoint: str) -> HostInfo | None:
-    """The parts of host:port; None if it is nothing of the kind."""
+    """Return the parts of host:port; None if the text has another form."""
     host, _, port = endpoint.rpartition(":")
     if not host or not port.isdecimal():
         return None
@@ -303,7 +305,8 @@ def _host(endpoint: str) -> HostInfo | None:
 def _assignment(
     template: AssignmentInfo, tasks: Tasks, member_id: MemberId, owners: Mapping[TopicPartition, MemberId]
 ) -> ConsumerProtocolAssignment:
-    """A member's tasks without those that another one has not let go of; for these it joins once more."""
+    """Return a member's tasks without those that another member has not released; for these it joins once
+    more."""
     mine: list[tuple[TopicPartition, TaskId[int]]] = []
     waits = False
     for task, partitions in tasks.items():
@@ -326,9 +329,9 @@ def _assignment(
 
 
 def tasks_of(subtopologies: Sequence[Sequence[str]], partitions: Mapping[str, int]) -> Tasks:
-    """A task for each number of a partition that a source topic of the subtopology has.
+    """Return a task for each number of a partition that a source topic of the subtopology has.
 
-    `partitions` are the sizes of topics. Subtopologies have their position for an id.
+    `partitions` are the sizes of topics. The id of a subtopology is its position.
     """
     tasks: dict[TaskId[int], tuple[TopicPartition, ...]] = {}
     for subtopology, topics in enumerate(subtopologies):
@@ -345,10 +348,10 @@ def share(
     before: Mapping[TaskId[int], MemberId],
     stateful: Mapping[TaskId[int], Sequence[str]],
 ) -> dict[MemberId, list[TaskId[int]]]:
-    """Tasks by member; no member has two more than another.
+    """Return tasks by member; no member has two more than another.
 
-    `members` names the process of each; `before` who worked on a task last, as far as that is known;
-    `stateful` processes that have state of a task, those that are furthest first.
+    `members` names the process of each; `before` the last worker of each task, as far as it is known;
+    `stateful` the processes that have state of a task, furthest first.
     """
     given: dict[MemberId, list[TaskId[int]]] = {member: [] for member in sorted(members)}
     fewest, more = divmod(len(tasks), len(given)) if given else (0, 0)

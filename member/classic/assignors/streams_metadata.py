@@ -1,4 +1,5 @@
-"""What subscriptions and assignments of classic Kafka Streams groups share: versions, hosts, error codes."""
+"""The shared parts of subscriptions and assignments of classic Kafka Streams groups: versions, hosts, error
+codes."""
 
 from __future__ import annotations
 
@@ -8,20 +9,20 @@ from typing import NamedTuple
 LATEST_VERSION = 11
 """Of the metadata, in Kafka Streams 3.2 to 4.3."""
 EARLIEST_VERSION = 7
-"""The oldest that is written and read here: Kafka Streams 2.6."""
+"""The oldest version that is written and read here: Kafka Streams 2.6."""
 NAMED_TOPOLOGY_VERSION = 10
 """From this version on a task is named with its topology, if that has a name."""
 
 
 class HostInfo(NamedTuple):
-    """Where an instance answers queries."""
+    """The address at which an instance serves queries."""
 
     host: str
     port: int
 
 
 class AssignorError(enum.IntEnum):
-    """What a leader tells its members in place of an assignment."""
+    """The errors that a leader sends to its members in place of an assignment."""
 
     NONE = 0
     INCOMPLETE_SOURCE_TOPIC_METADATA = 1
@@ -31,11 +32,11 @@ class AssignorError(enum.IntEnum):
     ASSIGNMENT_ERROR = 3
     """The leader could not assign."""
     SHUTDOWN_REQUESTED = 4
-    """An instance asked for the end of the whole application (KIP-671)."""
+    """An instance requested the end of the whole application (KIP-671)."""
 
 
 def check_version(version: int) -> None:
-    """See to it that a version is one that is written here.
+    """Check that a version is one that is written here.
 
     :raises ValueError: if it is not.
     """

@@ -1,8 +1,8 @@
-"""What a thread of Kafka Streams says of itself when it joins: SubscriptionInfo, versions 7 to 11.
+"""SubscriptionInfo, versions 7 to 11: the data that a thread of Kafka Streams sends when it joins.
 
-Version 7 has offset sums, 8 a byte that makes each join differ from the last, 9 the error code of KIP-671,
-10 the names of topologies, 11 the tags of the client. Order is that of the mappings, but for the groups of
-versions 7 to 9, which have that of Java's hash table.
+Version 7 has offset sums, 8 a byte that makes each join differ from the last, 9 the error code of KIP-671, 10
+the names of topologies, 11 the tags of the client. The order is that of the mappings, except for the groups
+of versions 7 to 9, which have that of Java's hash table.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fencepost.member.classic.assignors.streams_metadata import (
 )
 
 RUNS_ACTIVE = -2
-"""Offset sum of a task that the thread works on itself."""
+"""Offset sum of an active task of the thread itself."""
 
 ERROR_CODE_VERSION = 9
 """The first version in which a member can ask for a shutdown."""
@@ -36,32 +36,33 @@ ERROR_CODE_VERSION = 9
 _UNIQUE_FIELD_VERSION = 8
 _CLIENT_TAGS_VERSION = 11
 _LAST_PLAUSIBLE_VERSION = 1_000
-"""Four bytes of text are a larger number: whoever sends them is no thread of a future Kafka Streams."""
+"""Four bytes of text are a larger number: a member that sends them is not a thread of a future Kafka Streams.
+"""
 _NO_PROCESS = uuid.UUID(int=0)
 
 
 class SubscriptionInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What one thread says of itself and of its process.
+    """The data of one thread about itself and its process.
 
-    Of a version that is newer than ours only the two version numbers are known; the rest is at its default.
+    If its version is newer than ours, only the two version numbers are known; the rest is at its default.
     """
 
     version: int = LATEST_VERSION
     latest_supported_version: int = LATEST_VERSION
     process_id: uuid.UUID = _NO_PROCESS
     user_endpoint: str | None = None
-    """Where the process answers queries, as host:port."""
+    """The address at which the process serves queries, as host:port."""
     task_offset_sums: Mapping[TaskId[int], int] = {}
-    """How far each task's state has come; RUNS_ACTIVE for those that the thread works on."""
+    """Sum of the offsets of each task's state; RUNS_ACTIVE for the active tasks of the thread."""
     unique_field: int = 0
-    """From -128 to 127; another one with each join."""
+    """From -128 to 127; it changes with each join."""
     error_code: int = 0
-    """An AssignorError; SHUTDOWN_REQUESTED asks the leader for the end of the application."""
+    """An AssignorError; SHUTDOWN_REQUESTED requests the end of the application from the leader."""
     client_tags: Mapping[str, str] = {}
 
 
 def write_subscription_info(info: SubscriptionInfo) -> bytes:
-    """The bytes of `info`, in its version. What the version does not have is left out.
+    """The bytes of `info`, in its version. Fields that the version does not have are left out.
 
     :raises ValueError: if the version is not 7 to 11, above what the sender supports, or can't name a task.
     """
@@ -91,9 +92,9 @@ def write_subscription_info(info: SubscriptionInfo) -> bytes:
 
 
 def read_subscription_info(data: bytes | None) -> SubscriptionInfo:
-    """What the bytes say.
+    """Read a subscription from bytes.
 
-    :raises MalformedUserData: if they are none of a version from 7 on.
+    :raises MalformedUserData: if they are not of a version from 7 on.
     """
     reader = JavaBytesReader(data or b"")
     version, latest = reader.int32(), reader.int32()
@@ -152,7 +153,7 @@ def _grouped_sums(sums: Mapping[TaskId[int], int]) -> list[bytes]:
             raise ValueError(f"task {task} is of a named topology: it takes version {NAMED_TOPOLOGY_VERSION}")
         groups.setdefault(task.subtopology, []).append((task.partition, offset_sum))
     parts = [int32(len(groups))]
-    # HashMap.computeIfAbsent, which fills the table, puts what is new before the rest of its bucket.
+    # HashMap.computeIfAbsent, which fills the table, puts a new key before the rest of its bucket.
     for subtopology in in_hash_order(reversed(groups), int):
         parts += [int32(subtopology), int32(len(groups[subtopology]))]
         parts += [struct.pack(">iq", partition, offset_sum) for partition, offset_sum in groups[subtopology]]

@@ -1,8 +1,7 @@
-"""What stores have changed, as records of a topic that everybody can restore them from.
+"""The changes of stores, as records of a topic from which any process can restore them.
 
 A changelog has a partition for each partition that is processed, under the name that Kafka Streams gives it.
-Keys and values are MessagePack, so that numbers, text and bytes stay apart; a key that was deleted has no
-value.
+Keys and values are MessagePack, so that numbers, text and bytes stay different; a deleted key has no value.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ _decode = msgspec.msgpack.Decoder().decode
 
 
 class ChangelogUnavailable(Exception):
-    """The changelog can't be read now; another try may succeed."""
+    """The changelog can't be read now; a retry may succeed."""
 
 
 class Changelog(Protocol):
@@ -29,42 +28,44 @@ class Changelog(Protocol):
     async def restore(self, partition: TopicPartition, store: TaskStore) -> None:
         """Bring the store of a processed partition up to the end of its changelog.
 
-        An empty changelog leaves a store as it is that has no checkpoint: it is from before there was one.
+        An empty changelog leaves a store without a checkpoint unchanged: the store is older than the
+        changelog.
 
         :raises ChangelogUnavailable: if that is not possible now; the store may be half restored.
         :raises StreamsError: if it never will be.
         """
 
     async def write(self, partition: TopicPartition, changes: Mapping[Key, Value | None]) -> int:
-        """Write what has changed, in this order; answers the offset after the last change.
+        """Write the changes, in this order; return the offset after the last change.
 
         :raises CommitRefused: if not everything was written.
         :raises StreamsError: if it never will be.
         """
 
     async def close(self) -> None:
-        """Disconnect. Raises nothing."""
+        """Disconnect. Never raises."""
 
 
 def changelog_topic(application_id: str, topic: str) -> str:
-    """The changelog of a topic: `<application.id>-<store>-changelog`; the store is named as the topic."""
+    """Return the changelog of a topic: `<application.id>-<store>-changelog`; the store has the name of the
+    topic."""
     return f"{application_id}-{topic}-changelog"
 
 
 def encode_change(key: Key, value: Value | None) -> tuple[bytes, bytes | None]:
-    """The record of a change."""
+    """Return the record of a change."""
     return _encode(key), None if value is None else _encode(value)
 
 
 def decode_change(key: bytes, value: bytes | None) -> tuple[Key, Value | None]:
-    """The change of a record.
+    """Return the change of a record.
 
-    :raises ValueError: if it is none of ours.
+    :raises ValueError: if it is not one of ours.
     """
     try:
         found, written = _decode(key), None if value is None else _decode(value)
     except (msgspec.MsgspecError, TypeError) as error:
         raise ValueError(str(error)) from error
     if not isinstance(found, str | bytes | int) or not isinstance(written, str | bytes | int | float | None):
-        raise ValueError(f"{found!r} and {written!r} are no key and value of a store")
+        raise ValueError(f"{found!r} and {written!r} are not the key and value of a store")
     return found, written

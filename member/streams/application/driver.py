@@ -39,26 +39,26 @@ from fencepost.member.streams.handler import HandlerDecision, Handlers
 
 MakeMember = Callable[[str, ThreadEvents], StreamThreadMember]
 _SHORT_LIFE_S = 10.0
-"""A thread that fails sooner after its start has achieved little."""
+"""A thread that fails sooner than this after its start counts as failed at once."""
 _FIRST_REST_S = 0.1
 _LONGEST_REST_S = 10.0
-"""How long a thread waits that replaces several of them: twice as long each time, up to this."""
+"""Longest wait of a thread that replaces several failed ones, in seconds: each wait is twice the last."""
 
 StateListener = Callable[[StreamClientState, StreamClientState], Any]
 """Takes the new state and the old one, as Kafka's does."""
 
 
 class GlobalWork(NamedTuple):
-    """What the global thread does."""
+    """The work of the global thread."""
 
     processing: Processing
     make_reader: Callable[[], GlobalReader]
 
 
 class StreamsDriver:
-    """One client at work. To be used on the loop's own thread.
+    """One client at work. Use it on the loop's own thread.
 
-    `make_member` makes the member of a thread of this name. `observer` hears of each step of each machine.
+    `make_member` makes the member of a thread of this name. `observer` receives each step of each machine.
     """
 
     def __init__(
@@ -88,18 +88,18 @@ class StreamsDriver:
         self.records = 0
         self.commits = 0
         self.metrics: Metrics | None = None
-        """What the recorder saw last."""
+        """The last metrics of the recorder."""
         self.listener: StateListener | None = None
         self.workers: dict[str, Worker] = {}
         self._short_lives: Counter[int] = Counter()
-        """How many threads of a number failed one after the other, each soon after its start."""
+        """Number of threads of each number that failed one after the other, each soon after its start."""
         self.cleaner = Service("state directory cleaner", cleanup_delay_s, self._clean, at_once=False)
         self.recorder = Service("metrics recorder", metrics_interval_s, self._record, at_once=True)
         self._cleanup_delay_s = cleanup_delay_s
         self.observer = observer
-        """Hears of each step of each machine."""
+        """Receives each step of each machine."""
         self.end_by: float | None = None
-        """When `close` returns, in the runtime's seconds; None if it waits as long as it takes."""
+        """Time at which `close` returns, in the runtime's seconds; None if it waits as long as it takes."""
         self._global: GlobalWorker | None = None
         self._global_work = global_work
         self._queue: list[Action] = []
@@ -109,7 +109,7 @@ class StreamsDriver:
     # -- start and end -----------------------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Start everything; returns when the global thread, if there is one, has caught up.
+        """Start everything; return when the global thread, if there is one, has caught up.
 
         :raises IllegalStreamsState: if the client was started or closed before.
         :raises StreamsError: if the state directory can't be used; the client may be started again then.
@@ -124,10 +124,11 @@ class StreamsDriver:
                 raise error
 
     async def close(self, timeout_s: float | None) -> bool:
-        """End in good order. Whether it is over within the time; without one it waits as long as it takes.
+        """End in good order. Return true if it is over within the time; without one it waits as long as it
+        takes.
 
-        Threads divide the time between the last commit and leaving the group, so that they end in it.
-        A thread that calls this itself does not wait: it would wait for its own end.
+        Threads divide the time between the last commit and leaving the group, so that they end within it. A
+        thread that calls this itself does not wait: it would wait for its own end.
         """
         self.end_by = None if timeout_s is None else self.runtime.now() + timeout_s
         self.carry_out(self.client.close())
@@ -142,20 +143,21 @@ class StreamsDriver:
         return self._ended.is_set()
 
     async def wait_ended(self) -> StreamClientState:
-        """Wait until the client is in NOT_RUNNING or ERROR; answers in which."""
+        """Wait until the client is in NOT_RUNNING or ERROR; return that state."""
         await self._ended.wait()
         return self.client.state
 
     def add_thread(self) -> str | None:
-        """Start one more thread. Its name; None if the client does not run."""
+        """Start one more thread. Return its name; None if the client does not run."""
         name, actions = self.client.add_thread()
         self.carry_out(actions)
         return name
 
     async def remove_thread(self, timeout_s: float | None) -> str | None:
-        """End a thread, the calling one only if there is no other, and wait for that. None if there is none.
+        """End a thread, the calling one only if there is no other, and wait for that. Return None if there is
+        no thread.
 
-        :raises TimeoutError: if it takes longer; it goes on ending.
+        :raises TimeoutError: if it takes longer; it still ends.
         """
         current = asyncio.current_task()
         caller = next((name for name, worker in self.workers.items() if worker.task is current), None)
@@ -166,10 +168,10 @@ class StreamsDriver:
             await asyncio.wait_for(worker.done.wait(), timeout_s)
         return name
 
-    # -- what happens to threads ---------------------------------------------------------------------------
+    # -- events of threads ---------------------------------------------------------------------------------
 
     def failed(self, thread: str, error: BaseException) -> None:
-        """An exception left a thread: ask the handler, and do what it says."""
+        """Call the handler for an exception that left a thread, and follow its decision."""
         reason = str(error) or type(error).__name__
         log(logging.ERROR, "a stream thread failed", thread=thread, error=reason, exc_info=error)
         number = self.client.threads[thread].number
@@ -180,12 +182,13 @@ class StreamsDriver:
         self.carry_out(self.client.thread_failed(thread, self.handlers.ask(thread, error)))
 
     def ended(self, thread: str) -> None:
-        """Everything of a thread is closed."""
+        """Note that everything of a thread is closed."""
         del self.workers[thread]
         self.carry_out(self.client.thread_ended(thread))
 
     def global_failed(self, error: BaseException, *, ask: bool) -> None:
-        """An exception left the global thread; one of its start goes to whoever started the client."""
+        """Handle an exception that left the global thread; one of its start is raised to the caller of the
+        start."""
         answer = HandlerDecision(None)
         if ask:
             log(logging.ERROR, "the global thread failed", exc_info=error)
@@ -195,7 +198,7 @@ class StreamsDriver:
     # -- carrying out --------------------------------------------------------------------------------------
 
     def carry_out(self, actions: tuple[Action, ...]) -> None:
-        """Carry these out, after those that are being carried out: who listens sees all in order."""
+        """Carry these out, after those that are being carried out: listeners see all in order."""
         self._queue.extend(actions)
         if self._carrying_out:
             return
@@ -225,7 +228,7 @@ class StreamsDriver:
             self._ended.set()
 
     def _tell_listener(self, step: StreamsMoved) -> None:
-        """The client's step is taken: call the application's listener, before anything follows from it."""
+        """Call the application's listener with the client's step, before anything follows from it."""
         if self.listener is not None:
             try:
                 returned = self.listener(StreamClientState(step.target), StreamClientState(step.source))
@@ -234,7 +237,7 @@ class StreamsDriver:
                     log(logging.ERROR, refused)
             except PROGRAM_ENDS:
                 raise
-            except BaseException as error:  # such as the CancelledError of a future that it has looked at
+            except BaseException as error:  # such as the CancelledError of a future that it has read
                 log(logging.ERROR, "the state listener failed", exc_info=error)
 
     def _refused(self, action: MoveRefused) -> None:
@@ -257,7 +260,8 @@ class StreamsDriver:
         worker.task = self.runtime.spawn(worker.run(), action.thread)
 
     def _rest_s(self, thread: str) -> float:
-        """How long a thread waits before it starts: not at all, unless others fail at once in its place."""
+        """Return the wait of a thread before it starts, in seconds: none, unless those before it failed at
+        once."""
         failed = self._short_lives[self.client.threads[thread].number]
         if failed < 2:
             return 0
@@ -320,7 +324,7 @@ class StreamsDriver:
         CloseResources: _close_resources,
         Complain: _complain,
     }
-    """What carries an action out."""
+    """The method that carries out each kind of action."""
 
     # -- services ------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""What a stream thread needs of its member of the group, whatever protocol that speaks."""
+"""The member of a stream thread as the thread sees it, whatever protocol it speaks."""
 
 from __future__ import annotations
 
@@ -14,75 +14,76 @@ class PartitionRecords(NamedTuple):
     partition: TopicPartition
     records: Sequence[Any]
     next_offset: int
-    """Where to go on once all of them are processed."""
+    """The offset at which to go on once all of them are processed."""
 
 
 class CommitRefused(Exception):
-    """Offsets were not committed: the member lost its partitions, or nobody answered.
+    """Offsets were not committed: the member lost its partitions, or the coordinator did not respond.
 
-    What was processed comes again, to whoever has the partition then.
+    The next owner of the partition receives these records again.
     """
 
 
 class ThreadEvents(Protocol):
-    """What a member tells its thread. A rebalance's callbacks run while the thread polls, or closes."""
+    """Callbacks of a member to its thread. A rebalance's callbacks run while the thread polls or closes."""
 
     async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """These are given up when this ends; what was processed may still be committed."""
+        """These are given up when this ends; processed offsets may still be committed."""
 
     async def on_assigned(self, partitions: Sequence[TopicPartition]) -> None:
-        """These are added, or none are: the rebalance is over."""
+        """These are added (or none): the rebalance is over."""
 
     async def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """These are gone; nothing can be committed for them."""
+        """These are lost; nothing can be committed for them."""
 
     def on_connection(self) -> None:
-        """What `is_connected` of the member returns may have changed; also while records are processed."""
+        """The result of the member's `is_connected` may have changed; also while records are processed."""
 
     def on_shutdown_requested(self) -> None:
-        """The group is to be shut down, as some client of the application asked (KIP-671)."""
+        """The group is to be shut down, at the request of some client of the application (KIP-671)."""
 
 
 class StreamThreadMember(Protocol):
-    """One member of the group, used by one thread. What it raises goes to the exception handler."""
+    """One member of the group, used by one thread. Its exceptions go to the exception handler."""
 
     async def start(self) -> None:
         """Connect, and begin to join."""
 
     async def poll(self) -> Sequence[PartitionRecords]:
-        """Records that came; none after a short while without any, or when there is something to look at."""
+        """Return the records that came; none after a short while without any, or when there is something to
+        look at."""
 
     @property
     def joined(self) -> bool:
-        """Whether the member owns what the group meant for it, be it nothing, and the group is ready."""
+        """True if the member owns its target, even an empty one, and the group is ready."""
 
     @property
     def round_s(self) -> float:
-        """How many seconds the round of joining that is under way may take; 0 if there is none."""
+        """Longest time that the current round of joining may take, in seconds; 0 if there is none."""
 
     def is_connected(self) -> bool:
         """Return true if the last request to the coordinator was answered, or none was sent yet (KIP-457)."""
 
     async def committed(self, partition: TopicPartition) -> int | None:
-        """The committed offset of an owned partition; None if there is none."""
+        """Return the committed offset of an owned partition; None if there is none."""
 
     async def commit(self, offsets: Mapping[TopicPartition, int]) -> None:
         """Commit these offsets.
 
-        :raises CommitRefused: if they were not committed. What else is raised goes to the handler.
+        :raises CommitRefused: if they were not committed. Other exceptions go to the handler.
         """
 
     def ask_for_shutdown(self) -> None:
-        """Ask the group, with every request from now on and on leaving, to shut the application down."""
+        """Request the shutdown of the application, with every request from now on and on leaving."""
 
     def wake(self) -> None:
         """End a poll that waits."""
 
     async def close(self, *, told_to_end: bool = False, within_s: float = 10.0) -> None:
-        """Leave the group at once, and disconnect, in at most that many seconds. Raises nothing.
+        """Leave the group at once, and disconnect, in at most that many seconds. Never raises.
 
-        `told_to_end` says that the group told all members to end. Where a leave would keep it from telling
-        the others, the member does not leave.
+        `told_to_end` is true if the group ends all members. The member does not leave if that would keep the
+        others from learning of it.
         """
 
 
@@ -90,14 +91,14 @@ class GlobalReader(Protocol):
     """Reads all partitions of the global thread's topics from their beginning. It is in no group."""
 
     async def start(self) -> None:
-        """Connect, and see where the topics end now."""
+        """Connect, and find the current ends of the topics."""
 
     async def poll(self) -> Sequence[PartitionRecords]:
-        """Records that came; none after a short while without any."""
+        """Return the records that came; none after a short while without any."""
 
     @property
     def caught_up(self) -> bool:
-        """True if everything was read that was there when it started."""
+        """True if everything was read that existed when it started."""
 
     async def close(self) -> None:
-        """Disconnect. Raises nothing."""
+        """Disconnect. Never raises."""

@@ -1,4 +1,4 @@
-"""Where a client's tasks run: the running event loop, or a host of a simulation."""
+"""The runtime of a client's tasks: the running event loop, or a host of a simulation."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ class Runtime(Protocol):
     """Tasks and time."""
 
     def spawn(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """Run this beside everything else."""
+        """Run this next to everything else."""
 
     async def sleep(self, seconds: float) -> None:
         """Wait."""
@@ -29,7 +29,7 @@ class Runtime(Protocol):
         """
 
     def now(self) -> float:
-        """Seconds since an arbitrary moment, never going back."""
+        """Return seconds since an arbitrary moment, never going back."""
 
 
 class LoopRuntime:
@@ -72,5 +72,5 @@ class LoopRuntime:
                 await asyncio.wait((task,))
 
     def now(self) -> float:
-        """The loop's time."""
+        """Return the loop's time."""
         return asyncio.get_running_loop().time()

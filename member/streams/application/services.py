@@ -1,7 +1,8 @@
-"""What runs beside the threads of a client: the cleaner of the state directory, and the recorder of metrics.
+"""The services that run next to the threads of a client: the cleaner of the state directory, and the recorder
+of metrics.
 
-Both run from the start of the threads to the begin of the client's end, whatever happens to threads. What
-goes wrong in them is logged, and goes to no handler.
+Both run from the start of the threads to the start of the client's end, whatever happens to threads. Their
+errors are logged, and go to no handler.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from fencepost.member.streams.application.runtime import Runtime
 
 
 class Metrics(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client has done up to a moment."""
+    """The counts and states of a client at a moment."""
 
     at_s: float
     """Seconds of the loop's clock."""
@@ -39,7 +40,7 @@ class Service:
     def __init__(self, name: str, every_s: float, action: Callable[[], None], *, at_once: bool) -> None:
         self.name = name
         self.runs = 0
-        """How often it was done."""
+        """Number of runs of the action."""
         self._every_s = every_s
         self._action = action
         self._at_once = at_once
@@ -47,7 +48,7 @@ class Service:
 
     @property
     def running(self) -> bool:
-        """Whether it was started, and not stopped."""
+        """True if it was started, and not stopped."""
         return self._task is not None
 
     def start(self, runtime: Runtime) -> None:
@@ -55,7 +56,7 @@ class Service:
         self._task = runtime.spawn(self._run(runtime), self.name)
 
     def stop(self) -> None:
-        """Nothing is done any more from here on."""
+        """Stop the task: no action runs after this."""
         if self._task is not None:
             self._task.cancel()
             self._task = None

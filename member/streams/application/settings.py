@@ -1,4 +1,4 @@
-"""What an application is told, checked before anything is started."""
+"""The settings of an application, checked before anything is started."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Process: TypeAlias = Callable[..., Awaitable[None]]
 
 
 class GlobalThread(NamedTuple):
-    """What the global thread of a client does: it reads whole topics, in every client."""
+    """The work of the global thread of a client: it reads whole topics, in every client."""
 
     topics: Sequence[str]
     process: Process
 
 
 class Processing(NamedTuple):
-    """A processing function, and whether it wants the store."""
+    """A processing function, and true if it wants the store."""
 
     function: Process
     wants_store: bool
@@ -34,7 +34,7 @@ class Processing(NamedTuple):
 
 
 def check_process(process: object, name: str = "process", *, most: int = 3) -> Processing:
-    """The function, if it can be one.
+    """Check the processing function.
 
     :raises TypeError: if it is not async, or does not take a partition and its records.
     """
@@ -63,7 +63,7 @@ def check_topics(topics: object, name: str = "topics") -> tuple[str, ...]:
     """The topics.
 
     :raises TypeError: if they are not several texts.
-    :raises ValueError: if there is none, one is blank, or one is there twice.
+    :raises ValueError: if the list is empty, or if a topic is blank or there twice.
     """
     if isinstance(topics, str | bytes) or not isinstance(topics, Iterable):
         raise TypeError(f"{name} should be a list of names, got {topics!r}")
@@ -71,17 +71,17 @@ def check_topics(topics: object, name: str = "topics") -> tuple[str, ...]:
     if not all(isinstance(each, str) for each in names):
         raise TypeError(f"{name} should be a list of names, got {names!r}")
     if not names or not all(each.strip() for each in names):
-        raise ValueError(f"{name} should name at least one topic, and none of them blank; got {names!r}")
+        raise ValueError(f"{name} should name at least one topic, and no blank one; got {names!r}")
     if len(set(names)) < len(names):
         raise ValueError(f"{name} names a topic twice: {names!r}")
     return names
 
 
 def check_threads(threads: object, *, global_thread: bool) -> int:
-    """The number of threads.
+    """Check the number of threads.
 
     :raises TypeError: if it is not a whole number.
-    :raises ValueError: if it is negative, or 0 where there is no global thread either.
+    :raises ValueError: if it is negative, or 0 without a global thread.
     """
     number = check_whole("threads", threads, 0)
     if not number and not global_thread:
@@ -90,9 +90,9 @@ def check_threads(threads: object, *, global_thread: bool) -> int:
 
 
 def check_seconds(name: str, value: object) -> float:
-    """A number of seconds.
+    """Check a number of seconds.
 
-    :raises TypeError: if it is no number.
+    :raises TypeError: if it is not a number.
     :raises ValueError: if it is negative, or not a number.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
@@ -103,10 +103,10 @@ def check_seconds(name: str, value: object) -> float:
 
 
 def check_milliseconds(name: str, value: object, *, zero: bool) -> float:
-    """A number of milliseconds, which may be 0 or not; answers seconds.
+    """Check a number of milliseconds, which may be 0 or not; return seconds.
 
-    :raises TypeError: if it is no number.
-    :raises ValueError: if there can't be so many.
+    :raises TypeError: if it is not a number.
+    :raises ValueError: if it is too small.
     """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise TypeError(f"{name} should be a number of milliseconds, got {value!r}")
@@ -116,7 +116,7 @@ def check_milliseconds(name: str, value: object, *, zero: bool) -> float:
 
 
 def check_flag(name: str, value: object) -> bool:
-    """True or False.
+    """Check that a value is True or False.
 
     :raises TypeError: if it is neither.
     """
@@ -126,9 +126,9 @@ def check_flag(name: str, value: object) -> bool:
 
 
 def check_text(name: str, value: object) -> str:
-    """A text that says something.
+    """Check that a text is not blank.
 
-    :raises ValueError: if it does not.
+    :raises ValueError: if it is blank.
     """
     if not isinstance(value, str) or not value.strip():
         raise ValueError(f"{name} is needed, got {value!r}")

@@ -1,11 +1,11 @@
-"""What tasks keep: an SQLite file for each partition, in a directory that one process has to itself.
+"""The state of tasks: an SQLite file for each partition, in a directory that one process has to itself.
 
     <state directory>/<group>/<topic>-<partition>/store.sqlite
 
-What a processing function writes becomes durable just before its offsets are committed. With a changelog,
-the changes are in that topic before, and the file knows up to where it has what is there: what another
-process has added since is read when the partition comes back. Without one the file knows the offset up to
-which it counts; if another process has processed the partition since, it is emptied.
+A processing function's changes become durable just before its offsets are committed. With a changelog, they
+are in that topic first, and the file knows up to which offset it has the topic. Changes that another process
+has added since are read when the partition comes back. Without one, the file knows the offset up to which it
+counts; if another process has processed the partition since, it is emptied.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def _opened(path: Path) -> sqlite3.Connection:
 
 
 class TaskStore:
-    """Keys and values of one partition, for the processing function that is given it."""
+    """Keys and values of one partition, for the processing function that gets the store."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = _made(folder)
@@ -65,12 +65,12 @@ class TaskStore:
             message = f"{folder / _FILE} can't be used: {error}; remove it, and start again"
             raise StreamsError(message) from error
 
-    # -- what processing functions use -------------------------------------------------------------------
+    # -- for processing functions ------------------------------------------------------------------------
 
     def get(self, key: Key) -> Value | None:
-        """The value of a key; None if there is none.
+        """Return the value of a key; None if it has none.
 
-        :raises TypeError: if it can be no key.
+        :raises TypeError: if it can't be a key.
         :raises ValueError: if it is too large for one.
         """
         _check_key(key)
@@ -80,7 +80,7 @@ class TaskStore:
     def put(self, key: Key, value: Value) -> None:
         """Give a key a value.
 
-        :raises TypeError: if one of them is of another type; True and False are none of ours.
+        :raises TypeError: if one of them is of another type; True and False are not allowed.
         :raises ValueError: if a whole number has more than 64 bits, or a float is not a number.
         """
         _check_key(key)
@@ -89,9 +89,9 @@ class TaskStore:
         self._changes[key] = value
 
     def delete(self, key: Key) -> None:
-        """Forget a key, if it is there.
+        """Forget a key, if it is stored.
 
-        :raises TypeError: if it can be no key.
+        :raises TypeError: if it can't be a key.
         :raises ValueError: if it is too large for one.
         """
         _check_key(key)
@@ -99,14 +99,14 @@ class TaskStore:
         self._changes[key] = None
 
     def items(self) -> Iterator[tuple[Key, Value]]:
-        """All keys and values: numbers first, then text, then bytes, each in its order."""
+        """Return all keys and values: numbers first, then text, then bytes, each in its order."""
         yield from self._database.execute("SELECT key, value FROM entries ORDER BY key")
 
     def __len__(self) -> int:
         count: int = self._database.execute("SELECT count(*) FROM entries").fetchone()[0]
         return count
 
-    # -- what the thread does ----------------------------------------------------------------------------
+    # -- calls of the thread -----------------------------------------------------------------------------
 
     @property
     def next_offset(self) -> int | None:
@@ -115,12 +115,12 @@ class TaskStore:
         return None if row is None else row[0]
 
     def follow(self, committed: int | None) -> None:
-        """Take up work at a committed offset: what another process has made stale is dropped."""
+        """Take up work at a committed offset: data that another process has made stale is dropped."""
         if committed is not None and (self.next_offset or 0) < committed:
             self._database.execute("DELETE FROM entries")
 
     def commit(self, next_offset: int, checkpoint: int | None = None) -> None:
-        """Make everything durable that was written; the changelog has it up to the checkpoint."""
+        """Make all changes durable; the changelog has them up to the checkpoint."""
         self._database.execute("INSERT OR REPLACE INTO position VALUES (1, ?)", (next_offset,))
         if checkpoint is not None:
             self._database.execute("INSERT OR REPLACE INTO checkpoint VALUES (1, ?)", (checkpoint,))
@@ -130,17 +130,17 @@ class TaskStore:
     # -- its changelog -----------------------------------------------------------------------------------
 
     def take_changes(self) -> dict[Key, Value | None]:
-        """What has changed since this was asked last; None stands for what was deleted."""
+        """Return the changes since the last call; None stands for a deleted key."""
         changes, self._changes = self._changes, {}
         return changes
 
     def put_back(self, changes: dict[Key, Value | None]) -> None:
-        """These were not written to the changelog; what has changed since counts."""
+        """Put back changes that were not written to the changelog; newer changes count."""
         self._changes = {**changes, **self._changes}
 
     @property
     def checkpoint(self) -> int | None:
-        """Up to which offset of the changelog it has everything; None if that is not known."""
+        """The offset up to which it has all of the changelog; None if that is not known."""
         row = self._database.execute("SELECT next_offset FROM checkpoint").fetchone()
         return None if row is None else row[0]
 
@@ -149,20 +149,20 @@ class TaskStore:
         self._database.execute("DELETE FROM entries")
 
     def restore(self, key: Key, value: Value | None) -> None:
-        """A change that the changelog has."""
+        """Apply a change from the changelog."""
         if value is None:
             self._database.execute("DELETE FROM entries WHERE key = ?", (key,))
         else:
             self._database.execute("INSERT OR REPLACE INTO entries VALUES (?, ?)", (key, value))
 
     def restored(self, checkpoint: int) -> None:
-        """It has everything up to that offset of the changelog."""
+        """Note that it has all of the changelog up to that offset."""
         self._database.execute("INSERT OR REPLACE INTO checkpoint VALUES (1, ?)", (checkpoint,))
         self._database.execute("COMMIT")
         self._database.execute("BEGIN")
 
     def close(self) -> None:
-        """Close; what was not committed is dropped."""
+        """Close; changes that were not committed are dropped."""
         self.is_closed = True
         self._database.execute("ROLLBACK")
         self._database.close()
@@ -170,7 +170,7 @@ class TaskStore:
 
 
 def _check_key(key: object) -> None:
-    # SQLite takes True for 1, and 1.0 too, where it looks something up.
+    # SQLite treats True as 1, and 1.0 too, when it looks something up.
     if isinstance(key, bool) or not isinstance(key, str | bytes | int):
         raise TypeError(f"keys are text, bytes or whole numbers, got {type(key).__name__}")
     _check_bits(key)
@@ -181,7 +181,7 @@ def _check_value(value: object) -> None:
         raise TypeError(f"values are text, bytes, whole numbers or floats, got {type(value).__name__}")
     _check_bits(value)
     if isinstance(value, float) and math.isnan(value):
-        raise ValueError("nan is no value: SQLite takes it for none")
+        raise ValueError("nan can't be stored: SQLite treats it as NULL")
 
 
 def _check_bits(number: object) -> None:
@@ -190,7 +190,7 @@ def _check_bits(number: object) -> None:
 
 
 class StateDirectory:
-    """The directory of one client. Without a path it is a temporary one, which goes with the client.
+    """The directory of one client. Without a path it is a temporary one, which is deleted with the client.
 
     :raises ValueError: if the path is a file.
     """
@@ -198,22 +198,22 @@ class StateDirectory:
     def __init__(self, path: str | os.PathLike[str] | None, group_id: str) -> None:
         self._temporary = path is None
         if path is not None and Path(path).exists() and not Path(path).is_dir():
-            raise ValueError(f"state_dir should be a directory: {os.fspath(path)} is none")
+            raise ValueError(f"state_dir should be a directory: {os.fspath(path)} is not one")
         self._given = None if path is None else Path(path)
         self._group = urllib.parse.quote(group_id, safe="").replace(".", "%2E")
         self.path: Path | None = None
-        """Where the stores are; None unless it is locked."""
+        """The directory of the stores; None unless it is locked."""
         self._lock: sqlite3.Connection | None = None
         self._open: dict[TopicPartition, TaskStore] = {}
         self._waiting: dict[TopicPartition, set[asyncio.Event]] = {}
 
     @property
     def locked(self) -> bool:
-        """True if this client has it."""
+        """True if this client has locked it."""
         return self._lock is not None
 
     def lock(self) -> None:
-        """Make the directory, and take it.
+        """Make the directory, and lock it.
 
         :raises StreamsError: if it can't be written, or if another client has it.
         """
@@ -228,7 +228,7 @@ class StateDirectory:
         self.path = path
 
     def store(self, partition: TopicPartition) -> TaskStore:
-        """The store of a partition, opened if need be."""
+        """Return the store of a partition; open it if necessary."""
         store = self._open.get(partition)
         if store is None:
             assert self.path is not None
@@ -248,11 +248,11 @@ class StateDirectory:
             waiter.set()
 
     def tell_when_free(self, partition: TopicPartition, waiter: asyncio.Event) -> None:
-        """Set the event when the partition's store is closed, which is open."""
+        """Set the event when the partition's store, which is open, is closed."""
         self._waiting.setdefault(partition, set()).add(waiter)
 
     def clean(self, older_than_s: float) -> list[str]:
-        """Remove the stores that nobody has open and nobody had open for so long; answers their names."""
+        """Remove the stores that are not open and were not open for this long; return their names."""
         if self.path is None:
             return []
         kept = {_folder_of(partition) for partition in self._open}
@@ -267,14 +267,14 @@ class StateDirectory:
         return removed
 
     def size(self) -> int:
-        """Bytes of all open stores, without what is not written yet."""
+        """Return the bytes of all open stores, without changes that are not written yet."""
         if self.path is None:
             return 0
         files = (self.path / _folder_of(partition) / _FILE for partition in self._open)
         return sum(file.stat().st_size for file in files if file.is_file())
 
     def close(self) -> None:
-        """Close what is open, and let others have the directory."""
+        """Close all open stores, and let others have the directory."""
         for partition in list(self._open):
             self.release(partition)
         if self._lock is not None:
@@ -292,7 +292,7 @@ def _folder_of(partition: TopicPartition) -> str:
 def _temporary_folder() -> Path:
     """A new one.
 
-    :raises StreamsError: if there is no place for it.
+    :raises StreamsError: if it can't be made.
     """
     try:
         return Path(tempfile.mkdtemp(prefix="fencepost-streams-"))
@@ -301,9 +301,9 @@ def _temporary_folder() -> Path:
 
 
 def _made(folder: Path) -> Path:
-    """The folder, which is there then.
+    """Make the folder.
 
-    :raises StreamsError: if it can't be.
+    :raises StreamsError: if that is not possible.
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -314,9 +314,9 @@ def _made(folder: Path) -> Path:
 
 
 def _locked(file: Path) -> sqlite3.Connection:
-    """A connection that has a file to itself.
+    """Open a connection that has a file to itself.
 
-    :raises StreamsError: if another client has it, or nobody can.
+    :raises StreamsError: if another client has it, or if it can't be used at all.
     """
     lock: sqlite3.Connection | None = None
     try:

@@ -1,4 +1,4 @@
-"""A consumer group member's transport that speaks of streams groups (KIP-1071)."""
+"""The transport of a consumer group's member that speaks the protocol of streams groups (KIP-1071)."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from fencepost.member.streams.heartbeats import StreamsHeartbeats
 class StreamsTransport:
     """Sends streams heartbeats in place of consumer heartbeats, over another transport.
 
-    `on_shutdown` is called with each answer that says that the application is to be shut down.
+    `on_shutdown` is called for each response that shuts the application down.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class StreamsTransport:
         return self._transport.find_coordinator(group_id)
 
     def topic_names(self, topic_ids: Iterable[TopicId]) -> Reply[Mapping[TopicId, str]]:
-        """The topics of these subtopologies, which nobody has to be asked for."""
+        """Return the topics of these subtopologies, which are known without a request."""
         names: asyncio.Future[Mapping[TopicId, str]] = asyncio.get_running_loop().create_future()
         known = self._heartbeats.names
         names.set_result({each: known[each] for each in topic_ids if each in known})
@@ -73,13 +73,13 @@ class StreamsTransport:
     def log_offsets(
         self, partitions: Iterable[TopicPartition], *, earliest: bool
     ) -> Reply[Mapping[TopicPartition, int]]:
-        """The first or the next offset of each partition's log."""
+        """Look up the first or the next offset of each partition's log."""
         return self._transport.log_offsets(partitions, earliest=earliest)
 
     def offsets_by_duration(
         self, partitions: Iterable[TopicPartition], duration_ms: int
     ) -> Reply[Mapping[TopicPartition, int]]:
-        """Where each log has its first record that is not older, by the wall clock, or where it ends."""
+        """Find the first record of each log that is not older, by the wall clock, or the end of the log."""
         return self._transport.offsets_by_duration(partitions, duration_ms)
 
     def close(self) -> None:

@@ -26,22 +26,22 @@ if TYPE_CHECKING:
     from fencepost.member.streams.application.driver import StreamsDriver
 
 _RESTORE_AGAIN_S = 1.0
-"""How soon to try again to read a changelog that could not be read."""
+"""Delay before another attempt to read a changelog that could not be read, in seconds."""
 _LOOK_S = 0.1
-"""How soon a thread that waits for its start sees that it is to end."""
+"""Interval at which a thread that waits for its start checks if it has to end, in seconds."""
 _COMMIT_S = 10.0
-"""How long the last commit of a thread may take."""
+"""Longest time that the last commit of a thread may take, in seconds."""
 _LEAVE_S = 10.0
-"""How long a thread may take to leave the group."""
+"""Longest time that a thread may take to leave the group, in seconds."""
 _LEAVE_UNHEARD_S = 2.0
-"""The same if no broker responded to the last commit."""
+"""The same limit if no broker responded to the last commit."""
 _WAITING = (StreamThreadState.STARTING, StreamThreadState.PARTITIONS_REVOKED)
 
 
 def is_cancelled(error: BaseException) -> bool:
-    """Whether this is the end of a task that somebody cancelled, and not a failure.
+    """Return true if the error is the end of a task that was cancelled, and not a failure.
 
-    A CancelledError that comes out of something else, which the task waited for, is a failure as any other.
+    A CancelledError of something that the task waited for is a failure like any other.
     """
     task = asyncio.current_task()
     return isinstance(error, asyncio.CancelledError) and task is not None and task.cancelling() > 0
@@ -56,40 +56,42 @@ class Worker:
         self.task: asyncio.Task[None] | None = None
         self.done = asyncio.Event()
         self.rest_s = 0.0
-        """How long to wait before the start."""
+        """Wait before the start, in seconds."""
         self.started_at = engine.runtime.now()
-        """When that was over; in the runtime's seconds."""
+        """Time at which the wait was over; in the runtime's seconds."""
         self._engine = engine
         self._stopping = False
         self._told = asyncio.Event()
-        """Set with `_stopping`, for what may be cut short then."""
+        """Set with `_stopping`, to cut waits short."""
         self._stirred = asyncio.Event()
         """Set when a wait for a store may be over: it is free, or not wanted any more."""
         self._committing = asyncio.Lock()
         self._clean = True
-        """Whether what was processed may be committed: not after a failure."""
+        """True if the processed offsets may be committed: not after a failure."""
         self._processed: dict[TopicPartition, int] = {}
-        """Where to go on in each partition whose offset is to be committed."""
+        """The next offset of each partition whose offset is to be committed."""
         self._owned: dict[TopicPartition, int] = {}
-        """With the number of the assignment that brought them."""
+        """The owned partitions, with the number of the assignment in which they came."""
         self._assignments = 0
         self._fresh: dict[TopicPartition, None] = {}
-        """Those of them whose stores are not opened yet."""
+        """Those of them whose stores are not open yet."""
         self._current: TopicPartition | None = None
-        """What is being processed; its store stays open until that is over, even if the partition is lost."""
+        """The partition that is being processed; its store stays open until that is over, even if the
+        partition is lost."""
         self._commit_at = 0.0
         self._unheard = False
-        """No broker responded to the last commit."""
+        """True if no broker responded to the last commit."""
 
     def stop(self) -> None:
-        """End after what is being processed."""
+        """End after the current record."""
         self._stopping = True
         self._told.set()
         self._stirred.set()
         self.member.wake()
 
     async def run(self) -> None:
-        """The whole life of the thread. An exception of any kind goes to the handler; then all is closed."""
+        """Run the thread for its whole life. An exception of any kind goes to the handler; then all is
+        closed."""
         engine, client = self._engine, self._engine.client
         try:
             if self.rest_s:
@@ -110,7 +112,7 @@ class Worker:
             await self._end()
 
     async def _rest(self) -> None:
-        """Wait before the start, until it is time or the thread is told to end."""
+        """Wait before the start, until it is time or the thread has to end."""
         runtime = self._engine.runtime
         until = runtime.now() + self.rest_s
         while not self._stopping and (left := until - runtime.now()) > 0:
@@ -131,10 +133,11 @@ class Worker:
         await self._commit_in_time()
 
     async def _finish_round(self) -> None:
-        """Who has asked for the end of the application, or was told of it, ends between two rounds only.
+        """Wait for the end of the current round if the application is to be shut down.
 
-        The round is what tells members: one that missed its answer hears of the end in the next round, if
-        anybody is left there who knows of it. The coordinator ends each round; without one it may never end.
+        Members learn of the shutdown from the round: one that missed its response learns of it in the next
+        round, if a member that knows is still there. The coordinator ends each round; without a coordinator
+        the round may never end.
         """
         client, member, now = self._engine.client, self.member, self._engine.runtime.now
         until = now() + member.round_s
@@ -144,7 +147,7 @@ class Worker:
             await member.poll()
 
     async def _note_state(self) -> None:
-        """What the member's state means for the thread's."""
+        """Move the thread according to the member's state."""
         engine, client = self._engine, self._engine.client
         self.on_connection()
         thread = client.threads[self.name]
@@ -156,12 +159,12 @@ class Worker:
             engine.carry_out(client.tasks_ready(self.name))
 
     async def _restore_unless_told(self, partition: TopicPartition) -> None:
-        """Open a partition's store, unless the thread is told to end."""
+        """Open a partition's store, unless the thread has to end."""
         with contextlib.suppress(CutShort):
             await self._engine.runtime.wait_for(self._restore(partition), self._told, lambda: 0.0)
 
     async def _restore(self, partition: TopicPartition) -> None:
-        """Open a partition's store, with what its changelog has, or at the offset that was committed.
+        """Open a partition's store, with the content of its changelog, or at the offset that was committed.
 
         A thread of this client that lost the partition may still be busy with it.
         """
@@ -181,7 +184,7 @@ class Worker:
         self._fresh.pop(partition, None)
 
     async def _read_changelog(self, changelog: Changelog, partition: TopicPartition) -> None:
-        """Restore a store; again and again, if the changelog can't be read."""
+        """Restore a store; retry if the changelog can't be read."""
         assignment = self._owned.get(partition)
         directory = self._engine.directory
         restored = False
@@ -203,7 +206,8 @@ class Worker:
             del self._fresh[partition]
 
     async def _log_from_now_on(self, partition: TopicPartition, store: TaskStore) -> None:
-        """A store from before it had a changelog: what is not stale goes there with the next commit."""
+        """Start the changelog of a store that had none: content that is not stale is written there with the
+        next commit."""
         committed = await self.member.committed(partition)
         if not store.is_closed:
             store.follow(committed)
@@ -233,19 +237,20 @@ class Worker:
             self._processed[partition] = batch.next_offset
 
     async def _commit(self) -> None:
-        """Make durable what was processed. Stores go first: records may come twice, changes must not go."""
+        """Make the processed records durable. Stores go first: records may come twice, changes must not get
+        lost."""
         self._commit_at = self._engine.runtime.now() + self._engine.commit_interval_s
         if self._engine.changelog is None:
             await self._commit_all()
             return
-        # What one commit has taken, and not written yet, the next one must not commit.
+        # The next commit must not commit offsets that one commit has taken, and not written yet.
         async with self._committing:
             await self._commit_all()
 
     async def _commit_in_time(self) -> None:
-        """Commit; a thread that is told to end waits for it no longer than it may take.
+        """Commit; a thread that has to end waits for it only as long as it may take.
 
-        What is not committed comes again.
+        Records that are not committed come again.
         """
         if self._unheard:
             return
@@ -259,9 +264,10 @@ class Worker:
             log(logging.WARNING, "offsets were not committed", thread=self.name, error=error)
 
     def _share(self, most: float, part: float) -> float:
-        """How many seconds a step of the end may take: at most `most`, and a part of what `close` has left.
+        """Return the time that a step of the end may take, in seconds.
 
-        A thread that is still at work when that time is over takes what it needs: `close` has returned.
+        It is a part of the time that `close` has left, and at most `most`. Once `close` has returned, a
+        thread that still works takes the time that it needs.
         """
         end_by = self._engine.end_by
         left = 0.0 if end_by is None else end_by - self._engine.runtime.now()
@@ -285,7 +291,7 @@ class Worker:
                 del self._processed[partition]
 
     async def _make_durable(self, partition: TopicPartition, store: TaskStore, offset: int) -> None:
-        """What the store has, the changelog has before."""
+        """Write the changes of the store to the changelog first, then commit the store."""
         changelog, checkpoint = self._engine.changelog, None
         changes = store.take_changes()
         if changelog is not None and changes:
@@ -318,10 +324,10 @@ class Worker:
             if opened and partition != self._current:
                 self._engine.directory.release(partition)
 
-    # -- what the member tells -----------------------------------------------------------------------------
+    # -- callbacks of the member ---------------------------------------------------------------------------
 
     async def on_revoked(self, partitions: Sequence[TopicPartition]) -> None:
-        """Commit what was processed of all partitions, then let go of these."""
+        """Commit the processed offsets of all partitions, then release these."""
         self._engine.carry_out(self._engine.client.partitions_revoked(self.name))
         try:
             await self._commit()
@@ -336,18 +342,18 @@ class Worker:
         self._engine.carry_out(self._engine.client.partitions_assigned(self.name))
 
     async def on_lost(self, partitions: Sequence[TopicPartition]) -> None:
-        """Let go of these; what was processed and not committed comes again."""
+        """Release these; records that were processed and not committed come again."""
         self._engine.carry_out(self._engine.client.partitions_revoked(self.name))
         self._forget(partitions)
 
     def on_connection(self) -> None:
-        """Take over what the member knows of its connection, also while records are processed (KIP-457)."""
+        """Take over the member's connection state, also while records are processed (KIP-457)."""
         client = self._engine.client
         if self.name in client.threads:
             self._engine.carry_out(client.connection(self.name, connected=self.member.is_connected()))
 
     def on_shutdown_requested(self) -> None:
-        """The application is to be shut down."""
+        """Take in that the application is to be shut down."""
         self._engine.carry_out(self._engine.client.shutdown_received(self.name))
 
 
@@ -359,18 +365,18 @@ class GlobalWorker:
 
     def __init__(self, engine: StreamsDriver, processing: Processing, reader: GlobalReader) -> None:
         self.started: asyncio.Future[BaseException | None] = asyncio.get_running_loop().create_future()
-        """Done once it has caught up, with the exception that kept it from it, or if it is to end first."""
+        """Done once it has caught up, with the exception that prevented that, or if it has to end first."""
         self._engine = engine
         self._processing = processing
         self._reader = reader
         self._stopping = False
 
     def stop(self) -> None:
-        """End after what is being processed."""
+        """End after the current record."""
         self._stopping = True
 
     async def run(self) -> None:
-        """The whole life of the thread."""
+        """Run the thread for its whole life."""
         engine = self._engine
         error: BaseException | None = None
         try:

@@ -432,7 +432,7 @@ async def test_a_fetch_whose_answer_is_damaged_is_tried_again(fetching, brokers,
     connection.close.assert_called_once_with(reason=CloseReason.CONNECTION_BROKEN)
     assert brokers.fetched.count((0, 0)) == 2
     assert fetching.take_one().offset == 0
-    assert "damaged answer to a fetch node_id=1" in caplog.text
+    assert "damaged fetch response node_id=1" in caplog.text
     assert capsys.readouterr().out == "", "a program's output is its own"
 
 

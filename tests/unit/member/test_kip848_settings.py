@@ -51,7 +51,7 @@ async def test_what_the_broker_decides_is_refused(setting, advice):
         ({"auto_offset_reset": "error"}, "auto_offset_reset should be one of"),
         ({"auto_offset_reset": 3}, "auto_offset_reset should be one of.* got 3"),
         ({"auto_offset_reset": "by_duration"}, "auto_offset_reset should be one of"),
-        ({"auto_offset_reset": "by_duration:3h"}, "auto_offset_reset: '3h' is no ISO-8601 duration"),
+        ({"auto_offset_reset": "by_duration:3h"}, "auto_offset_reset: '3h' is not an ISO-8601 duration"),
         ({"auto_offset_reset": "by_duration:-PT1H"}, "auto_offset_reset: the duration '-PT1H' is negative"),
         ({"max_poll_records": 0}, "max_poll_records"),
         ({"max_poll_records": True}, "max_poll_records"),

@@ -179,7 +179,7 @@ async def test_a_stream_that_goes_away_ends_the_connection() -> None:
         await asyncio.wait_for(ear.is_gone.wait(), 20)
         assert ear.heard == [
             "update 9 True",
-            "disconnected: 'orders' is gone or moves: STREAM_NOT_AVAILABLE",
+            "disconnected: 'orders' was deleted or is moving: STREAM_NOT_AVAILABLE",
         ]
         with pytest.raises(TransportError):
             await connection.query_offset(ORDERS)
@@ -274,7 +274,7 @@ async def test_silence_ends_the_connection_where_heartbeats_are_agreed() -> None
         await connected(node, ear)
         await asyncio.wait_for(ear.is_gone.wait(), 30)
         assert "Heartbeat" in node.heard
-        assert ear.heard[-1].startswith("disconnected: the node has said nothing for 2.")
+        assert ear.heard[-1].startswith("disconnected: the node has sent nothing for 2.")
 
 
 @pytest.mark.parametrize(

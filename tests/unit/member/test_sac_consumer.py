@@ -346,7 +346,7 @@ async def test_a_connection_that_does_not_come_about_in_time_is_logged(
         for _ in range(3):
             scene.clock.advance()
         starting.cancel()
-    assert [each["error"] for each in logs] == ["no answer in time"] * 2
+    assert [each["error"] for each in logs] == ["no response in time"] * 2
     await scene.consumer.close()
 
 

@@ -127,7 +127,7 @@ async def test_a_listener_that_answers_no_place_of_ours_gives_the_connection_up(
     await settled()
     (context,) = failed
     assert isinstance(context["exception"], TypeError)
-    assert "on_activated's answer should be an OffsetSpecification" in str(context["exception"])
+    assert "on_activated's result should be an OffsetSpecification" in str(context["exception"])
     assert (first.closed, first.answers) == (True, [])
     assert scene.listener.told == ["activated", "lost"]
     assert scene.consumer.state is SacMemberState.BACKING_OFF

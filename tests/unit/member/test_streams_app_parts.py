@@ -284,7 +284,7 @@ def app(**settings: Any) -> StreamsApp:
         ({"topics": "t"}, TypeError, "list of names"),
         ({"topics": [1]}, TypeError, "list of names"),
         ({"topics": []}, ValueError, "at least one topic"),
-        ({"topics": ["t", " "]}, ValueError, "none of them blank"),
+        ({"topics": ["t", " "]}, ValueError, "no blank one"),
         ({"topics": ["t", "t"]}, ValueError, "twice"),
         ({"group_id": ""}, ValueError, "group_id is needed"),
         ({"threads": -1}, ValueError, "0 or more, got -1"),
@@ -308,7 +308,7 @@ def app(**settings: Any) -> StreamsApp:
         (
             {"auto_offset_reset": "by_duration:1D"},
             ValueError,
-            "auto_offset_reset: '1D' is no ISO-8601 duration",
+            "auto_offset_reset: '1D' is not an ISO-8601 duration",
         ),
         ({"isolation_level": "x"}, ValueError, "isolation_level should be one of"),
         ({"bootstrap_servers": 3}, ValueError, "bootstrap_servers should be host:port.*, got 3"),

@@ -377,7 +377,7 @@ def test_an_answer_in_a_newer_version_than_was_used_makes_no_sense() -> None:
 
 def test_errors_that_nobody_knows_are_kept() -> None:
     again, one = takes(AssignmentInfo(error_code=77), {})
-    assert (again, one.error, one.message) == (None, 77, "the leader answered with error 77")
+    assert (again, one.error, one.message) == (None, 77, "the leader sent error 77")
 
 
 @pytest.mark.parametrize(

@@ -121,7 +121,7 @@ def test_a_thread_that_is_cut_off_counts_as_what_it_was() -> None:
 
 def test_a_client_that_is_told_to_shut_down_says_so_once() -> None:
     client = running()
-    text = f"{A} was told that the application is to be shut down"
+    text = f"{A} received the request to shut the application down"
     assert Complain(text) in client.shutdown_received(A)
     assert Complain not in kinds(client.shutdown_received(A))
 

@@ -208,7 +208,7 @@ async def test_where_the_group_cannot_be_told_shutdown_application_says_so(
     rig = await Rig(escalates=False, handler=answering(Response.SHUTDOWN_APPLICATION)).running()
     rig.members[A].give(P0, 0, ValueError())
     assert await rig.engine.wait_ended() is S.ERROR
-    assert "can't tell the group to shut down" in caplog.text
+    assert "can't ask the group to shut down" in caplog.text
 
 
 async def test_a_thread_whose_task_is_cancelled_ends_and_asks_no_handler() -> None:

@@ -61,7 +61,7 @@ def test_any_other_answer_shuts_the_client_down(answered: Any) -> None:
     handlers.add(lambda error: answered)
     answer = handlers.ask(A, ValueError())
     assert answer.response is Response.SHUTDOWN_CLIENT
-    assert "no StreamThreadExceptionResponse" in (answer.complaint or "")
+    assert "not a StreamThreadExceptionResponse" in (answer.complaint or "")
 
 
 def test_a_coroutine_in_disguise_is_no_answer() -> None:

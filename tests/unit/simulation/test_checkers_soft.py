@@ -124,7 +124,7 @@ def test_a_member_without_a_session_timer_is_found(scene):
 
 
 def test_a_session_timer_of_a_member_that_went_is_found(scene):
-    message = "B of g0 has a session timer, it is gone"
+    message = "B of g0 has a session timer, it is removed"
     assert scene.leave("g0", "B", with_one(SESSION, "g0", "B")) == [("timers-armed", message)]
 
 
