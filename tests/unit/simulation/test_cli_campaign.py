@@ -118,7 +118,7 @@ def test_failed_runs_and_violations_give_exit_1(
             "--report no/such/report.html: cannot be written",
         ),
         (["--seeds", "0"], "--seeds"),
-        (["--seeds", "x"], "--seeds x: expected how many, or which: 100, 10..29, or 1,5,9"),
+        (["--seeds", "x"], "--seeds x: expected seeds: 100 (from 0 on), 10..29, or 1,5,9"),
         (["--seeds", "9..2"], "--seeds 9..2: expected the smaller one first"),
         (["--time-limit", "0s"], "--time-limit 0s: expected more than 0s"),
         (["--time-limit", "long"], "--time-limit long: expected a duration such as"),
