@@ -175,9 +175,8 @@ RECOVERIES: Final = Analysis(
     summary=(
         "The records that owners had to catch up with, and those that were processed again, for each time "
         "that a partition was assigned to a member that then processed records of it. Lag is the records "
-        "that "
-        "waited, including those of the first batch. Times are from the handover until a batch left no more "
-        "records than it had."
+        "that waited, including those of the first batch. Times are from the handover until a batch left no "
+        "more records than it had."
     ),
     columns=(
         *CELL,
@@ -232,10 +231,9 @@ TWO_OWNERS: Final = Analysis(
             Unit.TEXT,
             "The cause of the window: forgotten, abandoned, demoted, early, returned, twice lost or removed; "
             "or closed, if the client had not noticed that its connection was closed. Null outside windows: "
-            "the "
-            "count must be 0 there, except in classic groups with static members. Kafka keeps such a member "
-            "in its "
-            "group when it misses a round, and may give its partitions to others before it learns of that.",
+            "the count must be 0 there, except in classic groups with static members. Kafka keeps such a "
+            "member in its group when it misses a round, and may give its partitions to others before it "
+            "learns of that.",
             "window",
         ),
         Column("count", Unit.COUNT, "Number of times."),
@@ -254,8 +252,7 @@ TRANSITIONS: Final = Analysis(
             "machine",
             Unit.TEXT,
             "The machine: member, group, sac-member, sac-consumer (as the coordinator sees it), "
-            "stream-client "
-            "or stream-thread.",
+            "stream-client or stream-thread.",
         ),
         Column("state_from", Unit.TEXT, "The state that was left.", "from"),
         Column("state_to", Unit.TEXT, "The state that was entered.", "to"),
@@ -307,9 +304,7 @@ FENCINGS: Final = Analysis(
             "recovered",
             Unit.COUNT,
             "Number of times after which the host had a STABLE member again. The next columns are the times "
-            "until "
-            "then. A host "
-            "that has already restarted may have one at once: that counts as 0 s.",
+            "until then. A host that has already restarted may have one at once: that counts as 0 s.",
         ),
         *quantiles(Unit.SECONDS),
     ),

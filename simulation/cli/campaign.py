@@ -58,8 +58,7 @@ def campaign(
         list[str] | None,
         Parameter(
             help="KEY=A,B: run with each of these values. KEY is a key of --set, or members, partitions, "
-            "duration "
-            "or mutant. Repeatable; every combination runs."
+            "duration or mutant. Repeatable; every combination runs."
         ),
     ] = None,
     master: Annotated[
@@ -71,8 +70,7 @@ def campaign(
         Traces | None,
         Parameter(
             help="The traces to keep. sample, the default, keeps some of each scenario, and those of runs "
-            "that "
-            "broke an invariant."
+            "that broke an invariant."
         ),
     ] = None,
     time_limit: Annotated[

@@ -58,8 +58,7 @@ def chaos(
         str,
         Parameter(
             help="jvm or docker starts a cluster for this command. HOST:PORT uses a running cluster, and "
-            "touches "
-            "only the run's own topics and group there: disturbances of brokers are skipped."
+            "touches only the run's own topics and group there: disturbances of brokers are skipped."
         ),
     ] = "jvm",
     nodes: Nodes = 3,

@@ -44,8 +44,7 @@ def compare(
         str,
         Parameter(
             help="jvm or docker starts a cluster for this command. HOST:PORT uses a running cluster, and "
-            "touches "
-            "only the runs' own topics and group there: disturbances of brokers are skipped."
+            "touches only the runs' own topics and group there: disturbances of brokers are skipped."
         ),
     ] = "jvm",
     nodes: Nodes = 1,

@@ -36,8 +36,7 @@ def conform(
         str | None,
         Parameter(
             help="The broker to compare with: HOST:PORT of a running one, or jvm or docker to start one. It "
-            "should "
-            "be idle: topics and groups named fencepost-… are created and deleted."
+            "should be idle: topics and groups named fencepost-… are created and deleted."
         ),
     ] = None,
     seed: Annotated[Seed, Parameter(help="Seed of the random schedules.")] = 0,

@@ -239,7 +239,7 @@ def _verdict(data: ReportInput) -> dict[str, object]:
 
 
 def _cards(data: ReportInput) -> list[dict[str, str]]:
-    """The figures on top. What no run of the page has, such as rebalances of consumer groups, is left out."""
+    """Return the figures at the top, except those that no run has, such as rebalances of consumer groups."""
     rows = data.tables["runs"]
     moved = data.tables["rebalances"]
     down = [row for row in data.tables["downtime"] if row["cause"] == "all"]
