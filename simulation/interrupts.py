@@ -1,4 +1,5 @@
-"""What Ctrl-C and SIGTERM do: a run ends between two steps, and what must not be broken off is not."""
+"""Handling of Ctrl-C and SIGTERM: a run ends between two steps, and work that must be completed is
+completed."""
 
 from __future__ import annotations
 
@@ -19,12 +20,13 @@ STOPPING: Final = "stopping: ending Spark takes some seconds"
 
 @contextlib.contextmanager
 def between_steps(loop: VirtualLoop) -> Iterator[Callable[[], None]]:
-    """Hold SIGINT and SIGTERM back while the loop runs: the first one stops it, and does nothing else.
+    """Hold back SIGINT and SIGTERM while the loop runs: the first signal only stops the loop.
 
-    Within a step, what is simulated would take it for a failure of its own.
+    Inside a step, simulated code would take the exception for its own failure.
 
-    What is given does it then, once the loop has stopped. A second one does at once what it did before, for a
-    step that does not end. In threads, which hear no signals, nothing changes.
+    The yielded function runs the signal's original handler, once the loop has stopped. A second signal runs
+    the original handler at once, for a step that does not end. Threads other than the main thread receive no
+    signals, so nothing changes there.
     """
     before: dict[int, Any] = {}
     heard: list[int] = []
@@ -51,12 +53,12 @@ def between_steps(loop: VirtualLoop) -> Iterator[Callable[[], None]]:
     finally:
         for each, handler in before.items():
             signal.signal(each, handler)
-    pass_on()  # one that came when nobody was to look for it any more
+    pass_on()  # a signal that came after the last check
 
 
 @contextlib.contextmanager
 def told_at_once(line: str) -> Iterator[None]:
-    """Write that line to stderr at the first Ctrl-C or SIGTERM, which then does what it did before."""
+    """Write that line to stderr at the first Ctrl-C or SIGTERM, and then run the original handler."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -66,7 +68,7 @@ def told_at_once(line: str) -> Iterator[None]:
     def tell(number: int, frame: FrameType | None) -> None:
         handler = before[number]
         restore()
-        # Who holds interrupts for a while has a handler of its own, which asks this one each time.
+        # Code that holds interrupts has a handler of its own, which calls this one each time.
         if not told:
             told.append(number)
             write()
@@ -74,7 +76,7 @@ def told_at_once(line: str) -> Iterator[None]:
 
     def write() -> None:
         with contextlib.suppress(OSError, ValueError):
-            # Not by the stream, which may be in the middle of a line of its own.
+            # Not through the stream, which may be in the middle of another line.
             begin = "\n" if sys.stderr.isatty() else ""
             os.write(sys.stderr.fileno(), f"{begin}{line}\n".encode())
 
@@ -95,9 +97,10 @@ def told_at_once(line: str) -> Iterator[None]:
 
 @contextlib.contextmanager
 def interrupts_held() -> Iterator[Callable[[], None]]:
-    """Ctrl-C waits until what this answers is called: no JVM is left behind, no call to it broken off.
+    """Hold Ctrl-C until the yielded function is called: no JVM is left behind, and no call to it is
+    interrupted.
 
-    Whoever listened for it hears of it at once, and may say so; only the exception waits.
+    The previous handler still runs at once, and may print a line; only the exception waits.
     """
     if threading.current_thread() is not threading.main_thread():
         yield lambda: None
@@ -115,7 +118,7 @@ def interrupts_held() -> Iterator[Callable[[], None]]:
         except KeyboardInterrupt:
             came.append(number)
         finally:
-            if (following := signal.getsignal(signal.SIGINT)) is not hold:  # it hears of the next one
+            if (following := signal.getsignal(signal.SIGINT)) is not hold:  # it gets the next signal
                 handler = following
                 signal.signal(signal.SIGINT, hold)
 

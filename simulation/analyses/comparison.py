@@ -1,9 +1,8 @@
-"""Two sets of runs against each other: how much the one differs from the other, and how sure that is.
+"""Comparison of two sets of runs: the size of the difference, and its confidence interval.
 
 The events of one run are not independent of each other, so whole runs are resampled: a cluster bootstrap
-(Davison and Hinkley, Bootstrap Methods and Their Application, 3.8), with percentile intervals. Where both
-sets have the same seeds, each draw takes the same seeds from both: what the seeds make both do alike cancels
-out.
+(Davison and Hinkley, Bootstrap Methods and Their Application, 3.8), with percentile intervals. If both sets
+have the same seeds, each draw takes the same seeds from both, so that effects of the seeds cancel out.
 """
 
 from __future__ import annotations
@@ -27,28 +26,29 @@ if TYPE_CHECKING:
     Floats: TypeAlias = NDArray[np.float64]
 
 QUANTILES: Final = {"median": 0.5, "p90": 0.9}
-"""What is compared of each measure."""
+"""The quantiles that are compared for each measure, by name."""
 RESAMPLES: Final = 1_000
 CONFIDENCE: Final = 0.95
 FEWEST_RUNS: Final = 6
-"""Fewer have no interval: even the widest, from the least to the largest of five, is one of 94 %."""
+"""Minimum number of runs for an interval: the widest interval of five runs, from the least to the largest,
+covers only 94 %."""
 _LEAST: Final = 1e-6
-"""Nothing that is smaller is divided by: a trace's time is in microseconds."""
+"""Smallest value that is used as a divisor: a trace's time is in microseconds."""
 _CELLS_AT_ONCE: Final = 4_000_000
 """Numbers that a step holds in memory at most: resamples times values."""
 
 
 class Sample(msgspec.Struct, frozen=True):
-    """A set of runs, and what was measured in them."""
+    """A set of runs with its measurements."""
 
     runs: tuple[str, ...]
-    """All of them, by what tells them apart within the set: their seeds, or their ids."""
+    """Names of all runs, unique within the set: their seeds, or their ids."""
     values: Mapping[str, Mapping[str, Sequence[float]]]
     """By measure and run; runs without any value may be left out."""
 
 
 class MeasureComparison(msgspec.Struct, frozen=True, kw_only=True):
-    """A measure of two sets of runs, in the measure's unit; None where there are too few to say."""
+    """A measure of two sets of runs, in the measure's unit; None if there are too few values."""
 
     measure: str
     quantile: str
@@ -56,7 +56,7 @@ class MeasureComparison(msgspec.Struct, frozen=True, kw_only=True):
     before: float
     after: float
     before_count: int
-    """How many values there are."""
+    """Number of values in the first set."""
     after_count: int
     ratio: float | None
     """After by before; None if before is 0."""
@@ -87,9 +87,10 @@ def compare(
     resamples: int = RESAMPLES,
     seed: int = 0,
 ) -> list[MeasureComparison]:
-    """Each measure that both sets have values of: median and p90, their ratio and difference, with intervals.
+    """Compare each measure that both sets have values of: median and p90, their ratio and difference, with
+    intervals.
 
-    The same input gives the same answer: draws come from `seed`.
+    The same input gives the same result: draws come from `seed`.
     """
     drawn = _draws(before.runs, after.runs, resamples, seed)
     comparisons: list[MeasureComparison] = []
@@ -101,7 +102,7 @@ def compare(
 
 
 def samples(measured: DataFrame) -> dict[tuple[str, str], Sample]:
-    """A sample for each scenario and parameters of the table `measures`.
+    """Return a sample for each scenario and its parameters in the table `measures`.
 
     Runs are told apart by their seed if it ends their id, as in a campaign: rolling-deploy-000017.
     """
@@ -122,7 +123,8 @@ def _run_name(run_id: str) -> str:
 
 
 def _draws(before: Sequence[str], after: Sequence[str], resamples: int, seed: int) -> tuple[Any, Any] | None:
-    """How often each run of each set is in each resample; None if a set is too small to be resampled."""
+    """Return how often each resample contains each run of each set; None if a set is too small to be
+    resampled."""
     import numpy as np
 
     if min(len(before), len(after)) < FEWEST_RUNS:
@@ -177,12 +179,13 @@ def _compare(
 
 
 def _is_largest(chance: float, count: int) -> bool:
-    """Whether that quantile is the largest value: no resample has a larger one, or tells how sure it is."""
+    """Return true if the quantile is the largest value: no resample has a larger one, so no interval can be
+    given."""
     return math.ceil(chance * count) == count
 
 
 def _flat(sample: Sample, measure: str) -> tuple[Floats, NDArray[np.intp]]:
-    """All values in their order, and the number of the run that each is from."""
+    """Return all values in order, and the index of each value's run."""
     import numpy as np
 
     by_run = sample.values[measure]
@@ -194,7 +197,7 @@ def _flat(sample: Sample, measure: str) -> tuple[Floats, NDArray[np.intp]]:
 
 
 def _resampled(values: Floats, owners: Any, weights: Any, chances: Floats) -> Floats:
-    """The quantiles of each resample, by the nearest rank; NaN where it has no value."""
+    """Return the quantiles of each resample, by the nearest rank; NaN if it has no value."""
     import numpy as np
 
     answers = np.full((len(weights), len(chances)), np.nan)
@@ -219,25 +222,29 @@ COMPARISONS: Final = Declared(
     name="comparisons",
     title="Compared",
     summary=(
-        "Each choice of parameters against the first one of its scenario. The intervals are of 95 %, from"
+        "Each choice of parameters, compared with the first one of its scenario. Intervals are 95 %, from"
         " resampling whole runs."
     ),
     columns=(
         *CELL,
         Column("against", Unit.PARAMETERS, "The parameters that this is compared with."),
-        Column("measure", Unit.TEXT, "What is compared: the name of a measure."),
+        Column("measure", Unit.TEXT, "The name of the measure."),
         Column("quantile", Unit.TEXT, "The median, or p90."),
         Column("before", Unit.MEASURED, "That quantile of the runs compared with."),
         Column("after", Unit.MEASURED, "That quantile of these runs."),
         Column("ratio", Unit.RATIO, "After by before; null if before is 0."),
-        Column("ratio_low", Unit.RATIO, "Where its interval begins; null if a side has too few values."),
-        Column("ratio_high", Unit.RATIO, "Where its interval ends; null if a side has too few values."),
+        Column(
+            "ratio_low", Unit.RATIO, "The lower bound of its interval; null if a side has too few values."
+        ),
+        Column(
+            "ratio_high", Unit.RATIO, "The upper bound of its interval; null if a side has too few values."
+        ),
     ),
 )
 
 
 def comparison_rows(cells: Mapping[tuple[str, str], Sample]) -> list[dict[str, Any]]:
-    """The table of comparisons among the cells of each scenario: each against the first."""
+    """Return the table of comparisons of the cells of each scenario: each with the first one."""
     rows = []
     first: dict[str, str] = {}
     for (scenario, parameters), sample in cells.items():
@@ -257,12 +264,13 @@ T = TypeVar("T")
 
 
 def nearest_rank(ordered: Sequence[T], share: float) -> T:
-    """The least of the ordered values, one or more, that this share of them, 0 to 1, does not exceed."""
+    """Return the smallest of the ordered values that a share of them, 0 to 1, does not exceed. There must be
+    a value."""
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)]
 
 
 def share_interval(hits: int, tries: int, confidence: float = CONFIDENCE) -> tuple[float, float]:
-    """Return the interval of a share of which `hits` of `tries` were seen (Wilson); 0 to 1 without tries."""
+    """Return the Wilson interval of a share that was hit `hits` times in `tries`; 0 to 1 without tries."""
     if not tries:
         return 0.0, 1.0
     z = NormalDist().inv_cdf((1 + confidence) / 2)

@@ -1,4 +1,5 @@
-"""What an analysis is declared as: its name, its columns with their units, and what it is made of."""
+"""The declaration of an analysis: its name, its columns with their units, and the views that it is computed
+from."""
 
 from __future__ import annotations
 
@@ -15,17 +16,17 @@ if TYPE_CHECKING:
 
 
 class Unit(enum.StrEnum):
-    """What a column holds; it decides the type, and how the value is shown."""
+    """The unit of a column; it decides the column's type and how its values are shown."""
 
     TEXT = "text"
     PARAMETERS = "parameters"
-    """JSON of the parameters by name, all of them texts."""
+    """The parameters by name as JSON; all values are texts."""
     RUN = "run"
     """A run's id."""
     COUNT = "count"
     """A whole number of things."""
     NUMBER = "number"
-    """Of things as well, but not whole: a mean."""
+    """A number of things that need not be whole, such as a mean."""
     SECONDS = "seconds"
     BYTES = "bytes"
     RATIO = "ratio"
@@ -34,11 +35,11 @@ class Unit(enum.StrEnum):
     MEASURED = "measured"
     """A number in the unit of the row's measure."""
     CURVE = "curve"
-    """The percentiles 0 to 100, in seconds; for drawing."""
+    """The percentiles 0 to 100, in seconds, for charts."""
 
     @property
     def spark_type(self) -> DataType:
-        """The type of such a column in Spark."""
+        """The Spark type of such a column."""
         from pyspark.sql.types import ArrayType, DoubleType, LongType, StringType
 
         if self in (Unit.TEXT, Unit.PARAMETERS, Unit.RUN):
@@ -54,13 +55,13 @@ class Column(msgspec.Struct, frozen=True):
     name: str
     unit: Unit
     text: str
-    """A sentence for people: what it holds, and when it is null."""
+    """The meaning of the column in a sentence for people, including when it is null."""
     title: str = ""
-    """What heads it; its name where that is plain."""
+    """The heading of the column; empty if the name alone is clear."""
 
     @property
     def heading(self) -> str:
-        """What heads it, for people."""
+        """The heading of the column for people."""
         return self.title or self.name.replace("_", " ")
 
 
@@ -68,13 +69,13 @@ CELL = (
     Column("scenario", Unit.TEXT, "The scenario's name."),
     Column("parameters", Unit.PARAMETERS, "The parameters that its runs share, as JSON."),
 )
-"""The columns that begin every table but those of single runs."""
+"""The first columns of every table except those of single runs."""
 
 
 def quantiles(unit: Unit, of: str = "", but: str = "") -> tuple[Column, ...]:
-    """The columns of a distribution, without how many there are.
+    """Return the columns of a distribution, without the count.
 
-    `of` is what is measured, where a table has several distributions; `but` is when the columns are null.
+    `of` names the measure if a table has several distributions; `but` says when the columns are null.
     """
     prefix, head = (f"{of}_", f"{of} ") if of else ("", "")
     most = "longest" if unit is Unit.SECONDS else "most"
@@ -88,22 +89,22 @@ def quantiles(unit: Unit, of: str = "", but: str = "") -> tuple[Column, ...]:
 
 
 def spread(unit: Unit, what: str) -> tuple[Column, ...]:
-    """The columns of a distribution. `what` is a noun phrase, such as `rebalances that ended`."""
+    """Return the columns of a distribution. `what` is a noun phrase, such as `rebalances that ended`."""
     return Column("count", Unit.COUNT, f"Number of {what}."), *quantiles(unit)
 
 
 class Declared(msgspec.Struct, frozen=True, kw_only=True):
-    """A table: what it is called, and what its columns hold."""
+    """A table with its name and its columns."""
 
     name: str
     title: str
     summary: str
-    """What the table tells, in a sentence or two."""
+    """The content of the table, in a sentence or two."""
     columns: tuple[Column, ...]
 
     @property
     def schema(self) -> StructType:
-        """The table's columns, as Spark has them; all may be null."""
+        """Return the table's columns as a Spark schema; all may be null."""
         from pyspark.sql.types import StructField, StructType
 
         return StructType(
@@ -115,18 +116,18 @@ class Declared(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Analysis(Declared, frozen=True, kw_only=True):
-    """A table over traces. Call it with rows of a trace to get the table, as a function of a DataFrame."""
+    """A table over traces. Call it with rows of a trace, as a DataFrame, to get the table."""
 
     def __call__(self, trace: DataFrame, summaries: DataFrame | None = None) -> DataFrame:
-        """The table over these rows.
+        """Return the table over these rows.
 
-        `summaries` are a campaign's runs: with them, runs differ by their parameters as well, and
-        only runs that have one are looked at. Nothing is computed before the answer is asked for its rows.
+        `summaries` are a campaign's runs: with them, runs also differ by their parameters, and only runs with
+        a summary count. Nothing is computed before the rows of the result are read.
         """
         from fencepost.simulation.analyses.views import Views
 
         return self.over(Views(trace, summaries))
 
     def over(self, views: Views) -> DataFrame:
-        """The table over views that other analyses use as well: what is cached there is computed once."""
+        """Return the table over views that other analyses share: cached views are computed once."""
         return views.table(self.name)

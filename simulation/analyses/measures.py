@@ -1,4 +1,4 @@
-"""What runs are compared by: measures, each with its values in every run."""
+"""The measures by which runs are compared, each with its values in every run."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Measure(msgspec.Struct, frozen=True):
     title: str
     unit: Unit
     text: str
-    """What one value is, in a sentence."""
+    """The meaning of one value, in a sentence."""
 
 
 MEASURES: Final[Mapping[str, Measure]] = {
@@ -40,7 +40,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
             "formation",
             "first members stable",
             Unit.SECONDS,
-            "When all members of the start were STABLE at the group's epoch; once a run.",
+            "Time until all first members were STABLE at the group's epoch; one value per run.",
         ),
         Measure(
             "moved", "moved partitions", Unit.NUMBER, "Partitions that a rebalance moved to another host."
@@ -52,13 +52,20 @@ MEASURES: Final[Mapping[str, Measure]] = {
             Unit.SECONDS,
             "Time of partitions between two owners, in total over a run.",
         ),
-        Measure("run_again", "records processed again", Unit.NUMBER, "Of a run, all after handovers."),
-        Measure("run_fencings", "fencings", Unit.NUMBER, "Members that were removed or fenced, of a run."),
+        Measure(
+            "run_again",
+            "records processed again",
+            Unit.NUMBER,
+            "Records of a run that were processed again after a handover.",
+        ),
+        Measure(
+            "run_fencings", "fencings", Unit.NUMBER, "Number of members that were removed or fenced in a run."
+        ),
         Measure(
             "escalation",
             "escalation",
             Unit.SECONDS,
-            "From SHUTDOWN_APPLICATION until the last client was in ERROR, where all were.",
+            "Time from SHUTDOWN_APPLICATION until the last client was in ERROR, if all were.",
         ),
         Measure(
             "sac_gap",
@@ -72,7 +79,7 @@ MEASURES: Final[Mapping[str, Measure]] = {
 VALUES: Final = Analysis(
     name="measures",
     title="Measured values",
-    summary="Every value of every measure: what comparisons are computed from.",
+    summary="Every value of every measure, as input of the comparisons.",
     columns=(
         Column("run_id", Unit.RUN, "The run."),
         *CELL,
@@ -80,4 +87,4 @@ VALUES: Final = Analysis(
         Column("value", Unit.NUMBER, "The value, in the measure's unit."),
     ),
 )
-"""The values as a table, a row each."""
+"""The values as a table, one per row."""

@@ -1,8 +1,8 @@
-"""What the times that partitions have no owner cost an application: capacity, and records that wait.
+"""The cost to an application of the times without an owner: lost capacity, and records that wait.
 
-Lag follows from these times alone, whatever the simulated applications read: records are written at an even
-rate to all partitions, and consumers of a partition that has an owner read a multiple of that rate until
-nothing waits.
+The lag is computed from these times alone, not from the reads of the simulated applications. Records are
+written at an even rate to all partitions. The owner of a partition reads a multiple of that rate until no
+record waits.
 """
 
 from __future__ import annotations
@@ -19,33 +19,34 @@ if TYPE_CHECKING:
     Floats: TypeAlias = NDArray[np.float64]
 
 _NOTHING: Final = 1e-6
-"""Seconds of a partition's records that are none: what rounding leaves."""
+"""Backlog of a partition that counts as empty, in seconds of its records: a rounding error."""
 
 
 class Traffic(msgspec.Struct, frozen=True):
-    """What is written, and what consumers can read."""
+    """The rate at which records are written, and how fast consumers can read."""
 
     records_per_second: float
     """Written to all partitions together, evenly."""
     headroom: float
-    """Consumers read so many times what is written; more than 1, or a lag would never be gone."""
+    """Read rate of the consumers as a multiple of the write rate; more than 1, or a lag would never end."""
 
 
 class OutageCost(msgspec.Struct, frozen=True, kw_only=True):
-    """What an event costs in one run."""
+    """The cost of an event in one run."""
 
     event_s: float
-    """From the event's begin until its last rebalance is over and its last partition has an owner."""
+    """Time from the start of the event until its last rebalance is over and its last partition has an
+    owner."""
     down_s: float
-    """How long partitions had no owner, all of them added up."""
+    """Time without an owner, added up over all partitions."""
     capacity_lost: float
     """That time as a share of the time of all partitions in the event, 0 to 1."""
     most_down: int
-    """Partitions without an owner at the same time, at most."""
+    """Largest number of partitions without an owner at the same time."""
     lag_peak: float
-    """Records that waited in all partitions, at most."""
+    """Largest number of records that waited in all partitions together."""
     lag_gone_s: float
-    """From that peak until no record waited."""
+    """Time from that peak until no record waited."""
 
 
 def outage_cost(
@@ -60,7 +61,7 @@ def outage_cost(
 ) -> OutageCost:
     """Return the cost of an event from the times at which partitions had no owner.
 
-    Each stretch is given by when it began, when it ended, and the number of its partition.
+    Each stretch is given by its begin, its end, and the number of its partition.
     """
     import numpy as np
 
@@ -83,7 +84,8 @@ def outage_cost(
 
 
 def _most_at_once(down_us: Times, up_us: Times) -> int:
-    """How many stretches there are at the same time at most; one that ends makes room for one that begins."""
+    """Return the largest number of stretches at the same time. A stretch that ends makes room for one that
+    begins."""
     import numpy as np
 
     times = np.concatenate([up_us, down_us])
@@ -93,7 +95,7 @@ def _most_at_once(down_us: Times, up_us: Times) -> int:
 
 
 def _backlog(down_us: Times, up_us: Times, partition: Times, headroom: float) -> tuple[Floats, Floats]:
-    """Return moments in seconds, and what waits then, in seconds of one partition's records.
+    """Return moments in seconds, and the backlog at each of them, in seconds of one partition's records.
 
     Each partition's backlog grows by 1 a second without an owner, and shrinks by headroom - 1 with one.
     """

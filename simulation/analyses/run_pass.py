@@ -1,7 +1,7 @@
 """One pass over the rows of runs, in Spark's tasks: DuckDB computes the views of each task's runs.
 
-What a task finds leaves it packed, a row for each view with its rows as an Arrow stream. So one frame has all
-views, whatever their columns, and it can be cached, kept as Parquet, or sent to another task.
+A task returns its views packed: one row for each view, with the view's rows as an Arrow stream. So one frame
+has all views, whatever their columns. It can be cached, kept as Parquet, or sent to another task.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ PACKED: Final = "view string, data binary"
 """The columns of a packed frame, as Spark declares them."""
 
 _ROWS_A_STREAM: Final = 50_000
-"""Rows of a view in one value of `data`, at most: Spark holds many values at once."""
+"""The limit on a view's rows in one value of `data`: Spark holds many values at once."""
 
 _WORKED: Final = ", ".join(f'"{name}"' for name in COLUMNS)
 
 
 def pack(trace: DataFrame) -> DataFrame:
-    """The views of all runs of a trace, packed; rows of a run are brought to one task for that."""
+    """Return the views of all runs of a trace, packed. All rows of a run go to one task."""
     rows = trace.select(*COLUMNS).repartition("run_id")
     return rows.mapInArrow(_pack_rows, PACKED)
 
@@ -41,7 +41,7 @@ def unpack(packed: DataFrame, name: str) -> DataFrame:
 
 
 def unpacked(packed: pa.Table, name: str) -> pa.Table | None:
-    """The rows of a view, of packed rows that are here; None if there are none."""
+    """Return the rows of a view from packed rows in this process; None if it has no rows."""
     import pyarrow as pa
 
     streams = [row["data"] for row in packed.to_pylist() if row["view"] == name]
@@ -51,7 +51,8 @@ def unpacked(packed: pa.Table, name: str) -> pa.Table | None:
 
 @contextlib.contextmanager
 def rows_of_task() -> Iterator[duckdb.DuckDBPyConnection]:
-    """A DuckDB with an empty table `trace`, for the rows of one task; it has one core, as tasks have."""
+    """Yield a DuckDB connection with an empty table `trace`, for the rows of one task. It uses one core, like
+    a task."""
     import duckdb
 
     from fencepost.simulation.trace.parquet import SCHEMA
@@ -70,7 +71,7 @@ def rows_of_task() -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def take_rows(connection: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader, name: str = "") -> None:
-    """Add rows to the table `trace`; with `name` their runs have other ids, which end with it."""
+    """Add rows to the table `trace`; with `name`, their run ids get that suffix."""
     connection.register("arrived", rows)
     columns = _WORKED if not name else _WORKED.replace('"run_id"', "concat(run_id, '@', $name)", 1)
     connection.execute(f"INSERT INTO trace SELECT {columns} FROM arrived", {"name": name} if name else None)
@@ -78,7 +79,7 @@ def take_rows(connection: duckdb.DuckDBPyConnection, rows: pa.RecordBatchReader,
 
 
 def packed_views(connection: duckdb.DuckDBPyConnection) -> Iterator[pa.RecordBatch]:
-    """All views over the table `trace`, packed."""
+    """Yield all views over the table `trace`, packed."""
     import pyarrow as pa
 
     views = RunViews(connection)

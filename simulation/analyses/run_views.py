@@ -1,7 +1,7 @@
-"""Views of single runs: what follows from the rows of one run alone, computed where these rows are.
+"""Views of single runs: each is computed from the rows of one run alone, in the task that has these rows.
 
 Each is a file of DuckDB's SQL in `runs/`; `{NAME}` in it stands for another view, or for the rows (`trace`).
-A task has all rows of the runs that it is given, so nothing is sent between tasks but what the views find.
+A task has all rows of its runs, so only the results of views are sent between tasks.
 """
 
 from __future__ import annotations
@@ -44,15 +44,15 @@ RUN_VIEWS: Final[Mapping[str, str]] = {
     "transition": "machine string, state_from string, state_to string, stayed_us long",
     "situation": "situation string, reached long",
 }
-"""The views that tables are made of, with their columns after `run_id`, as Spark declares them. What only
-other views of a run use is a file and needs no entry."""
+"""The views that tables use, with their columns after `run_id`, as Spark declares them. A view that only
+other views of a run use is a file without an entry here."""
 
 MEMORY: Final = "1GB"
 """The memory limit of DuckDB in one task. It writes the rest to disk."""
 
 
 class RunViews:
-    """The views over the rows of some runs, each made when it is first asked for."""
+    """The views over the rows of some runs; each is computed on first use."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, trace: str = "trace") -> None:
         """`trace` names a table or view of the connection that has all rows of these runs."""
@@ -85,7 +85,8 @@ def columns_of(name: str) -> list[str]:
 
 @functools.cache
 def version() -> str:
-    """Changes with every query of a run's view: what was kept of another version is of no use."""
+    """Return a version that changes with every query of a run's view. Kept results of another version are
+    useless."""
     texts = {name: "" for name in ("trace", *_TEXTS)}
     found = hashlib.sha256()
 
@@ -106,7 +107,8 @@ def _filled(name: str, table: Callable[[str], str]) -> str:
 
 
 ACTIVE_LIKE: Final = "('CONNECTED_ACTIVE', 'CONNECTED_DEACTIVATING', 'DISCONNECTED_ACTIVE')"
-"""As which the coordinator counts a single active consumer that has its stream, or may have it."""
+"""The states in which the coordinator counts a single active consumer as having its stream, or as possibly
+having it."""
 
 _TEXTS: Final[Mapping[str, Callable[[], str]]] = {
     "active_like": lambda: ACTIVE_LIKE,

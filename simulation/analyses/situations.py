@@ -1,7 +1,8 @@
-"""What a run must come to for its checkers to have something to judge, as far as a trace tells it.
+"""The situations that a run must reach so that its checkers have something to judge, as far as a trace shows
+them.
 
-A checker that never meets its situation is no proof. Not every invariant has one here: some situations leave
-no row of their own.
+A checker that never meets its situation proves nothing. Some invariants have no situation here, because it
+leaves no row of its own.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import msgspec
 
 
 class Situation(msgspec.Struct, frozen=True):
-    """Something that rows of a trace show, and the invariants that it puts to the test."""
+    """A situation that rows of a trace show, and the invariants that it tests."""
 
     name: str
     where: str
-    """Which rows, as SQL has it."""
+    """The SQL condition that selects the rows."""
     invariants: tuple[str, ...]
 
 
@@ -142,15 +143,16 @@ SITUATIONS: Final = (
 
 
 def counts() -> str:
-    """SQL: how often each situation is in the rows of a group, as a list's items."""
+    """Return SQL for the number of times that each situation is in the rows of a group, as items of a
+    list."""
     return ", ".join(f"count_if({each.where})" for each in SITUATIONS)
 
 
 def names() -> str:
-    """SQL: the situations' names, in the same order."""
+    """Return SQL for the names of the situations, in the same order."""
     return ", ".join(f"'{each.name}'" for each in SITUATIONS)
 
 
 def tested() -> str:
-    """SQL: rows of situations, each with one invariant that it puts to the test."""
+    """Return SQL for rows of situations, each with one invariant that it tests."""
     return ", ".join(f"('{each.name}', '{name}')" for each in SITUATIONS for name in each.invariants)

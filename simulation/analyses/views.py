@@ -1,6 +1,6 @@
-"""Views over the rows of traces: what several tables are made of, made when it is first asked for.
+"""Views over the rows of traces, shared by several tables and computed on first use.
 
-Those of single runs come from one pass over the rows (`run_pass`); what is here brings runs together.
+Views of single runs come from one pass over the rows (`run_pass`); the views here combine runs.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 CURVE: Final = [point / 100 for point in range(101)]
-"""A distribution is drawn from its percentiles 0, 1, … 100, however many values it has."""
+"""The shares at which a distribution is drawn: its percentiles 0, 1, … 100, for any number of values."""
 
 _CACHED: Final = frozenset({"run", "traced", "rebalance", "handover", "incident", "escalation", "move"})
 """Views that are used more than once."""
@@ -35,21 +35,21 @@ _BEGINS: Final[Mapping[str, str]] = {
     "move": "begin_us",
     "recovery": "from_us",
 }
-"""The column that says when what a row of a view tells began, where tables may count from a time on."""
+"""By view, the column with the begin of a row's event, for tables that count from a given time."""
 
 _OF_WHOLE_RUNS: Final = frozenset({"initial_assignment", "two_owners"})
-"""Tables that count everything, always: what comes before an event, and what must never be."""
+"""Tables that always count everything: they are about the time before an event, or about violations."""
 
 
 class Views:
-    """Queries over one trace. Each is a file of SQL beside this one; `{NAME}` in it stands for another view.
+    """Queries over one trace. Each is a file of SQL next to this one; `{NAME}` in it stands for another view.
 
-    `files` has the `run_id` of runs that only their `file` distinguishes; it has that as JSON. `cached`
-    keeps those that several tables use; `release` lets go of them. Several threads may ask. `packed` has the
-    views of single runs, if they are computed already; `few` says that the driver has room for them.
+    `files` has the `run_id` of runs that only their `file` (as JSON) distinguishes. `cached` caches views
+    that several tables use, until `release`. Several threads may call it. `packed` has the views of single
+    runs, if they are computed already; `few` says that they fit into the driver's memory.
 
-    With `since_us` tables of rebalances, handovers, moves and recoveries count only those since that time of
-    a run. Views have all rows: what a row says depends on those before.
+    With `since_us`, tables of rebalances, handovers, moves and recoveries count only those since that time of
+    a run. Views still have all rows, because a row depends on earlier ones.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Views:
             self._frames["file"] = files
 
     def view(self, name: str) -> DataFrame:
-        """A view by its name."""
+        """Return a view by its name."""
         with self._making:
             if name not in self._frames:
                 frame = self._of_runs(name) if name in RUN_VIEWS else self._query(name, self.view)
@@ -89,7 +89,8 @@ class Views:
             return self._frames[name]
 
     def _of_runs(self, name: str) -> DataFrame:
-        """A view of single runs; except `traced`, with the scenario and the parameters of each."""
+        """Return a view of single runs, with the scenario and the parameters of each (except for
+        `traced`)."""
         if self._packed is None:
             self._packed = pack(self._frames["trace"])
         if self._cached and not self._few and not self._kept:
@@ -113,14 +114,14 @@ class Views:
         return frame
 
     def counted(self, name: str) -> DataFrame:
-        """The rows of a view that tables count: all, or those since a time."""
+        """Return the rows of a view that tables count: all, or those since a time."""
         frame = self.view(name)
         if self._since_us and name in _BEGINS:
             return frame.where(f"{_BEGINS[name]} >= {self._since_us}")
         return frame
 
     def table(self, name: str) -> DataFrame:
-        """The table of this name, over what is counted."""
+        """Return the table of this name, over the counted rows."""
         return self._query(name, self.view if name in _OF_WHOLE_RUNS else self.counted)
 
     def _query(self, name: str, view: Callable[[str], DataFrame]) -> DataFrame:
@@ -137,10 +138,10 @@ class Views:
         return f"{name}_of_files" if self._with_files and name == "run" else name
 
     def release(self) -> None:
-        """Drop what was cached."""
+        """Drop all cached views."""
         with contextlib.suppress(
             Exception
-        ):  # a JVM that has ended keeps nothing; the caller raises the reason
+        ):  # a JVM that has ended caches nothing; the caller raises the reason
             for name in _CACHED & self._frames.keys():
                 self._frames[name].unpersist()
             if self._kept and self._packed is not None:
@@ -148,10 +149,10 @@ class Views:
 
 
 _TEXTS: Final[Mapping[str, Callable[[], str]]] = {"situation_invariants": situations.tested}
-"""What else a query may name in braces."""
+"""Texts that a query may name in braces, in addition to views."""
 
 _OF_SUMMARIES: Final = frozenset({"mutants", "run", "runs"})
-"""Views that are another query where a campaign left summaries."""
+"""Views with a different query if a campaign wrote summaries."""
 
 
 @functools.cache
@@ -161,10 +162,10 @@ def _text(name: str) -> str:
 
 @contextlib.contextmanager
 def _named(frames: Mapping[str, DataFrame]) -> Iterator[dict[str, str]]:
-    """Names under which SQL finds these frames, for as long as a query is read.
+    """Yield names under which SQL finds these frames while a query is parsed.
 
-    Names that Spark makes and forgets by itself (`spark.sql(text, name=frame)`) take a frame out of the cache
-    when they are forgotten; so does `dropTempView`, and the statement does not.
+    If Spark itself makes the names (`spark.sql(text, name=frame)`), it uncaches a frame when it forgets its
+    name. `dropTempView` does so as well; the SQL statement does not.
     """
     names = {name: f"{name}_{uuid.uuid4().hex}" for name in frames}
     for name, frame in frames.items():

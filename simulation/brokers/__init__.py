@@ -1,1 +1,1 @@
-"""The one client that asks brokers for things, over a blocking socket or on asyncio's loop."""
+"""The client for requests to brokers, over a blocking socket or on asyncio's loop."""

@@ -1,4 +1,4 @@
-"""Where brokers listen, as a user names them: HOST:PORT, one or several with commas."""
+"""The addresses of brokers as a user gives them: HOST:PORT, one or several separated by commas."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ class KafkaAddress(NamedTuple):
 
 
 def kafka_addresses(servers: str, option: str) -> tuple[KafkaAddress, ...]:
-    """Return the address of each broker of a list with commas, once each. `option` is where it was given.
+    """Return the address of each broker in a comma-separated list, without duplicates. `option` is the option
+    that named them.
 
     :raises FencepostError: if one is not HOST:PORT.
     """

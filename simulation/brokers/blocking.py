@@ -1,7 +1,7 @@
 """Asks a Kafka cluster for its topics over a blocking socket, from whichever broker responds.
 
-No client is needed: it is asked before a client is made, so that a broker that is down, one that refuses
-the login, or a topic that does not exist is reported plainly.
+It runs before a client is made. So it can plainly report a broker that is down, a refused login, or a missing
+topic.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ class KnownTopic(msgspec.Struct, frozen=True):
 
 
 def ask_topics(servers: str, option: str, security: ClientSecurity = OPEN) -> Mapping[str, KnownTopic]:
-    """Return the cluster's topics by name, as the first broker of the list knows them that responds.
+    """Return the cluster's topics by name, from the first broker in the list that responds.
 
     :raises FencepostError: if the list is malformed, or the login is refused.
-    :raises EnvironmentLacks: if no broker responds as Kafka does.
+    :raises EnvironmentLacks: if no broker responds as a Kafka broker.
     """
     # It takes half a second, and a broker drops a connection that sends no request for some time.
     from fencepost.coordinator.codec.conversation import LoginRefused, load_codec
@@ -87,7 +87,8 @@ def _told(error: ssl.SSLError) -> str:
 
 
 def _hung_up(security: ClientSecurity) -> str:
-    """Say why: a broker that wants a client's certificate may close the connection from the handshake on."""
+    """Return the likely reason: a broker that wants a client's certificate may close the connection during
+    the handshake."""
     speaks = security.protocol
     if security.tls and not security.certificate:
         speaks += ", and to clients without a certificate"
@@ -115,7 +116,7 @@ def _topics(broker: _BlockingConnection, security: ClientSecurity) -> Mapping[st
 
 
 class _BlockingConnection:
-    """A conversation over a socket that is connected."""
+    """A conversation over a connected socket."""
 
     def __init__(self, connection: socket.socket) -> None:
         from fencepost.coordinator.codec.conversation import HEAD_BYTES, Conversation
@@ -125,10 +126,10 @@ class _BlockingConnection:
         self._head_bytes = HEAD_BYTES
 
     def follow(self, steps: Steps[T]) -> T:
-        """Ask what the steps ask, and return what comes of them.
+        """Send the requests of the steps, and return their result.
 
         :raises OSError: if the connection breaks.
-        :raises MalformedFrame: if a response is not Kafka's.
+        :raises MalformedFrame: if a response is not in Kafka's format.
         """
         try:
             ask = next(steps)

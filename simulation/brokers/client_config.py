@@ -1,7 +1,7 @@
-"""A file of Kafka's client settings, as its own tools take one: how to get into a broker with TLS or a login.
+"""A file of Kafka's client settings, as Kafka's tools take one: the TLS and login settings for a broker.
 
-Java's names and librdkafka's are both known. What such a file has besides is left alone: it may be one that
-is there for other programs.
+Java's names and librdkafka's are both known. Other settings are ignored: the file may be shared with other
+programs.
 """
 
 from __future__ import annotations
@@ -27,9 +27,11 @@ _SEPARATOR: Final = re.compile(r"(?<!\\)\s*[=:]\s*|(?<!\\)\s+")
 def client_security(
     file: Path | None, option: str, environ: Mapping[str, str] = os.environ
 ) -> ClientSecurity:
-    """What the file says; without one, neither TLS nor a login. `option` is where it was given.
+    """Return the security settings in the file; without a file, neither TLS nor a login. `option` is the
+    option that named the file.
 
-    :raises FencepostError: if it can't be read, or asks for what is not supported; the text has no password.
+    :raises FencepostError: if it can't be read, or has a setting that is not supported; the text has no
+        password.
     """
     if file is None:
         return OPEN
@@ -62,7 +64,7 @@ def _tls(properties: Mapping[str, str], where: str) -> dict[str, Any]:
 
 
 def _own(properties: Mapping[str, str], where: str) -> dict[str, str]:
-    """The client's own certificate and key: files, or PEM itself."""
+    """Return the client's own certificate and key, given as files or as PEM."""
     kind = properties.get("ssl.keystore.type", "JKS").upper()
     place = properties.get("ssl.certificate.location")
     if place is None and (store := properties.get("ssl.keystore.location")) is not None:
@@ -117,7 +119,7 @@ def _text(file: Path, where: str) -> str:
 
 
 def _properties(text: str) -> dict[str, str]:
-    """Java's format: comments, lines that go on after a backslash, and backslashes before any character."""
+    """Parse Java's format: comments, lines continued by a backslash, and backslash escapes."""
     found = {}
     for line in re.sub(r"(?<!\\)((?:\\\\)*)\\\r?\n[ \t]*", r"\1", text).splitlines():
         if line.strip() and line.lstrip()[0] not in "#!":

@@ -18,7 +18,8 @@ T = TypeVar("T")
 
 
 async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
-    """Return its result. A cancelled caller waits for it first: what is done by then can be undone."""
+    """Return the result of `work`. If the caller is cancelled, wait for the end first, so that it can be
+    undone."""
     task = asyncio.ensure_future(work)
     try:
         return await asyncio.shield(task)
@@ -28,18 +29,18 @@ async def to_the_end(work: Coroutine[Any, Any, T]) -> T:
 
 
 def reason_of(error: OSError) -> str:
-    """Say why there is no connection, in the system's words and in one line."""
+    """Return the reason for a failed connection, in the system's words and in one line."""
     if isinstance(error, TimeoutError):
         return str(error) or "no answer in time"
     if isinstance(error, socket.gaierror):
         return (error.strerror or str(error)).lower()
-    # asyncio's own text has the address in it, and all of them where a name has several.
+    # asyncio's own text includes the address, or all addresses if a name has several.
     number = error.errno or int(next(iter(re.findall(r"Errno (\d+)", str(error))), 0))
     return (os.strerror(number) if number else str(error) or type(error).__name__).lower()
 
 
 class BrokerConnection:
-    """A client's connection. After a request that was cancelled it begins anew, for the response is lost."""
+    """A client's connection. It reconnects after a cancelled request, because that response is lost."""
 
     def __init__(self, host: str, port: int, client_id: str, timeout_s: float) -> None:
         self.address = host, port
@@ -49,7 +50,7 @@ class BrokerConnection:
         self._turn = asyncio.Lock()
         self._stream: tuple[asyncio.StreamReader, asyncio.StreamWriter] | None = None
         self.host = ""
-        """Our own address, as the broker prints it."""
+        """Our own address in the broker's notation."""
 
     @classmethod
     async def open(cls, host: str, port: int, client_id: str, timeout_s: float = 15) -> BrokerConnection:
@@ -68,7 +69,7 @@ class BrokerConnection:
         return f"{host}:{port}"
 
     async def connect(self) -> None:
-        """Connect, for as long as the system takes.
+        """Connect, without a time limit of its own.
 
         :raises OSError: if there is no connection.
         """
@@ -86,7 +87,7 @@ class BrokerConnection:
             ) from error
 
     async def ask(self, api_key: int, version: int, message: Any) -> Any:
-        """Return the broker's response. Requests of several tasks follow one another.
+        """Return the broker's response. Requests of several tasks run one after the other.
 
         :raises EnvironmentLacks: if the broker closes the connection, does not respond, or responds with
             something else.
@@ -110,11 +111,11 @@ class BrokerConnection:
                 raise EnvironmentLacks(f"{self.peer} does not answer as a Kafka broker: {error}") from error
 
     async def follow(self, steps: Steps[T]) -> T:
-        """Ask what the steps ask, and return what comes of them.
+        """Send the requests of the steps, and return their result.
 
         :raises OSError: if the connection breaks.
         :raises asyncio.IncompleteReadError: if the broker closes it.
-        :raises MalformedFrame: if a response is not Kafka's.
+        :raises MalformedFrame: if a response is not in Kafka's format.
         """
         try:
             ask = next(steps)
@@ -139,7 +140,7 @@ class BrokerConnection:
         return self._conversation.response(rest)
 
     def hang_up(self) -> asyncio.StreamWriter | None:
-        """Close the connection, and wait for nothing: this works while being cancelled."""
+        """Close the connection without waiting, so that it also works while being cancelled."""
         if self._stream is None:
             return None
         _, writer = self._stream

@@ -1,4 +1,4 @@
-"""Asks brokers that a user named which cluster they are of, and whether KIP-848 groups work there."""
+"""Asks brokers that a user named for their cluster, and whether KIP-848 groups work there."""
 
 from __future__ import annotations
 
@@ -17,17 +17,17 @@ GROUP_VERSION = "group.version"
 
 
 class NotKafka(Exception):
-    """A server responds, but not in Kafka's protocol."""
+    """Raised if a server responds, but not in Kafka's protocol."""
 
 
 class BrokerIdentity(NamedTuple):
-    """What one broker reports of itself and of its cluster."""
+    """One broker's report about itself and its cluster."""
 
     address: tuple[str, int]
     """Host and port at which it was asked."""
     cluster_id: str
     nodes: dict[int, str]
-    """Every broker that is alive in the eyes of this one: HOST:PORT by node id."""
+    """Every broker that this one considers alive: HOST:PORT by node id."""
     apis: dict[int, tuple[int, int]]
     """Versions by API key."""
     features: dict[str, int]
@@ -35,17 +35,18 @@ class BrokerIdentity(NamedTuple):
 
     @property
     def speaks_kip848(self) -> bool:
-        """True if consumer groups of KIP-848 work here. Brokers other than Kafka may have no features."""
+        """True if KIP-848 consumer groups work on this broker. Brokers other than Kafka may report no
+        features."""
         return ApiKey.CONSUMER_GROUP_HEARTBEAT in self.apis and (
             not self.features or self.features.get(GROUP_VERSION, 0) > 0
         )
 
 
 async def identity_of(host: str, port: int, seconds: float = 2.0) -> BrokerIdentity:
-    """Ask one broker.
+    """Return the identity of one broker.
 
     :raises OSError: if there is no connection, or no response within `seconds` (TimeoutError).
-    :raises NotKafka: if the response is not Kafka's.
+    :raises NotKafka: if the response is not in Kafka's format.
     """
     load_codec()
     connection = BrokerConnection(host, port, "fencepost", seconds)
@@ -80,10 +81,10 @@ async def _identified(connection: BrokerConnection) -> BrokerIdentity:
 
 
 async def examine(servers: str, seconds: float = 5.0) -> BrokerIdentity:
-    """Return the identity of a broker that a user named, once it is known that KIP-848 groups work there.
+    """Return the identity of a broker that a user named, after checking that KIP-848 groups work there.
 
     :raises FencepostError: if one of `servers` is not HOST:PORT.
-    :raises EnvironmentLacks: if no broker responds, or none will do; the text says what to do.
+    :raises EnvironmentLacks: if no broker responds, or no broker is suitable; the text says what to do.
     """
     complaint: EnvironmentLacks | None = None
     for host, port in kafka_addresses(servers, "--cluster"):

@@ -1,4 +1,4 @@
-"""What is asked of a cluster around a run: its topics, its coordinators and its configuration."""
+"""The requests to a cluster around a run: its topics, its coordinators and its configuration."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ COORDINATOR_ABSENT: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""The errors of a coordinator that is not there yet."""
+"""The errors while a coordinator is not ready yet."""
 
 _ASSIGNORS: Final = {
     "org.apache.kafka.coordinator.group.assignor.UniformAssignor": "uniform",
@@ -60,9 +60,10 @@ async def poll(
     limit_s: float,
     pause_s: float,
 ) -> T:
-    """Look again and again, and return the first outcome that holds.
+    """Look repeatedly, and return the first outcome that fulfils the condition.
 
-    :raises EnvironmentLacks: if none does within the limit; `complaint` says so from the last outcome.
+    :raises EnvironmentLacks: if no outcome does within the limit; `complaint` makes the text from the last
+        outcome.
     """
     deadline = asyncio.get_running_loop().time() + limit_s
     while not holds(found := await look()):
@@ -73,7 +74,7 @@ async def poll(
 
 
 class ClusterRequests:
-    """Asks a cluster for one thing at a time. A change of a topic is awaited by `await_topic`."""
+    """Sends a cluster one request at a time. Use `await_topic` to wait for a change of a topic."""
 
     def __init__(self, ask: AskBroker, *, visible_s: float, pause_s: float) -> None:
         self._ask_broker = ask
@@ -91,7 +92,7 @@ class ClusterRequests:
         return [topic.name for topic in reply.topics if topic.name]
 
     async def topic(self, name: str) -> cluster.TopicMetadata:
-        """Return what the broker knows of a topic."""
+        """Return the broker's metadata of a topic."""
         request = cluster.MetadataRequest(
             topics=(cluster.TopicReference(name=name),), allow_auto_topic_creation=False
         )
@@ -101,7 +102,7 @@ class ClusterRequests:
     async def await_topic(
         self, name: str, holds: Callable[[cluster.TopicMetadata], bool]
     ) -> cluster.TopicMetadata:
-        """Return what the brokers know of a topic, once that holds.
+        """Return the brokers' metadata of a topic, once it fulfils the condition.
 
         :raises EnvironmentLacks: if it does not in time.
         """
@@ -114,21 +115,21 @@ class ClusterRequests:
         )
 
     async def await_no_topic(self, name: str) -> None:
-        """Wait until the brokers do not know a topic any more.
+        """Wait until the brokers no longer know a topic.
 
         :raises EnvironmentLacks: if they still do after some time.
         """
         await self.await_topic(name, lambda found: found.error_code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
 
     async def create_topic(self, name: str, partitions: int) -> administration.CreatedTopic:
-        """Create a topic, with the cluster's own number of replicas."""
+        """Create a topic with the cluster's default number of replicas."""
         topic = administration.NewTopic(name=name, partitions=partitions, replication_factor=-1)
         request = administration.CreateTopicsRequest(topics=(topic,), validate_only=False)
         reply: administration.CreateTopicsResponse = await self._ask(ApiKey.CREATE_TOPICS, request)
         return reply.topics[0]
 
     async def grow_topic(self, name: str, partitions: int) -> administration.CreatedPartitions:
-        """Raise a topic's number of partitions to this."""
+        """Raise a topic's number of partitions to `partitions`."""
         grown = administration.GrownTopic(name=name, count=partitions)
         request = administration.CreatePartitionsRequest(topics=(grown,))
         reply: administration.CreatePartitionsResponse = await self._ask(ApiKey.CREATE_PARTITIONS, request)
@@ -148,7 +149,7 @@ class ClusterRequests:
         return tuple(reply.brokers)
 
     async def find_coordinator(self, group_id: str) -> cluster.FoundCoordinator:
-        """Look for a group's coordinator. Asking makes a fresh cluster create `__consumer_offsets`."""
+        """Find a group's coordinator. On a fresh cluster the request also creates `__consumer_offsets`."""
         reply: cluster.FindCoordinatorResponse = await self._ask(
             ApiKey.FIND_COORDINATOR, cluster.FindCoordinatorRequest(keys=(group_id,))
         )
@@ -165,7 +166,7 @@ class ClusterRequests:
     # -- configuration ------------------------------------------------------------------------------------
 
     async def configure_group(self, group_id: str, values: Mapping[str, str | None]) -> ErrorCode:
-        """Set these properties of a group, or remove those without a value."""
+        """Set these properties of a group; a property without a value is removed."""
         operation = administration.ConfigOperation
         changes = tuple(
             administration.ConfigChange(name, value, operation.DELETE if value is None else operation.SET)
@@ -207,7 +208,8 @@ class ClusterRequests:
         return reply.resources[0]
 
     async def configuration(self) -> GroupCoordinatorConfig:
-        """Return the settings of the group coordinators; what no broker reports is Kafka's default.
+        """Return the settings of the group coordinators; a setting that no broker reports has Kafka's
+        default.
 
         :raises EnvironmentLacks: if no broker reports any.
         """
@@ -215,13 +217,13 @@ class ClusterRequests:
             field.name.replace("_", ".") for field in msgspec.structs.fields(GroupCoordinatorConfig)
         )
         described = None
-        for node in await self.nodes():  # a broker reports its own only, and which one is asked is not known
+        for node in await self.nodes():  # a broker reports only its own, and it is unknown which one responds
             described = await self._described(administration.ResourceType.BROKER, str(node.node_id), names)
             if described.error_code is ErrorCode.NONE:
                 break
         if described is None or described.error_code is not ErrorCode.NONE:
             code = "no broker" if described is None else described.error_code.name
-            raise EnvironmentLacks(f"the broker does not tell its configuration: {code}")
+            raise EnvironmentLacks(f"the broker does not report its configuration: {code}")
         told = {entry.name: entry.value for entry in described.entries if entry.value is not None}
         told["group.consumer.assignors"] = ",".join(
             _ASSIGNORS.get(name.strip(), name.strip())
@@ -231,6 +233,6 @@ class ClusterRequests:
         return GroupCoordinatorConfig.from_properties(told)
 
     async def _release(self) -> ReleaseVersion:
-        """Return the release whose rules the broker follows: each speaks of something new."""
+        """Return the release whose rules the broker follows. Each release reports a new API or feature."""
         spoken = (await self.versions()).api_versions.get(ApiKey.TXN_OFFSET_COMMIT)
         return ReleaseVersion.V4_4 if spoken is not None and spoken.max_version >= 6 else ReleaseVersion.V4_3

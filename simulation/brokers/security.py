@@ -1,4 +1,5 @@
-"""How a client of ours gets into a Kafka: TLS, a login, both or neither, in the words of each library."""
+"""The security settings of our clients for a Kafka: TLS, a login, both or neither, in the terms of each
+library."""
 
 from __future__ import annotations
 
@@ -15,24 +16,26 @@ _SCRAM_MODULE: Final = "scram.ScramLoginModule"
 
 
 class ClientSecurity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a client has to say, to show and to trust. Its text tells no password.
+    """The security settings of a client: its login, its certificate, and the certificates that it trusts.
+    `repr()` shows no password.
 
-    :raises FencepostError: if the certificates or the key are none.
+    :raises FencepostError: if the certificates or the key are invalid.
     """
 
     tls: bool = False
     trusted: str = ""
-    """Certificates (PEM) that a broker's may be, or be signed with; empty: those that the system trusts."""
+    """Trusted certificates (PEM): a broker's own, or one that signed it. Empty for those that the system
+    trusts."""
     checks_host: bool = True
-    """True if the broker's certificate must be for the host that was asked for."""
+    """True if the broker's certificate must be for the requested host."""
     certificate: str = ""
-    """What the client shows of itself (PEM, with its chain); empty for nothing."""
+    """The certificate that the client presents (PEM, with its chain); empty for none."""
     key: str = ""
-    """Of the certificate (PEM)."""
+    """The key of the certificate (PEM)."""
     key_password: str = ""
-    """Empty for a key without."""
+    """The password of the key; empty if it has none."""
     mechanism: str = ""
-    """Of SASL; empty for no login."""
+    """The SASL mechanism; empty for no login."""
     username: str = ""
     password: str = ""
 
@@ -44,12 +47,12 @@ class ClientSecurity(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def protocol(self) -> str:
-        """Kafka's name of it."""
+        """Kafka's name of the security protocol."""
         transport = "SSL" if self.tls else "PLAINTEXT"
         return f"SASL_{transport}" if self.mechanism else transport
 
     def context(self) -> ssl.SSLContext | None:
-        """For a connection, if it is one of TLS.
+        """Return the TLS context of a connection; None without TLS.
 
         :raises FencepostError: if the certificates or the key can't be used.
         """
@@ -59,7 +62,7 @@ class ClientSecurity(msgspec.Struct, frozen=True, kw_only=True):
             context = ssl.create_default_context(cadata=self.trusted or None)
         except (ssl.SSLError, ValueError):
             raise FencepostError("the trusted certificates can't be read: expected PEM") from None
-        # As in Java, whatever is trusted ends a chain: a broker's own certificate too.
+        # As in Java, any trusted certificate ends a chain, including a broker's own.
         context.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
         context.check_hostname = self.checks_host
         if self.certificate:
@@ -67,7 +70,8 @@ class ClientSecurity(msgspec.Struct, frozen=True, kw_only=True):
         return context
 
     def _load_own(self, context: ssl.SSLContext) -> None:
-        """Python takes certificates from files only; this one is nobody else's, and gone at once."""
+        """Load the client's certificate. Python reads certificates only from files, so it uses a private file
+        that it deletes at once."""
         with NamedTemporaryFile("w", suffix=".pem", encoding="ascii", errors="replace") as file:
             file.write(f"{self.key}\n{self.certificate}\n")
             file.flush()
@@ -81,7 +85,7 @@ class ClientSecurity(msgspec.Struct, frozen=True, kw_only=True):
                 raise FencepostError(f"{why} certificate and key can't be read: expected PEM") from None
 
     def aiokafka(self) -> dict[str, Any]:
-        """Arguments of its clients."""
+        """Return the arguments for aiokafka's clients."""
         found: dict[str, Any] = {"security_protocol": self.protocol, "ssl_context": self.context()}
         if self.mechanism:
             found["sasl_mechanism"] = self.mechanism
@@ -90,7 +94,7 @@ class ClientSecurity(msgspec.Struct, frozen=True, kw_only=True):
         return found
 
     def java(self) -> dict[str, str]:
-        """Properties of Kafka's own clients."""
+        """Return the properties for Kafka's own clients."""
         found = {"security.protocol": self.protocol}
         if self.tls:
             if self.trusted:
@@ -119,5 +123,5 @@ OPEN: Final = ClientSecurity()
 
 
 def _quoted(text: str) -> str:
-    """As JAAS reads it."""
+    """Return the text quoted as JAAS reads it."""
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'

@@ -1,4 +1,4 @@
-"""`fencepost analyze`: the analyses over traces that exist, or that come."""
+"""`fencepost analyze`: the analyses over traces in files, or over rows that arrive in a topic."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fencepost.simulation.report.model import Table
 
 SHOWN = 10
-"""Rows of a table that people see; JSON and the report have them all."""
+"""Rows of a table that the terminal shows; JSON and the report have them all."""
 
 _BLANK = (None, "", "{}")
 """A column in which every value is one of these is not printed."""
@@ -44,7 +44,7 @@ class Analyzed(msgspec.Struct, frozen=True):
     tables: Tables
     report: str | None = None
     source: str | None = None
-    """What was analysed: a plan, a campaign, a folder of traces or a trace."""
+    """Kind of the input that was analysed: a plan, a campaign, a folder of traces or a trace."""
 
 
 def analyze(
@@ -54,11 +54,11 @@ def analyze(
     /,
     *,
     kafka: Annotated[
-        str | None, Parameter(help="HOST:PORT of a Kafka: follow --topic in place of reading files.")
+        str | None, Parameter(help="HOST:PORT of a Kafka broker: follow --topic instead of reading files.")
     ] = None,
     topic: Annotated[
         str | None,
-        Parameter(help="With --kafka: where a trace is written to; or __consumer_offsets, Kafka's own log."),
+        Parameter(help="With --kafka: the topic with a trace, or __consumer_offsets, Kafka's own log."),
     ] = None,
     kafka_config: Annotated[
         Path | None,
@@ -66,43 +66,47 @@ def analyze(
     ] = None,
     out: Annotated[
         Path | None,
-        Parameter(help="With --kafka: the folder for rows, to go on from as well. Default: out/live/TOPIC."),
+        Parameter(
+            help="With --kafka: the folder for rows; a restart continues from it. Default: out/live/TOPIC."
+        ),
     ] = None,
     until_idle: Annotated[
         float | None,
-        Parameter(validator=Number(gt=0), help="With --kafka: end when nothing came for so many seconds."),
+        Parameter(validator=Number(gt=0), help="With --kafka: end after this many seconds without a record."),
     ] = None,
     available_now: Annotated[
-        bool, Parameter(show_default=False, help="With --kafka: end when all is read that is there now.")
+        bool,
+        Parameter(show_default=False, help="With --kafka: end after reading everything that is there now."),
     ] = False,
     window: Annotated[
         float | None,
         Parameter(
             validator=Number(gte=0.1),
-            help=f"With --kafka: seconds of a stretch that is counted alone. Default: {WINDOW_S:g}.",
+            help=f"With --kafka: seconds in each window of counts. Default: {WINDOW_S:g}.",
         ),
     ] = None,
     master: Annotated[
         str, Parameter(help="Spark's master: local[N], spark://HOST:PORT, yarn, k8s://…")
     ] = LOCAL,
-    report: Annotated[Path | None, Parameter(help="Write the page to this HTML file.")] = None,
+    report: Annotated[Path | None, Parameter(help="Write the report to this HTML file.")] = None,
     run: Annotated[
         list[str] | None,
-        Parameter(help="Only write the page, with this run's timeline, and no analysis. Repeatable."),
+        Parameter(help="Write a page with this run's timeline and no analyses. Repeatable."),
     ] = None,
     json: Json = False,
 ) -> int:
-    """Rebalances, downtime, state residency and more, as distributions, from traces of any world.
+    """Analyse traces of any world: rebalances, downtime, time in each state and more, as distributions.
 
-    With --kafka, rows are taken from a topic as they come, each of them once, whatever happens on the way:
-    begun again with the same --out it goes on where it was. Ctrl-C ends it, with the tables.
+    With --kafka, follow a topic and analyse its rows as they arrive. Each row counts once, even after a
+    crash: a restart with the same --out continues where the last one stopped. Ctrl-C ends it and prints the
+    tables.
     """
     from fencepost.simulation.pipeline.analyze import analyze as run_analyses
 
     writable_files({"--report": report}, read=traces)
     if kafka is not None:
         if traces is not None or run:
-            raise FencepostError("--kafka: reads a topic: expected neither files nor --run")
+            raise FencepostError("--kafka: reads a topic, expected no files and no --run")
         return follow_topic(
             kafka,
             topic,
@@ -117,7 +121,7 @@ def analyze(
         )
     if available_now or any(each is not None for each in (topic, kafka_config, out, until_idle, window)):
         raise FencepostError(
-            "--topic, --kafka-config, --out, --until-idle, --available-now, --window: expected with --kafka"
+            "--topic, --kafka-config, --out, --until-idle, --available-now, --window: needs --kafka"
         )
     if traces is None:
         raise FencepostError("expected a directory of traces, one trace, or --kafka HOST:PORT --topic NAME")
@@ -143,7 +147,7 @@ def _show(traces: Path, runs: list[str], report: Path | None, *, json: bool) -> 
     from fencepost.simulation.pipeline.reporting import report_runs
 
     if report is None:
-        raise FencepostError("--run shows timelines in a page: name its file with --report F.html")
+        raise FencepostError("--run: writes timelines to a page, expected --report F.html")
     report_runs(traces, runs, report)
     if json:
         print_json(Analyzed({}, str(report)))
@@ -155,7 +159,7 @@ def _show(traces: Path, runs: list[str], report: Path | None, *, json: bool) -> 
 
 
 def print_tables(out: Terminal, tables: Tables) -> None:
-    """Each table that has rows, its first ones, under its name."""
+    """Print the first rows of each table that has any, under the table's title."""
     from rich.text import Text
 
     for name, rows in tables.items():
@@ -171,7 +175,7 @@ def print_tables(out: Terminal, tables: Tables) -> None:
 
 
 def _print_rows(out: Terminal, columns: Sequence[Column], rows: Table) -> None:
-    """The rows in one table; where that is too wide, and scenarios have several rows, in one each."""
+    """Print the rows in one table, or in one for each scenario if that is too wide."""
     headings = [each.heading for each in columns]
     lines = [[_cell(each, row) for each in columns] for row in rows]
     names, cell = _names(columns), len([each for each in columns if each in CELL])
@@ -187,7 +191,8 @@ def _print_rows(out: Terminal, columns: Sequence[Column], rows: Table) -> None:
 
 
 def _names(columns: Sequence[Column]) -> int:
-    """How many of the first columns tell rows apart: a run's id, or all texts before the first number."""
+    """Return how many of the first columns identify a row: a run's id, or all texts before the
+    first number."""
     if columns[0].unit is Unit.RUN:
         return 1
     return len(list(itertools.takewhile(lambda each: each.unit in _NAMING, columns)))

@@ -1,4 +1,4 @@
-"""Parsing one subcommand's words with cyclopts, and the options that subcommands share."""
+"""Parses the words of one subcommand with cyclopts, and declares options that subcommands share."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Json: TypeAlias = Annotated[
 
 
 def whole(_: object, tokens: Sequence[Token]) -> int:
-    """A whole number, written as one: cyclopts would round 1.5 to 2.
+    """Convert text to a whole number: cyclopts would round 1.5 to 2.
 
     :raises ValueError: if it is not.
     """
@@ -39,7 +39,7 @@ Seed: TypeAlias = Annotated[int, Parameter(validator=Number(gte=0), converter=wh
 
 HELP_WIDTH = 80
 _MAY_BE_EMPTY = "--mutant"
-"""Empty for none."""
+"""The option that may be empty: it then names no mutant."""
 
 
 class UsageError(Exception):
@@ -47,7 +47,7 @@ class UsageError(Exception):
 
 
 def call(command: Command, words: Sequence[str]) -> int:
-    """Import the subcommand, parse its words, run it and answer its exit code.
+    """Import the subcommand, parse its words, run it and return its exit code.
 
     :raises UsageError: if the words do not fit its parameters.
     """
@@ -76,12 +76,13 @@ def call(command: Command, words: Sequence[str]) -> int:
 
 
 def paragraphs(text: str) -> str:
-    """A docstring without the line breaks within its paragraphs: a terminal has a width of its own."""
+    """Return a docstring without the line breaks in its paragraphs: a terminal has its own width."""
     return "\n\n".join(" ".join(each.split()) for each in text.split("\n\n"))
 
 
 def _refuse_empty(words: Sequence[str]) -> None:
-    """As of a variable of a shell that is not set: an empty path would be the current directory."""
+    """Refuse empty values, such as those of unset shell variables: an empty path would mean the
+    current folder."""
     for before, word in pairwise(["", *words]):
         option, equals, value = word.partition("=")
         given = option if word.startswith("--") and equals and not value else ""
@@ -98,12 +99,12 @@ def _explained(error: CycloptsError, words: Sequence[str]) -> str:
     if isinstance(error, MissingArgumentError):
         for before, word in pairwise(words):
             if word.startswith("-") and not word.startswith("--") and before in text.split():
-                return f"{text}; one that begins with - is given as {before}={word}"
+                return f"{text}; a value that begins with - is written {before}={word}"
     return text
 
 
 def key_values(words: Sequence[str], option: str) -> dict[str, str]:
-    """KEY=VALUE words as a mapping; the last value of a key wins.
+    """Return KEY=VALUE words as a mapping; the last value of a key wins.
 
     :raises FencepostError: if a word has no key or no "=".
     """
@@ -117,7 +118,7 @@ def key_values(words: Sequence[str], option: str) -> dict[str, str]:
 
 
 def writable_file(path: Path | None, option: str) -> Path | None:
-    """The path, once it is known that a file can be written there: better now than after a long run.
+    """Return the path after checking that a file can be written there: better now than after a long run.
 
     :raises FencepostError: if it cannot.
     """
@@ -137,31 +138,31 @@ def writable_file(path: Path | None, option: str) -> Path | None:
 
 
 def only_with(needed: str, options: Mapping[str, tuple[object, object]]) -> None:
-    """Refuse options that mean nothing without what is needed; a value and its default each.
+    """Refuse options that have no effect without `needed`; each has its value and its default.
 
     :raises FencepostError: if a value is not the default.
     """
     given = [option for option, (value, default) in options.items() if value != default]
     if given:
-        raise FencepostError(f"{', '.join(given)}: expected with {needed}")
+        raise FencepostError(f"{', '.join(given)}: needs {needed}")
 
 
 def writable_files(files: Mapping[str, Path | None], *, read: str | Path | None = None) -> None:
-    """As `writable_file` of each, by its option: two of one name, or what is `read`, would be lost.
+    """Check each file with `writable_file`, and that no two are the same and none is the one that is `read`.
 
-    :raises FencepostError: if one cannot be written, or must not.
+    :raises FencepostError: if a file cannot be written, or must not be overwritten.
     """
     taken = {} if read is None else {Path(read).resolve(): "read"}
     for option, path in files.items():
         if path is None:
             continue
         if (other := taken.setdefault(path.resolve(), f"written by {option}")) != f"written by {option}":
-            raise FencepostError(f"{option} {path}: is {other} as well, expected another file")
+            raise FencepostError(f"{option} {path}: is also {other}, expected another file")
         writable_file(path, option)
 
 
 def writable_folder(path: Path, option: str) -> Path:
-    """The path, made a folder if there is none, once it is known that files can be written into it.
+    """Return the path, created as a folder if missing, after checking that files can be written into it.
 
     :raises FencepostError: if they cannot.
     """
@@ -175,9 +176,9 @@ def writable_folder(path: Path, option: str) -> Path:
 
 
 def new_folder(path: Path, option: str) -> Path:
-    """As `writable_folder`, of a folder in which nothing is yet.
+    """Do the same as `writable_folder` for a folder that must be empty.
 
-    :raises FencepostError: if files cannot be written into it, or there are some.
+    :raises FencepostError: if files cannot be written into it, or it is not empty.
     """
     if path.is_dir() and any(path.iterdir()):
         raise FencepostError(f"{option} {path}: is not empty: expected a new directory")
@@ -187,9 +188,9 @@ def new_folder(path: Path, option: str) -> Path:
 def writable_results(
     out: Path, report: Path | None, *, make: Callable[[Path, str], Path] = writable_folder
 ) -> None:
-    """The folder of `--out`, made as `make` does it, and `--report`, which may be in it, as `writable_file`.
+    """Create the folder of `--out` with `make`, and check that `--report`, which may be in it, is writable.
 
-    A folder that was made for nothing goes again.
+    If `--report` cannot be written, the folders that were created are deleted.
 
     :raises FencepostError: if one of them cannot be written.
     """

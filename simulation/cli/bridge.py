@@ -27,25 +27,26 @@ def bridge(
     scenario: Annotated[
         str,
         Parameter(
-            help="One of single active consumers: of the library, or a TOML file.", completer=scenario_names
+            help="A single-active-consumer scenario of the library, or a TOML file.",
+            completer=scenario_names,
         ),
     ] = DEFAULT,
     /,
     *,
-    seeds: Annotated[Count, Parameter(help="How many seeds, from 1 on.")] = 10,
+    seeds: Annotated[Count, Parameter(help="Number of seeds, from 1.")] = 10,
     members: Annotated[Count | None, Parameter(help="Clients at the start.")] = None,
-    partitions: Annotated[Count | None, Parameter(help="Partitions in all.")] = None,
+    partitions: Annotated[Count | None, Parameter(help="Total number of partitions.")] = None,
     duration: Annotated[str | None, Parameter(help="Virtual time, such as 10m or 1h.")] = None,
     settings: Annotated[
         list[str] | None,
-        Parameter(name="--set", help="Another value for a key: cluster.nodes=5. Repeatable."),
+        Parameter(name="--set", help="Override a scenario key: cluster.nodes=5. Repeatable."),
     ] = None,
-    report: Annotated[Path | None, Parameter(help="Write a page with both to this HTML file.")] = None,
+    report: Annotated[Path | None, Parameter(help="Write an HTML page that compares both.")] = None,
     json: Json = False,
 ) -> int:
-    """The same clients and faults with single active consumers and with a KIP-848 group: who consumes less?
+    """Run the same clients and faults with single active consumers and with a KIP-848 group, and compare.
 
-    Tells how long partitions had nobody who consumed them, and how long two.
+    Reports how long partitions had no consumer, and how long they had two.
     """
     loaded = load_any(
         scenario,
@@ -85,7 +86,7 @@ def _facts(result: Bridge) -> list[tuple[str, str]]:
 
 
 def _rows(result: Bridge) -> list[tuple[str, str, str]]:
-    """The table, its head first."""
+    """Return the rows of the table, headings first."""
     first, second = result.protocols
     measures = [(name, text(first), text(second)) for name, text in _MEASURES.items()]
     return [("", first.name, second.name), *measures]

@@ -1,4 +1,5 @@
-"""What commands that need real brokers have in common: which cluster, and how long to play on it."""
+"""Options and helpers shared by commands that need real brokers: the cluster to use, and how long to play on
+it."""
 
 from __future__ import annotations
 
@@ -19,12 +20,12 @@ from fencepost.simulation.scenarios.values import Duration
 if TYPE_CHECKING:
     from fencepost.simulation.lab.clusters.cluster import RealCluster
 
-Nodes: TypeAlias = Annotated[Literal[1, 3], Parameter(help="Of a cluster that is started.")]
+Nodes: TypeAlias = Annotated[Literal[1, 3], Parameter(help="Number of nodes, if a cluster is started.")]
 Profile: TypeAlias = Annotated[
     Literal["fast", "stock"],
-    Parameter(help="Of a cluster that is started: quick sessions, or Kafka's own settings."),
+    Parameter(help="Settings of a started cluster: short sessions, or Kafka's defaults."),
 ]
-Kafka: TypeAlias = Annotated[KafkaVersion, Parameter(help="Which Kafka is started.")]
+Kafka: TypeAlias = Annotated[KafkaVersion, Parameter(help="The Kafka version to start.")]
 
 OWN_CLUSTERS = ("jvm", "docker")
 _LEAST_US = 1_000_000
@@ -35,13 +36,13 @@ def check_own(
     options: Mapping[str, tuple[object, object]],
     overrides: Iterable[str] = (),
 ) -> None:
-    """Refuse options, each with its default, and settings that only a cluster which is started takes.
+    """Refuse options, each with its default, and settings that have an effect only if a cluster is started.
 
-    :raises FencepostError: if there are some, and the cluster is HOST:PORT of one that runs.
+    :raises FencepostError: if one is given, and the cluster is HOST:PORT of a running one.
     """
     if cluster in OWN_CLUSTERS:
         return
-    only_with(f"--cluster jvm or docker, not with one that runs ({cluster})", options)
+    only_with(f"--cluster jvm or docker, not a running cluster ({cluster})", options)
     for override in overrides:
         if override.startswith("config."):
             raise FencepostError(f"--set {override}: has no effect: the brokers at {cluster} have their own")
@@ -55,7 +56,7 @@ async def reached(
     kafka: KafkaVersion,
     config: Mapping[str, bool | int | str],
 ) -> AsyncIterator[RealCluster | str]:
-    """One of ours for the length of the block, with that configuration of its coordinators, or HOST:PORT.
+    """Start a cluster with this configuration of its coordinators for the block, or return HOST:PORT.
 
     :raises FencepostError: on entry, if the configuration is for another release.
     :raises EnvironmentLacks: on entry, as `RealCluster.start` does.
@@ -74,21 +75,22 @@ async def reached(
 
 
 def _properties(config: Mapping[str, bool | int | str], kafka: KafkaVersion) -> dict[str, bool | int | str]:
-    """The configuration as brokers take it; whose rules hold is no property, but which Kafka runs."""
+    """Return the configuration as broker properties. The release is no property: the Kafka version
+    decides it."""
     given = dict(config)
     release = given.pop(RELEASE_VERSION, None)
     if release is not None and not kafka.startswith(f"{release}."):
         raise FencepostError(
-            f"{RELEASE_VERSION} of the scenario is {release}, and Kafka {kafka} was to be started:"
+            f"{RELEASE_VERSION} of the scenario is {release}, but --kafka is {kafka}:"
             " expected --kafka of the same release"
         )
     return given
 
 
 def played_us(text: str) -> int:
-    """The value of --duration in microseconds.
+    """Return the value of --duration in microseconds.
 
-    :raises FencepostError: if it is none, or less than a second.
+    :raises FencepostError: if it is no duration, or less than a second.
     """
     try:
         duration = Duration.parse(text)
@@ -100,6 +102,6 @@ def played_us(text: str) -> int:
 
 
 def quiet_logs() -> None:
-    """Errors of ours only; aiokafka says at length that brokers are away."""
+    """Log only our own errors; aiokafka logs a lot while brokers are away."""
     configure_logs("error")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)

@@ -1,4 +1,4 @@
-"""`fencepost campaign`: many seeds of many scenarios, and what they have in common."""
+"""`fencepost campaign`: many seeds of many scenarios, and analyses over all of them."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from fencepost.simulation.pipeline.tasks import cells_of, parse_grid, parse_seed
 from fencepost.simulation.scenarios.load import library_names
 
 SHOWN = ("runs", "rebalances", "downtime", "violations", "mutants")
-"""Tables that people see; JSON and the report have them all."""
+"""Tables that the terminal shows; JSON and the report have them all."""
 
 
 def campaign(
@@ -39,24 +39,25 @@ def campaign(
         str,
         Parameter(
             completer=scenario_names,
-            help="Scenarios of the library, or TOML files; without, the whole library. Or one TOML file of a "
+            help="Scenarios of the library, or TOML files. Default: the whole library. Or one TOML file of a "
             "campaign: scenarios, grid, options, seeds.",
         ),
     ],
     seeds: Annotated[
-        str | None, Parameter(help=f"How many, from 0 on, or which: 10..29, or 1,5,9. Default: {SEEDS}.")
+        str | None,
+        Parameter(help=f"A number of seeds (from 0 on), a range 10..29, or a list 1,5,9. Default: {SEEDS}."),
     ] = None,
     settings: Annotated[
         list[str] | None,
         Parameter(
             name="--set",
-            help="Another value for a key in all runs, as for simulate: group.static=true. Repeatable.",
+            help="Override a scenario key in all runs: group.static=true. Repeatable.",
         ),
     ] = None,
     grid: Annotated[
         list[str] | None,
         Parameter(
-            help="KEY=A,B: each of these values; KEY is as for simulate's --set, or members, partitions, "
+            help="KEY=A,B: run with each of these values. KEY is a key of --set, or members, partitions, "
             "duration or mutant. Repeatable; every combination runs."
         ),
     ] = None,
@@ -64,26 +65,27 @@ def campaign(
         str, Parameter(help="Spark's master: local[N], spark://HOST:PORT, yarn, k8s://…")
     ] = LOCAL,
     out: Annotated[Path, Parameter(help="The directory for summaries and traces.")] = Path("out/campaign"),
-    report: Annotated[Path | None, Parameter(help="The HTML file; by default report.html in --out.")] = None,
+    report: Annotated[Path | None, Parameter(help="The HTML file. Default: report.html in --out.")] = None,
     traces: Annotated[
         Traces | None,
         Parameter(
-            help="Whose traces are kept; sample, the default: some of each, and those of runs that broke an "
-            "invariant."
+            help="The traces to keep. sample, the default, keeps some of each scenario, and those of runs "
+            "that broke an invariant."
         ),
     ] = None,
     time_limit: Annotated[
-        str | None, Parameter(help=f"Wall time that one run may take, such as 90s. Default: {TIME_LIMIT}.")
+        str | None,
+        Parameter(help=f"The limit on the wall time of one run, such as 90s. Default: {TIME_LIMIT}."),
     ] = None,
     resume: Annotated[
-        bool, Parameter(show_default=False, help="Keep the finished runs of --out, run the others.")
+        bool, Parameter(show_default=False, help="Keep the finished runs in --out, and run only the others.")
     ] = False,
     json: Json = False,
 ) -> int:
-    """Many runs on Spark, each checked after every event, then the analyses and a report.
+    """Run scenarios with many seeds on Spark, check each run after every event, then analyse and report.
 
-    A run that raises or hangs is a failed run, not a failed campaign. Any failed run or violation gives exit
-    code 1.
+    A run that raises an exception or hangs is a failed run, not a failed campaign. Exit code 1: a run failed,
+    or an invariant was violated.
     """
     configure_logs()
     spec = _spec(scenarios, grid or [], settings or [])
@@ -95,7 +97,7 @@ def campaign(
         spec = msgspec.structs.replace(spec, time_limit_s=seconds_of(time_limit, "--time-limit"))
     check_can_start(master)
     writable_results(out, report)
-    with told_at_once(f"{STOPPING}; go on with --resume"):
+    with told_at_once(f"{STOPPING}; continue with --resume"):
         result = carry_out(
             spec,
             master=master,
@@ -117,18 +119,18 @@ def _spec(scenarios: tuple[str, ...], grid: list[str], settings: list[str]) -> C
         names = scenarios or library_names()
         fixed, varied = key_values(settings, "--set"), parse_grid(grid)
         for key in fixed.keys() & varied.keys():
-            raise FencepostError(f"--set {key}={fixed[key]}: is in --grid as well")
+            raise FencepostError(f"--set {key}={fixed[key]}: is also in --grid")
         cells = cells_of(names, varied, fixed=fixed, places=dict.fromkeys(fixed, "--set"))
         return CampaignSpec(cells=cells, seeds=tuple(range(SEEDS)))
     if len(scenarios) > 1 or grid or settings:
         raise FencepostError(
-            f"{files[0]}: is a whole campaign: expected no other scenarios, no --grid and no --set"
+            f"{files[0]}: is a campaign file: expected no other scenarios, no --grid and no --set"
         )
     return read_campaign(files[0])
 
 
 def print_result(result: CampaignResult) -> None:
-    """Print the tables that people see, and what became of the campaign."""
+    """Print the tables that the terminal shows, and the totals of the campaign."""
     from rich.text import Text
 
     from fencepost.simulation.cli.terminal import Terminal

@@ -57,8 +57,8 @@ def chaos(
     cluster: Annotated[
         str,
         Parameter(
-            help="jvm or docker to start one for the time being, or HOST:PORT of one that runs: there only "
-            "the run's own topics and group are touched, and what would disturb brokers is skipped."
+            help="jvm or docker starts a cluster for this command. HOST:PORT uses a running cluster, and "
+            "touches only the run's own topics and group there: disturbances of brokers are skipped."
         ),
     ] = "jvm",
     nodes: Nodes = 3,
@@ -66,27 +66,29 @@ def chaos(
     kafka: Kafka = KAFKA_VERSION,
     client: Annotated[
         Literal["fencepost", "confluent"],
-        Parameter(help="Whose members: KIP848Consumer, or confluent-kafka's consumer."),
+        Parameter(help="The members' client: KIP848Consumer, or confluent-kafka's consumer."),
     ] = "fencepost",
     seed: Annotated[Seed, Parameter(help="The same seed gives the same plan as in simulation.")] = 1,
     members: Annotated[Count | None, Parameter(help="Members at the start.")] = None,
-    partitions: Annotated[Count | None, Parameter(help="Partitions in all, shared among the topics.")] = None,
+    partitions: Annotated[
+        Count | None, Parameter(help="Total number of partitions, shared among the topics.")
+    ] = None,
     duration: Annotated[
-        str, Parameter(help="How long to play the scenario: all its times shrink alike.")
+        str, Parameter(help="The real time for the run: all times of the scenario shrink to fit.")
     ] = "60s",
     settings: Annotated[
         list[str] | None,
-        Parameter(name="--set", help="Another value for a key: group.static=true. Repeatable."),
+        Parameter(name="--set", help="Override a scenario key: group.static=true. Repeatable."),
     ] = None,
     trace: Annotated[Path | None, Parameter(help="Write the trace to this Parquet file.")] = None,
     trace_topic: TraceTo = None,
     trace_config: TraceConfig = None,
-    report: Annotated[Path | None, Parameter(help="Write a page with the run's timeline.")] = None,
+    report: Annotated[Path | None, Parameter(help="Write an HTML page with the run's timeline.")] = None,
     json: Json = False,
 ) -> int:
-    """One run on real brokers: the plan of `simulate`, its checkers and its trace, and real records.
+    """Run a scenario on real brokers with real records, and with the plan, checkers and trace of `simulate`.
 
-    Members are processes that are killed and stopped, brokers are killed and paused, and a proxy disturbs
+    Members are processes that are killed and stopped. Brokers are killed and paused, and a proxy disturbs
     the network between them. Exit code 1: an invariant was violated, or an acknowledged record was lost.
     """
     from fencepost.simulation.lab.chaos.playable import playable
@@ -162,7 +164,7 @@ async def _run(
 
 
 def _command(scenario: str, given: dict[str, object], overrides: Sequence[str]) -> str:
-    """The same once more, for a shell."""
+    """Return the command that repeats the run, for a shell."""
     words = ["fencepost", "chaos", scenario]
     for name, value in given.items():
         if value is not None:
@@ -200,11 +202,11 @@ def _print(result: ChaosResult, scenario: Scenario | StreamsScenario, last: Sequ
 
 
 def _facts(result: ChaosResult, scenario: Scenario | StreamsScenario) -> list[tuple[str, str | Text]]:
-    """What people are told of a run, on the terminal and on its page."""
+    """Return the facts about a run that the terminal and the page show."""
     from rich.text import Text
 
     return [
-        ("time", f"{length(result.virtual_seconds)}, {length(result.wall_seconds)} with all around"),
+        ("time", f"{length(result.virtual_seconds)}, {length(result.wall_seconds)} with start and end"),
         (
             scenario.members_are,
             f"{result.members:,} of {result.client}",
@@ -225,7 +227,7 @@ def _facts(result: ChaosResult, scenario: Scenario | StreamsScenario) -> list[tu
 
 
 def _on_page(result: ChaosResult, scenario: Scenario | StreamsScenario) -> list[tuple[str, str]]:
-    """What a report tells at its top."""
+    """Return the facts at the top of a report."""
     skipped = ", ".join(f"{one.kind} {one.times:,} times" for one in result.skipped)
     return [
         ("scenario", result.scenario),

@@ -25,7 +25,7 @@ from fencepost.simulation.pipeline.progress import progress_for
 
 
 class NodeReport(msgspec.Struct, frozen=True):
-    """One node, for people and programs."""
+    """The state of one node."""
 
     node: int
     address: str
@@ -46,7 +46,7 @@ class ClusterReport(msgspec.Struct, frozen=True, kw_only=True):
 
 def cluster(
     action: Annotated[
-        Literal["up", "down", "status"], Parameter(help="up starts it, down ends it, status tells how it is.")
+        Literal["up", "down", "status"], Parameter(help="up starts it, down ends it, status shows its nodes.")
     ],
     /,
     *,
@@ -55,7 +55,7 @@ def cluster(
         RunnerName, Parameter(help="JVM processes (needs Java and Maven), or docker compose.")
     ] = "jvm",
     profile: Annotated[
-        Profile, Parameter(help="How soon a dead member is noticed: after 2 s, or Kafka's own 45 s.")
+        Profile, Parameter(help="Session timeout: 2 s (fast), or Kafka's default of 45 s (stock).")
     ] = "fast",
     kafka: Kafka = KAFKA_VERSION,
     port: Annotated[
@@ -63,17 +63,18 @@ def cluster(
         Parameter(
             validator=Number(gte=1, lte=65535),
             converter=whole,
-            help="The first node's; the others' follow it. Without, free ones are found.",
+            help="Port of the first node; the others use the next ports. Default: free ports.",
         ),
     ] = None,
     name: Annotated[
-        str, Parameter(help="Several may be up at a time, by their names: letters, digits and hyphens.")
+        str, Parameter(help="Name of the cluster (letters, digits, hyphens); several may be up at a time.")
     ] = UP,
     json: Json = False,
 ) -> int:
-    """A real Kafka on this machine, reachable over loopback only. There is at most one of a name.
+    """Start, stop or show a real Kafka cluster on this machine, reachable over loopback only.
 
-    `up` returns when every node serves, at once if it is up already. `down` kills it and deletes its data.
+    `up` returns when every node serves, or at once if the cluster is already up. `down` kills it and deletes
+    its data. There is at most one cluster of each name.
     """
     if not _NAME.fullmatch(name):
         raise FencepostError(
@@ -87,7 +88,7 @@ def cluster(
             "--kafka": (kafka, KAFKA_VERSION),
             "--port": (port, None),
         }
-        only_with("up", options)
+        only_with("the action up", options)
     if action == "up":
         progress = progress_for(json=json, lines=True)
         report = asyncio.run(_up(name, _Wanted(nodes, runner, profile, kafka, port), progress.say))
@@ -108,7 +109,7 @@ _LIFE_SECONDS = 10.0
 
 
 class _Wanted(NamedTuple):
-    """What `up` was asked for."""
+    """The cluster that `up` was asked for."""
 
     nodes: int
     runner: RunnerName
@@ -118,7 +119,7 @@ class _Wanted(NamedTuple):
 
 
 async def _up(name: str, wanted: _Wanted, say: Callable[[str], None]) -> ClusterReport:
-    """Start the cluster, or find that it is up. SIGTERM stops it half-way as Ctrl-C does."""
+    """Start the cluster, unless it is up. SIGTERM stops the start as Ctrl-C does."""
     if (folder := _found(name)) is not None:
         return await _stays(folder, wanted)
     task = asyncio.current_task()
@@ -129,7 +130,9 @@ async def _up(name: str, wanted: _Wanted, say: Callable[[str], None]) -> Cluster
     try:
         await started.start()
     except FileExistsError as error:
-        raise FencepostError("another `fencepost cluster up` is starting one") from error
+        raise FencepostError(
+            "another `fencepost cluster up` is starting this cluster: wait for it"
+        ) from error
     except asyncio.CancelledError as error:
         raise KeyboardInterrupt from error
     finally:
@@ -140,7 +143,7 @@ async def _up(name: str, wanted: _Wanted, say: Callable[[str], None]) -> Cluster
 
 
 async def _sign_of_life(say: Callable[[str], None]) -> None:
-    """Tell now and then that it goes on."""
+    """Say every `_LIFE_SECONDS` that the start goes on."""
     began = time.monotonic()
     while True:
         await asyncio.sleep(_LIFE_SECONDS)
@@ -148,21 +151,22 @@ async def _sign_of_life(say: Callable[[str], None]) -> None:
 
 
 async def _stays(folder: StateFolder, wanted: _Wanted) -> ClusterReport:
-    """The report of a cluster that is up, if it is the one that was asked for.
+    """Return the report of a cluster that is up, if it is the one that was asked for.
 
-    :raises FencepostError: if it is another, or some of its nodes are not running.
+    :raises FencepostError: if it is a different one, or some of its nodes are not running.
     """
     state = folder.state
     first = state.nodes[0].clients.port
     have = _Wanted(len(state.nodes), state.runner, state.profile, state.kafka, first)
     if have != wanted._replace(port=first if wanted.port is None else wanted.port):
         raise FencepostError(
-            f"another one is up ({_named(state)}, first port {first}): fencepost cluster down, then up again"
+            f"another cluster is up ({_named(state)}, first port {first}): fencepost cluster down, then up "
+            "again"
         )
     report = await _report(RealCluster.attached(folder))
     if any(broker.condition != Condition.RUNNING for broker in report.brokers):
         raise FencepostError(
-            "it is up, but not all of its nodes are running: fencepost cluster down, then up again"
+            "the cluster is up, but not all of its nodes are running: fencepost cluster down, then up again"
         )
     return report
 

@@ -18,22 +18,22 @@ def _command(name: str, summary: str, module: str = "") -> Command:
 
 
 COMMANDS: tuple[Command, ...] = (
-    _command("simulate", "One run of a scenario in virtual time, checked after every event"),
-    _command("replay", "A failed run again, as it was", "failures"),
-    _command("shrink", "A failed run made small, and a test of it", "failures"),
-    _command("scenarios", "The scenarios that ship with fencepost", "states"),
-    _command("states", "The state machines, as tables, JSON or Mermaid diagrams"),
-    _command("campaign", "Many seeds of scenarios on Spark, then the analyses and a report"),
-    _command("plan", "What a deploy, a crash or scaling costs, and which settings to take"),
-    _command("analyze", "The analyses and the report again, over traces that exist"),
-    _command("serve", "The coordinator as a Kafka endpoint for real clients"),
-    _command("cluster", "A real Kafka on this machine, for tests and comparisons"),
-    _command("chaos", "A scenario on real brokers, in real time, with members in processes"),
-    _command("compare", "A scenario on real brokers and simulated, side by side"),
-    _command("bridge", "Single active consumers and a KIP-848 group under the same faults"),
-    _command("conform", "The coordinator against a real broker, or against recorded answers"),
-    _command("explore", "Every interleaving of a small group, each state judged"),
-    _command("mutants", "Are the checkers awake? Known bugs, put back one at a time"),
+    _command("simulate", "Simulate one run of a scenario, and check it after every event"),
+    _command("replay", "Replay a failed run exactly", "failures"),
+    _command("shrink", "Shrink a failed run to a small one, and write a test of it", "failures"),
+    _command("scenarios", "List the scenarios that ship with fencepost", "states"),
+    _command("states", "Show the state machines as tables, JSON or Mermaid diagrams"),
+    _command("campaign", "Run many seeds of scenarios on Spark, then analyse and report"),
+    _command("plan", "Compare settings by what a deploy, a crash or scaling costs"),
+    _command("analyze", "Analyse traces in files or in a topic, and write a report"),
+    _command("serve", "Serve the coordinator as a Kafka endpoint for real clients"),
+    _command("cluster", "Start, stop or show a real Kafka cluster on this machine"),
+    _command("chaos", "Run a scenario on real brokers, with member processes"),
+    _command("compare", "Run a scenario on real brokers and simulated, and compare both"),
+    _command("bridge", "Compare single active consumers with a KIP-848 group"),
+    _command("conform", "Compare responses with a real broker's, or with recorded ones"),
+    _command("explore", "Explore every interleaving of a small group, and check each state"),
+    _command("mutants", "Test the checkers: put known bugs back, one at a time"),
 )
 
 BY_NAME: dict[str, Command] = {command.name: command for command in COMMANDS}

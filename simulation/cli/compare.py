@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fencepost.simulation.scenarios.streams import StreamsScenario
 
 FAR_APART: Final = 4
-"""The exit code if a figure differs, and nothing worse was found."""
+"""The exit code if a figure differs and nothing worse was found."""
 
 
 def compare(
@@ -43,43 +43,44 @@ def compare(
     cluster: Annotated[
         str,
         Parameter(
-            help="jvm or docker to start one for the time being, or HOST:PORT of one that runs: there only "
-            "the runs' own topics and group are touched, and what would disturb brokers is skipped."
+            help="jvm or docker starts a cluster for this command. HOST:PORT uses a running cluster, and "
+            "touches only the runs' own topics and group there: disturbances of brokers are skipped."
         ),
     ] = "jvm",
     nodes: Nodes = 1,
     profile: Profile = "fast",
     kafka: Kafka = KAFKA_VERSION,
-    seed: Annotated[Seed, Parameter(help="The first plan to play.")] = 1,
-    seeds: Annotated[Count, Parameter(help="How many plans, one after the other.")] = 1,
+    seed: Annotated[Seed, Parameter(help="The seed of the first plan.")] = 1,
+    seeds: Annotated[Count, Parameter(help="Number of plans, played one after the other.")] = 1,
     members: Annotated[Count | None, Parameter(help="Members at the start.")] = None,
-    partitions: Annotated[Count | None, Parameter(help="Partitions in all, shared among the topics.")] = None,
+    partitions: Annotated[
+        Count | None, Parameter(help="Total number of partitions, shared among the topics.")
+    ] = None,
     duration: Annotated[
-        str, Parameter(help="How long to play the scenario: all its times shrink alike.")
+        str, Parameter(help="The real time for each run: all times of the scenario shrink to fit.")
     ] = "60s",
     fit: Annotated[
         bool,
-        Parameter(show_default=False, help="Simulate with the latencies that were measured on the brokers."),
+        Parameter(show_default=False, help="Simulate with the latencies measured on the brokers."),
     ] = False,
     tolerance: Annotated[
-        float, Parameter(help="How far a simulated median may be from the real one: 0.1 is 10 %.")
+        float, Parameter(help="Allowed difference of a simulated median from the real one: 0.1 is 10 %.")
     ] = 0.1,
-    tail_tolerance: Annotated[
-        float, Parameter(help="The same for what nine of ten values stay below.")
-    ] = 0.2,
+    tail_tolerance: Annotated[float, Parameter(help="The same for the 90th percentile.")] = 0.2,
     settings: Annotated[
         list[str] | None,
-        Parameter(name="--set", help="Another value for a key: group.static=true. Repeatable."),
+        Parameter(name="--set", help="Override a scenario key: group.static=true. Repeatable."),
     ] = None,
     master: Annotated[str, Parameter(help="Spark's master, for the analyses.")] = LOCAL,
-    out: Annotated[Path, Parameter(help="The directory for the traces of both.")] = Path("out/compare"),
-    report: Annotated[Path | None, Parameter(help="Write a page with both to this HTML file.")] = None,
+    out: Annotated[Path, Parameter(help="The directory for both sets of traces.")] = Path("out/compare"),
+    report: Annotated[Path | None, Parameter(help="Write an HTML page that compares both.")] = None,
     json: Json = False,
 ) -> int:
-    """Play a scenario on real brokers, simulate the same plans, and set both distributions side by side.
+    """Run a scenario on real brokers, simulate the same plans, and compare the distributions of both.
 
     The simulated coordinator has the brokers' configuration. Exit code 1: an invariant was violated, or an
-    acknowledged record was lost. Exit code 4: neither, but a figure differs by more than its tolerance.
+    acknowledged record was lost. Exit code 4: neither happened, but a figure differs by more than its
+    tolerance.
     """
     from fencepost.simulation.lab.chaos.playable import playable
     from fencepost.simulation.lab.fidelity.compare import compare as simulate_too
@@ -94,7 +95,7 @@ def compare(
         load_any(scenario, overrides=settings or [], members=members, partitions=partitions, option="--set")
     )
     length_us = played_us(duration)
-    check_can_start(master)  # before minutes are played whose analysis then fails
+    check_can_start(master)  # before minutes are spent on runs whose analysis then fails
     writable_results(out, report, make=new_folder)
     quiet_logs()
     progress = progress_for(json=json)

@@ -1,4 +1,4 @@
-"""`fencepost --completion SHELL`: a script for the shell, and the names that it asks for on Tab."""
+"""`fencepost --completion SHELL`: a script for the shell, and the values that it requests on Tab."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def script(shell: str) -> str:
 
 
 def complete(words: Sequence[str]) -> None:
-    """Print the values that fit behind these words, for the script of a shell."""
+    """Print the values that can follow these words, for the script of a shell."""
     _app()(["__complete", *words], exit_on_error=False, print_error=False, result_action="return_value")
 
 
 def _app() -> App:
-    """All commands in one application; each module is imported when its words are looked at."""
+    """Return all commands in one application; each module is imported when its command is completed."""
     app = App(name="fencepost", default_parameter=Parameter(negative=()), help_format="plaintext")
     for command in COMMANDS:
         app.command(command.function, name=command.name, help=command.summary)

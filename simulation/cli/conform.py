@@ -1,4 +1,4 @@
-"""`fencepost conform`: our coordinator against a broker, or against recorded answers, rule by rule."""
+"""`fencepost conform`: compares our coordinator with a broker or with recorded responses, rule by rule."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fencepost.simulation.lab.conform.suite import Report
 
 SHOWN = 10
-"""Differences that people see; JSON has them all."""
+"""Differences that the terminal shows; JSON has them all."""
 
 
 def conform(
@@ -35,28 +35,34 @@ def conform(
     cluster: Annotated[
         str | None,
         Parameter(
-            help="The broker that judges: HOST:PORT of one that runs, or jvm or docker to start one for the "
-            "time being. It should be idle: topics and groups named fencepost-… are made and deleted."
+            help="The broker to compare with: HOST:PORT of a running one, or jvm or docker to start one. It "
+            "should be idle: topics and groups named fencepost-… are created and deleted."
         ),
     ] = None,
-    seed: Annotated[Seed, Parameter(help="Which random schedules.")] = 0,
-    requests: Annotated[Count, Parameter(help="How many requests to compare at least.")] = 2_000,
+    seed: Annotated[Seed, Parameter(help="Seed of the random schedules.")] = 0,
+    requests: Annotated[Count, Parameter(help="Minimum number of requests to compare.")] = 2_000,
     profile: Profile = "fast",
     kafka: Kafka = KAFKA_VERSION,
     schedules: Annotated[
-        Path | None, Parameter(help="Run these instead, as an earlier difference printed them (JSON).")
+        Path | None,
+        Parameter(
+            help="Run the schedules in this file instead, as an earlier difference printed them (JSON)."
+        ),
     ] = None,
     vectors: Annotated[
-        Path | None, Parameter(help="No broker, but a file of recorded answers: JSON lines, gzip or not.")
+        Path | None,
+        Parameter(
+            help="Compare with a file of recorded responses instead of a broker: JSON lines, may be gzip."
+        ),
     ] = None,
     json: Json = False,
 ) -> int:
-    """Ask our coordinator what Kafka is asked, and compare answer by answer.
+    """Send the same requests to our coordinator and to a real broker, and compare every response.
 
-    Deliberate deviations are counted by name, and are no differences.
+    Deliberate deviations are counted by name and are not differences.
     """
     if (cluster is None) == (vectors is None):
-        raise FencepostError("one of --cluster and --vectors is needed: whom to compare with")
+        raise FencepostError("expected one of --cluster and --vectors, to compare with")
     own: dict[str, tuple[object, object]] = {
         "--profile": (profile, "fast"),
         "--kafka": (kafka, KAFKA_VERSION),

@@ -1,9 +1,9 @@
-"""From the words on the command line to an exit code.
+"""The entry point: it turns the words on the command line into an exit code.
 
-Only the table of commands is loaded here: `fencepost --help` imports no library, and a subcommand only
-what it needs itself. Exit codes: 0 fine, 1 an invariant was violated or a comparison differed, 2 wrong
+Only the table of commands is loaded here: `fencepost --help` imports no library, and a subcommand imports
+only what it needs. Exit codes: 0 fine, 1 an invariant was violated or a comparison differed, 2 wrong
 usage or input, 3 the environment lacks something; 130, 143 and 141, as shells have it, for Ctrl-C, for
-SIGTERM and for a reader that went away.
+SIGTERM and for a reader that closed the pipe.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ USAGE = "Usage: fencepost COMMAND [OPTIONS]"
 EXIT_CODES = (
     "Exit codes: 0 fine, 1 an invariant was violated or a comparison differed,\n"
     "2 wrong usage or input, 3 the environment lacks something,\n"
-    "4 a simulation is far from real brokers."
+    "4 a simulation differs too much from real brokers."
 )
 
 EXTRAS = {
@@ -40,14 +40,14 @@ EXTRAS = {
     "pyspark": "spark",
     "time_machine": "world",
 }
-"""Which extra brings a library that the core installation does not have."""
+"""The extra that installs each library that the core installation does not have."""
 
 _SENT_AGAIN_S = 0.01
-"""How soon it is looked whether what swallowed an interrupt is over."""
+"""Pause before the next check whether the code that swallowed an interrupt has ended, in seconds."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command line and answer its exit code. No traceback for anything that a user can mend."""
+    """Run one command line and return its exit code. An error that a user can fix shows no traceback."""
     _open_closed_streams()
     _write_any_text()
     words = list(sys.argv[1:] if arguments is None else arguments)
@@ -60,7 +60,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 @contextlib.contextmanager
 def _terminated_like_interrupted() -> Iterator[Callable[[], bool]]:
-    """SIGTERM is taken as Ctrl-C is: what was begun is cleaned up. Commands may have their own handlers."""
+    """Treat SIGTERM like Ctrl-C, so that unfinished work is cleaned up. Commands may have their own
+    handlers."""
     if (
         threading.current_thread() is not threading.main_thread()
         or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL
@@ -71,7 +72,7 @@ def _terminated_like_interrupted() -> Iterator[Callable[[], bool]]:
 
     def terminate(number: int, _: object) -> None:
         came.append(number)
-        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as shells start what runs in the background
+        if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # shells start background jobs this way
             raise KeyboardInterrupt
         signal.raise_signal(signal.SIGINT)
 
@@ -84,7 +85,7 @@ def _terminated_like_interrupted() -> Iterator[Callable[[], bool]]:
 
 @contextlib.contextmanager
 def _interrupted_again_if_lost() -> Iterator[None]:
-    """Python swallows an interrupt that comes inside a weak reference's callback: send it once more."""
+    """Send an interrupt again if Python swallows it, as it does inside a weak reference's callback."""
     before, ended, senders = sys.unraisablehook, threading.Event(), list[threading.Thread]()
 
     def hook(lost: sys.UnraisableHookArgs) -> None:
@@ -136,21 +137,21 @@ def _run_words(words: list[str]) -> int:
 
 
 def _open_closed_streams() -> None:
-    """Python has None for streams that were closed when it began; what is written to them is for nobody."""
+    """Open the null device for streams that were closed at the start: Python sets them to None."""
     for name in ("stdout", "stderr"):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, "w", encoding="utf-8"))  # noqa: SIM115
 
 
 def _write_any_text() -> None:
-    """What a stream's encoding does not have becomes a question mark there."""
+    """Make streams write a question mark for each character that their encoding lacks."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
 
 
 def _give_stdout_up() -> None:
-    """Nothing can be written there any more; Python would try and complain once more at exit."""
+    """Redirect stdout to the null device: it is broken, and Python would complain again at exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
@@ -239,7 +240,7 @@ def _help(out: TextIO) -> str:
         "real clients, checked after every event.\n\n"
         f"{bold}Commands{plain}\n{''.join(rows)}\n"
         f"{bold}Options{plain}\n"
-        "  --help, -h          this text; fencepost COMMAND --help tells of one command\n"
+        "  --help, -h          this text; fencepost COMMAND --help describes one command\n"
         "  --version, -V       the version\n"
         "  --completion SHELL  a completion script for bash, zsh or fish\n\n"
         f"Every command has --json: one JSON document on stdout. NO_COLOR is honoured.\n{EXIT_CODES}\n"

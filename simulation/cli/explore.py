@@ -19,50 +19,52 @@ if TYPE_CHECKING:
 
 def explore(
     world: Annotated[
-        Literal["consumer"], Parameter(help="What to walk through: a KIP-848 group.")
+        Literal["consumer"], Parameter(help="The world to explore: a KIP-848 group.")
     ] = "consumer",
     /,
     *,
     members: Annotated[
-        int, Parameter(validator=Number(gte=1, lte=9), converter=whole, help="How many members there are.")
+        int, Parameter(validator=Number(gte=1, lte=9), converter=whole, help="Number of members.")
     ] = 2,
     partitions: Annotated[
         int,
         Parameter(
-            validator=Number(gte=1, lte=100), converter=whole, help="How many partitions their topic has."
+            validator=Number(gte=1, lte=100), converter=whole, help="Number of partitions of their topic."
         ),
     ] = 2,
     faults: Annotated[
         int,
         Parameter(
-            validator=Number(gte=0), converter=whole, help="How many faults may happen, at any moment."
+            validator=Number(gte=0),
+            converter=whole,
+            help="Number of faults that may happen, each at any moment.",
         ),
     ] = 1,
     kinds: Annotated[
         str,
         Parameter(
-            help="Which faults, with commas between: breaks, late, crashes, unsubscribes, stalls, closes, "
-            "expires, failover, grows. Without: all but late."
+            help="Kinds of faults, separated by commas: breaks, late, crashes, unsubscribes, stalls, closes, "
+            "expires, failover, grows. Default: all except late."
         ),
     ] = "",
     static: Annotated[
-        bool, Parameter(help="Members are static: their places wait for their next processes.")
+        bool, Parameter(help="Make the members static: each place is kept for the member's next process.")
     ] = False,
     full: Annotated[
-        bool, Parameter(help="Take steps that commute in every order: more states, and the shortest ways.")
+        bool, Parameter(help="Take steps that commute in every order: more states, and the shortest paths.")
     ] = False,
-    max_states: Annotated[Count, Parameter(help="Stop after so many states.")] = 2_000_000,
+    max_states: Annotated[Count, Parameter(help="Stop after this many states.")] = 2_000_000,
     mutant: Annotated[
         str,
         Parameter(help="Put a known bug back: one of `fencepost mutants --list`.", completer=mutant_names),
     ] = "",
     json: Json = False,
 ) -> int:
-    """Every interleaving of a small world: all orders of messages, timers, callbacks and faults.
+    """Explore every interleaving of a small world: all orders of messages, timers, callbacks and faults.
 
-    The cores of the coordinator and of the members are stepped as they are, without a loop or a network. Each
-    state is judged by the invariants, and from each the group must be able to settle. What is wrong is shown
-    with a way there. Steps that commute are taken in one order only.
+    The explorer steps the cores of the coordinator and of the members directly, without a loop or a network.
+    It checks the invariants in each state, and that the group can settle from there. A violation is shown
+    with the steps that lead to it. Steps that commute are taken in one order only.
     """
     from fencepost.simulation.lab.explorer.explore import explore as walk
     from fencepost.simulation.lab.explorer.roles import USUAL_FAULTS
@@ -88,7 +90,7 @@ def explore(
     else:
         _print(found)
     if found.interrupted:
-        raise KeyboardInterrupt  # what was found until then is printed; the exit code says why it is not all
+        raise KeyboardInterrupt  # the results so far are printed; the exit code says that more are missing
     return 1 if found.violations else 0
 
 
@@ -105,7 +107,9 @@ def _print(walk: Exploration) -> None:
     if walk.complete:
         out.say(f"complete: every state was seen; in {walk.settled:,} of them the group has settled")
     elif walk.interrupted:
-        out.say("interrupted: there are more states. What is below was found until then; whether the group")
+        out.say(
+            "interrupted: there are more states. The results below are those found so far; whether the group"
+        )
         out.say("can settle from each of them is open")
     elif not walk.violations:
         out.say("not complete: there are more states than --max-states. None of these breaks an invariant;")

@@ -1,4 +1,4 @@
-"""`fencepost replay` and `fencepost shrink`: a failure again, and a failure made small."""
+"""`fencepost replay` and `fencepost shrink`: run a failure again, and make it small."""
 
 from __future__ import annotations
 
@@ -34,10 +34,10 @@ def replay(
     /,
     *,
     trace: Annotated[Path | None, Parameter(help="Write the trace to this Parquet file.")] = None,
-    report: Annotated[Path | None, Parameter(help="Write a page with the run's timeline.")] = None,
+    report: Annotated[Path | None, Parameter(help="Write an HTML page with the run's timeline.")] = None,
     json: Json = False,
 ) -> int:
-    """A failed run again, as it was, with the code of today. Exit code 1: it still fails."""
+    """Replay a failed run exactly, with the current code. Exit code 1: it still fails."""
     found = read_failure(failure)
     writable_files({"--trace": trace, "--report": report}, read=failure)
     configure_logs()
@@ -65,15 +65,16 @@ def shrink(
     /,
     *,
     out: Annotated[
-        Path | None, Parameter(help="The small failure; by default NAME-small.json beside the other.")
+        Path | None,
+        Parameter(help="The file for the small failure. Default: NAME-small.json next to FAILURE."),
     ] = None,
     test: Annotated[
-        Path | None, Parameter(help="A pytest test of it; by default test_….py beside the other.")
+        Path | None, Parameter(help="The file for a pytest test of it. Default: test_….py next to FAILURE.")
     ] = None,
-    tries: Annotated[Count, Parameter(help="How many runs to try at most.")] = TRIES,
+    tries: Annotated[Count, Parameter(help="The limit on runs.")] = TRIES,
     json: Json = False,
 ) -> int:
-    """A failed run made small: fewest disturbances, members and partitions that fail in the same way."""
+    """Shrink a failed run to the fewest disturbances, members and partitions that fail in the same way."""
     from fencepost.simulation.failures.shrink import shrink as make_small
 
     found = read_failure(failure)
@@ -93,15 +94,15 @@ def shrink(
 
 
 def _free(chosen: Path | None, usual: Path, option: str) -> Path:
-    """Where to write: what was chosen, else the usual name, unless something is there."""
+    """Return the path to write to: the chosen one, else the usual name, unless that file exists."""
     path = usual if chosen is None else chosen
     if chosen is None and path.exists():
-        raise FencepostError(f"{path}: is there already: name another file with {option}, or remove it")
+        raise FencepostError(f"{path}: already exists: name another file with {option}, or remove it")
     return path
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """How large a failure is."""
+    """The size of a failure."""
 
     disturbances: int
     members: int
@@ -118,9 +119,9 @@ class ShrinkResult(msgspec.Struct, frozen=True, kw_only=True):
     before: Size
     after: Size
     tries: int
-    """How many runs it took."""
+    """Number of runs that it took."""
     whole: bool
-    """True if nothing more could be left out; false if the tries were used up before."""
+    """True if nothing more could be left out; false if the limit on runs was reached first."""
     violations: list[Violation]
     out: str
     test: str

@@ -1,4 +1,4 @@
-"""`fencepost analyze --kafka`: a topic followed, with a table that keeps up with it, or lines."""
+"""`fencepost analyze --kafka`: follows a topic, and shows a table that is kept up to date, or lines."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 OUT: Final = Path("out/live")
 WINDOW_S: Final = 10.0
 SHOWN: Final = 12
-"""Windows that are seen at once; JSON has them all."""
+"""Windows that the terminal shows at once; JSON has them all."""
 
 _COUNTS: Final = ("heartbeats", "epochs", "rebalances", "removed", "commits", "violations")
 _HEADINGS: Final = ("from", "group", *_COUNTS)
@@ -45,7 +45,7 @@ def follow_topic(
     report: Path | None,
     json: bool,
 ) -> int:
-    """Carry `analyze --kafka` out.
+    """Run `analyze --kafka`.
 
     :raises FencepostError: if there is no topic, or the options contradict each other.
     """
@@ -54,9 +54,9 @@ def follow_topic(
     from fencepost.simulation.pipeline.progress import progress_for
 
     if topic is None:
-        raise FencepostError("--kafka: expected with --topic NAME")
+        raise FencepostError("--kafka: needs --topic NAME")
     if available_now and idle_s is not None:
-        raise FencepostError("--available-now: ends by itself, --until-idle has no meaning with it")
+        raise FencepostError("--until-idle: has no effect with --available-now, which ends by itself")
     security = client_security(config, "--kafka-config")
     configure_logs("info")
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)
@@ -82,7 +82,7 @@ def follow_topic(
 
 
 class _Afterwards:
-    """Progress of what comes when following has ended: the display goes first, both draw on one terminal."""
+    """Progress of the work after following. It removes the display first, as both draw on one terminal."""
 
     def __init__(self, progress: Progress, display: contextlib.ExitStack) -> None:
         self._progress = progress
@@ -100,7 +100,8 @@ class _Afterwards:
 
 @contextlib.contextmanager
 def _stop_requested() -> Iterator[threading.Event]:
-    """Set by the first Ctrl-C or SIGTERM, which ends following; another one ends everything."""
+    """Yield an event that the first Ctrl-C or SIGTERM sets, to end following; another signal ends
+    everything."""
     stop = threading.Event()
     before: dict[signal.Signals, object] = {}
 
@@ -110,7 +111,7 @@ def _stop_requested() -> Iterator[threading.Event]:
 
     def restore() -> None:
         for number, handler in before.items():
-            signal.signal(number, handler)  # type: ignore[arg-type]  # as `signal` answered it
+            signal.signal(number, handler)  # type: ignore[arg-type]  # as `signal` returned it
 
     for number in (signal.SIGINT, signal.SIGTERM):
         before[number] = signal.signal(number, ask)
@@ -122,7 +123,8 @@ def _stop_requested() -> Iterator[threading.Event]:
 
 @contextlib.contextmanager
 def _display(json: bool) -> Iterator[Callable[[Snapshot], None]]:
-    """A table on a terminal, which goes when it ends; elsewhere a line for each window that is over."""
+    """Show a table on a terminal until the block ends; elsewhere print a line for each window that
+    is over."""
     from fencepost.simulation.cli.terminal import Terminal
 
     out = Terminal()
@@ -141,7 +143,7 @@ def _display(json: bool) -> Iterator[Callable[[Snapshot], None]]:
 
 
 class WindowLines:
-    """Tells each window once: when a newer one of its group is there, or in the end."""
+    """Prints each window once: when a newer one of its group is there, or at the end."""
 
     def __init__(self, out: Terminal) -> None:
         self._out = out
@@ -149,13 +151,13 @@ class WindowLines:
         self._last: Sequence[Window] = ()
 
     def tell(self, snapshot: Snapshot) -> None:
-        """Tell what is over."""
+        """Print the windows that are over."""
         self._last = snapshot.windows
         newest = {window.group: window.start for window in snapshot.windows}
         self._say(window for window in snapshot.windows if window.start < newest[window.group])
 
     def end(self) -> None:
-        """Tell the rest."""
+        """Print the remaining windows."""
         self._say(iter(self._last))
 
     def _say(self, windows: Iterator[Window]) -> None:
@@ -168,7 +170,7 @@ class WindowLines:
 
 
 def table_of(snapshot: Snapshot) -> RenderableType:
-    """How things stand, for a terminal."""
+    """Return the state of a followed topic as a table for a terminal."""
     from rich.console import Group
     from rich.table import Table
     from rich.text import Text
@@ -193,7 +195,7 @@ def _summary(rows: int, skipped: Mapping[str, int]) -> str:
 
 
 def _headlines(snapshot: Snapshot) -> list[str]:
-    """A line for each kind of finding that there is."""
+    """Return a line for each kind of finding that has rows."""
     from fencepost.simulation.live.follow import HEADLINES
 
     tables = {name: snapshot.tables.get(name, []) for name in HEADLINES}
@@ -221,7 +223,7 @@ def _headlines(snapshot: Snapshot) -> list[str]:
 
 
 def _clock(start: str) -> str:
-    """The time of day of an ISO time."""
+    """Return the time of day of an ISO time."""
     return start[11:19]
 
 

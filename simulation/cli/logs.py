@@ -1,7 +1,7 @@
-"""Structured logs: configured once, always on stderr, and no flood of them.
+"""Structured logs: configured once, always on stderr, and with a limit on repeated lines.
 
-Who tries to connect again and again, a client to us or a library of ours to a broker, is told once a minute
-with how often it was.
+If a client connects to us again and again, or a library of ours to a broker, the line is logged once a minute
+with the number of repeats.
 """
 
 from __future__ import annotations
@@ -18,20 +18,22 @@ from fencepost.coordinator.protocol.errors import FencepostError
 LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 SAID_AGAIN_S: Final = 60.0
-"""After how long a line is said again that was said before."""
+"""Time until a repeated line is logged again, in seconds."""
 _MOST_KNOWN: Final = 1_000
 
 
 class Repeats:
-    """Lets a line through once in a while, then with how often it came meanwhile."""
+    """Lets a repeated line through once a minute, with the number of repeats."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._said: dict[Hashable, tuple[float, int]] = {}
-        """When a line was said, and how often it was not said since."""
+        """For each line, the time when it was last let through and the number of times that it was held back
+        since."""
 
     def since(self, line: Hashable) -> int | None:
-        """How often the line was held back since it was said; None if it is to be held back now too."""
+        """Return how often the line was held back since it was last let through; None if it is held back now
+        too."""
         now = self._clock()
         said_at, held = self._said.get(line, (-SAID_AGAIN_S, 0))
         if now - said_at < SAID_AGAIN_S:
@@ -43,15 +45,16 @@ class Repeats:
         return held
 
     def of_others(self, record: logging.LogRecord) -> bool:
-        """A filter for lines of libraries."""
+        """Filter the lines of libraries; return true to log one."""
         text = record.getMessage()
         held = self.since((record.name, text))
         if held:
-            record.msg, record.args = f"{text} ({held:,} times more until now)", None
+            record.msg, record.args = f"{text} ({held:,} more times before this)", None
         return held is not None
 
     def of_clients(self, logger: object, method: str, event: MutableMapping[str, Any]) -> Any:
-        """A processor: why connections of a client were closed."""
+        """Process an event of structlog: drop repeated reasons for which connections of a client
+        were closed."""
         from structlog import DropEvent
 
         if event.get("event") == "connection_closed":
@@ -65,9 +68,9 @@ class Repeats:
 
 
 def configure_logs(default: str = "warning") -> None:
-    """Send structlog's events to stderr: for people on a terminal, else one JSON object a line.
+    """Send structlog's events to stderr: for people on a terminal, otherwise as one JSON object a line.
 
-    What libraries say by `logging` looks the same, if it is a warning at least.
+    Lines that libraries log by `logging` look the same, if they are warnings or errors.
 
     The environment variable FENCEPOST_LOG names the level: debug, info, warning or error.
 
@@ -82,7 +85,7 @@ def configure_logs(default: str = "warning") -> None:
     renderer = (
         structlog.dev.ConsoleRenderer(
             colors=not os.environ.get("NO_COLOR"),
-            # The pretty one shows local variables, and these may hold what a client sent to log in.
+            # The pretty formatter shows local variables, which may hold a client's password.
             exception_formatter=structlog.dev.plain_traceback,
         )
         if terminal

@@ -1,4 +1,4 @@
-"""Run `fencepost mutants`: put known bugs back, or change the cores in small ways; count what is seen."""
+"""`fencepost mutants`: puts known bugs back, or changes the cores in small ways, to test the checkers."""
 
 from __future__ import annotations
 
@@ -28,51 +28,55 @@ _SHOWN_SURVIVORS = 40
 
 
 class Sampling(NamedTuple):
-    """Which automatic mutants are judged."""
+    """The choice of automatic mutants to judge."""
 
     of_each: int | None
-    """How many of each core; None for all."""
+    """Number of mutants of each core; None for all."""
     salt: str
-    """What the draw depends on."""
+    """Text that the draw depends on."""
 
 
 def mutants(
     *names: Annotated[
         str,
         Parameter(
-            help="Mutants by name; without, all. With --automatic: how the names of modules begin.",
+            help="Mutants by name. Default: all. With --automatic: prefixes of module names.",
             completer=mutant_names,
         ),
     ],
     seeds: Annotated[
         str | None,
         Parameter(
-            help="How many, from 0 on, or which: 10..29, or 1,5,9; by default 20. With --automatic how many "
-            "runs each mutant gets at most; by default 100."
+            help="A number of seeds (from 0 on), a range 10..29, or a list 1,5,9. Default: 20. With "
+            "--automatic: the limit on runs of each mutant. Default: 100."
         ),
     ] = None,
-    list_: Annotated[bool, Parameter(name="--list", help="List the mutants, and run none.")] = False,
+    list_: Annotated[bool, Parameter(name="--list", help="List the mutants without running them.")] = False,
     automatic: Annotated[
         bool, Parameter(help="Change the cores in one place at a time, and count what the checkers notice.")
     ] = False,
     sample: Annotated[
-        Count | None, Parameter(help="Automatic mutants of each core; without, all: that takes hours.")
+        Count | None,
+        Parameter(help="Number of automatic mutants of each core. Default: all, which takes hours."),
     ] = None,
-    salt: Annotated[str, Parameter(help="With --sample: any text; another one draws another sample.")] = "",
+    salt: Annotated[
+        str, Parameter(help="With --sample: any text; a different text draws a different sample.")
+    ] = "",
     page: Annotated[
         Path | None, Parameter(help="Write the score and the survivors as Markdown to this file.")
     ] = None,
     master: Annotated[str, Parameter(help="Spark's master, for --automatic.")] = LOCAL,
     json: Json = False,
 ) -> int:
-    """Are the checkers awake? Each mutant is a bug that somebody really had, put back from outside.
+    """Test the checkers: put known bugs back one at a time, and report which of them a checker catches.
 
-    Every seed runs with the bug and without it. A mutant is caught if healthy code passes and at least a
-    tenth of the seeds is reported by a checker that is meant to see the bug.
+    Every seed runs with the bug and without it. A mutant is caught if healthy code passes, and if a checker
+    that is meant to see the bug reports it in at least a tenth of the seeds.
 
-    With --automatic the mutants are small changes of the coordinator's and the members' code, thousands of
-    them. The score of a core is the share killed by a checker, of those that change what runs do. Exit code 1
-    means a missed mutant, a core below 90 %, or a core of which no run reaches a tenth of the mutants.
+    With --automatic, mutants are thousands of small changes to the code of the coordinator and of the
+    members. A core's score is the share that a checker kills, out of the mutants that change what runs do.
+    Exit code 1: a mutant was missed, a core scored below 90 %, or over a tenth of a core's mutants were
+    never reached.
     """
     configure_logs()
     if automatic:
@@ -207,7 +211,7 @@ def _automatic(
     except KeyboardInterrupt:
         interrupted = True
     report = mutation_report(judged, most, salt=sampling.salt)
-    if page is not None and not interrupted:  # the page names the command that makes it again
+    if page is not None and not interrupted:  # the page names the command that renews it
         page.write_text(mutation_page(report), encoding="utf-8")
     if json:
         print_json(report)
@@ -223,7 +227,9 @@ def _automatic(
 
 def _count(seeds: str) -> int:
     if not seeds.isascii() or not seeds.isdigit() or int(seeds) < 1:
-        raise FencepostError(f"--seeds {seeds}: expected how many runs each automatic mutant gets, from 1 on")
+        raise FencepostError(
+            f"--seeds {seeds}: expected a limit on runs of each automatic mutant, at least 1"
+        )
     return int(seeds)
 
 
@@ -234,7 +240,7 @@ def _print_score(report: MutationReport) -> None:
     out = Terminal()
     out.table(SCORE_COLUMNS, [score_row(score) for score in report.cores])
     if report.left_out:
-        out.print(f"\nNot used, as healthy code breaks an invariant there: {'; '.join(report.left_out)}")
+        out.print(f"\nNot used, because healthy code breaks an invariant there: {'; '.join(report.left_out)}")
     survivors = [
         (each.mutant.name, f"{each.mutant.before} → {each.mutant.after}") for each in report.survivors
     ]

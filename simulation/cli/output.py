@@ -1,4 +1,5 @@
-"""What programs read: JSON documents and plain text on stdout. Text for people is in `terminal`."""
+"""Output for programs: JSON documents and plain text on stdout. Text for people is in `terminal`. Text for
+people is in `terminal`."""
 
 from __future__ import annotations
 
@@ -14,11 +15,13 @@ def print_json(document: Any) -> None:
     """Print the one JSON document of a `--json` run on stdout. Structs and mappings keep their order."""
     text = msgspec.json.format(msgspec.json.encode(document), indent=2).decode()
     if not text.isascii() and codecs.lookup(sys.stdout.encoding or "utf-8").name != "utf-8":
-        text = json.dumps(json.loads(text), indent=2)  # JSON is UTF-8 in any locale, and ASCII is both
+        text = json.dumps(
+            json.loads(text), indent=2
+        )  # JSON is UTF-8 in any locale, and ASCII is valid in both encodings
     print_text(text)
 
 
 def print_text(text: str) -> None:
-    """Print text on stdout as it is, at once: somebody may wait for the line."""
+    """Print text on stdout unchanged, and flush it: a program may wait for the line."""
     sys.stdout.write(text if text.endswith("\n") else text + "\n")
     sys.stdout.flush()

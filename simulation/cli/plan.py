@@ -1,4 +1,4 @@
-"""`fencepost plan`: what a deploy, a crash or scaling would cost, with which protocol and settings."""
+"""`fencepost plan`: the cost of a deploy, a crash or scaling, with each protocol and settings."""
 
 from __future__ import annotations
 
@@ -44,10 +44,10 @@ class PlanResult(msgspec.Struct, frozen=True, kw_only=True):
     options: list[OptionAnswer]
     recommendation: Recommendation
     stopped: str
-    """Why there were no more runs, in a sentence."""
+    """The reason for which the runs ended, in a sentence."""
     wall_seconds: float
     lost: Lost
-    """Executors of the cluster that were lost on the way, and how many runs were done again."""
+    """Executors of the cluster that were lost on the way, and the number of runs that were repeated."""
     out: str | None
     """The directory of `--out`."""
     report: str | None
@@ -66,77 +66,83 @@ class ComparedPlans(msgspec.Struct, frozen=True, kw_only=True):
 
 def plan(
     file: Annotated[
-        Path | None, Parameter(help="A TOML file with the same keys as the options; these replace its own.")
+        Path | None, Parameter(help="A TOML file with the same keys as the options; options override it.")
     ] = None,
     /,
     *,
     event: Annotated[str | None, Parameter(help="deploy, crash or scale. Default: deploy.")] = None,
     members: Annotated[Count | None, Parameter(help="Members of the group. Default: 20.")] = None,
-    partitions: Annotated[Count | None, Parameter(help="Partitions that they share. Default: 60.")] = None,
+    partitions: Annotated[Count | None, Parameter(help="Partitions of the group. Default: 60.")] = None,
     start_up: Annotated[
         str | None,
-        Parameter(help="From the end of a process until the next one has its consumer. Default: 10s."),
+        Parameter(help="Time from the end of a process to the next one's consumer. Default: 10s."),
     ] = None,
     zone_latency: Annotated[
-        str | None, Parameter(help="From members to brokers, one way, at the median. Default: 1ms.")
+        str | None, Parameter(help="Median latency from members to brokers, one way. Default: 1ms.")
     ] = None,
     batch: Annotated[
         str | None,
-        Parameter(help="How long an application works on what a poll gave it. Default: 500ms."),
+        Parameter(help="Time that an application takes for the records of a poll. Default: 500ms."),
     ] = None,
     rate: Annotated[
         float | None,
-        Parameter(help="Records a second written to all partitions, to count lag in. Default: 1000."),
+        Parameter(help="Records per second written to all partitions, for the lag. Default: 1000."),
     ] = None,
     headroom: Annotated[
         float | None,
-        Parameter(help="How many times that rate the consumers can read; more than 1. Default: 2."),
+        Parameter(help="Read rate of the consumers as a multiple of --rate; above 1. Default: 2."),
     ] = None,
     at_once: Annotated[
-        Count | None, Parameter(help="How many members a deploy restarts at a time. Default: 1.")
+        Count | None, Parameter(help="Members that a deploy restarts at the same time. Default: 1.")
     ] = None,
     protocol: Annotated[
-        str | None, Parameter(help="consumer (KIP-848), classic, or both: consumer,classic, the default.")
+        str | None, Parameter(help="consumer (KIP-848), classic, or both. Default: consumer,classic.")
     ] = None,
     assignor: Annotated[
         str | None,
-        Parameter(help="uniform, range; of classic members range, roundrobin, sticky, cooperative-sticky."),
+        Parameter(help="uniform or range; for classic: range, roundrobin, sticky, cooperative-sticky."),
     ] = None,
-    session_timeout: Annotated[str | None, Parameter(help="Such as 10s,45s. Default: 45s.")] = None,
-    heartbeat_interval: Annotated[str | None, Parameter(help="Default: 5s; of classic members 3s.")] = None,
+    session_timeout: Annotated[
+        str | None, Parameter(help="One or several, such as 10s,45s. Default: 45s.")
+    ] = None,
+    heartbeat_interval: Annotated[
+        str | None, Parameter(help="One or several. Default: 5s; for classic: 3s.")
+    ] = None,
     static: Annotated[
         bool | None,
-        Parameter(negative="--no-static", help="Members with instance ids, or without; both if not given."),
+        Parameter(negative="--no-static", help="Members with or without instance ids. Default: both."),
     ] = None,
     compare: Annotated[
         tuple[Path, Path] | None,
         Parameter(
-            help="Two TOML files, each a plan with one option: how much do they differ, and how surely?"
+            help="Two TOML files, each a plan with one option: report how they differ, with intervals."
         ),
     ] = None,
     runs: Annotated[
         Count | None,
         Parameter(
-            help=f"Runs of each option at most: they end when it is clear which costs least. Default: {RUNS};"
-            f" with --compare {COMPARED_RUNS}, which all run."
+            help=f"The limit on runs of each option; they end once the cheapest option is clear. Default: "
+            f"{RUNS}."
+            f" With --compare, all of them run; default: {COMPARED_RUNS}."
         ),
     ] = None,
     master: Annotated[
         str, Parameter(help="Spark's master: local[N], spark://HOST:PORT, yarn, k8s://…")
     ] = LOCAL,
     out: Annotated[
-        Path | None, Parameter(help="A new directory for the scenario, runs and traces; else none are kept.")
+        Path | None,
+        Parameter(help="A new directory for the scenario, runs and traces. Default: keep nothing."),
     ] = None,
     report: Annotated[
         Path | None,
-        Parameter(help="Write a page with the table, the reasons, and all analyses of the event."),
+        Parameter(help="Write an HTML page with the table, the reasons, and all analyses of the event."),
     ] = None,
     json: Json = False,
 ) -> int:
-    """What-if: many runs of each option, what each costs, and which one to take.
+    """Simulate each option many times, show what each option costs, and recommend one.
 
-    Several values, with commas between them, are options to compare. Exit code 1: a run failed, or broke an
-    invariant.
+    An option is one choice of settings: give several values, separated by commas, to compare them. Exit code
+    1: a run failed, or broke an invariant.
     """
     given = {
         "event": event,
@@ -162,14 +168,14 @@ def plan(
         asked[question.event] = question, places
     else:
         if file is not None:
-            raise FencepostError(f"{file}: with --compare there are two files, and no other")
+            raise FencepostError(f"{file}: expected no third file with --compare FILE FILE")
         for each in compare:
             if each.stem in asked:
-                raise FencepostError(f"--compare {each}: expected two files with names that differ")
+                raise FencepostError(f"--compare {each}: expected two files with different names")
             asked[each.stem] = _question(each, flags)
     if compare is not None and report is not None:
-        raise FencepostError(f"--report {report}: expected without --compare")
-    check_can_start(master)  # before a folder is made
+        raise FencepostError(f"--report {report}: has no effect with --compare")
+    check_can_start(master)  # before a folder is created
     writable_file(report, "--report")
     with told_at_once(STOPPING), ExitStack() as stack:
         folder = (
@@ -217,7 +223,7 @@ _MARK = "→"
 
 
 def _rows(found: PlanAnswer, marked: str | None) -> list[tuple[str, ...]]:
-    """A row an option, the cheapest first; the recommended one is marked."""
+    """Return a row for each option, the cheapest first; the recommended one is marked."""
     return [
         (
             *(() if marked is None else (_MARK if each.name == marked else "",)),

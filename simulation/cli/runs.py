@@ -1,4 +1,5 @@
-"""What commands that run a scenario have in common: where rows go to, progress, violations for people."""
+"""Options and output shared by commands that run a scenario: where rows are written, progress, and
+violations."""
 
 from __future__ import annotations
 
@@ -17,11 +18,11 @@ if TYPE_CHECKING:
     from fencepost.simulation.trace.topic import TraceTopic
 
 SHOWN = 10
-"""Violations that people see; JSON has them all."""
+"""Violations that the terminal shows; JSON has them all."""
 
 
 TraceTo: TypeAlias = Annotated[
-    str | None, Parameter(help="Write the trace to a Kafka topic too: HOST:PORT/TOPIC.")
+    str | None, Parameter(help="Also write the trace to a Kafka topic: HOST:PORT/TOPIC.")
 ]
 
 
@@ -32,13 +33,13 @@ TraceConfig: TypeAlias = Annotated[
 
 
 def trace_place(text: str | None, config: Path | None) -> TraceTopic | None:
-    """The values of --trace-topic and --trace-config.
+    """Return the topic that --trace-topic and --trace-config give.
 
-    :raises FencepostError: if the first is no HOST:PORT/TOPIC, or the second no file of settings.
+    :raises FencepostError: if the first is not HOST:PORT/TOPIC, or the second is not a file of settings.
     """
     if text is None:
         if config is not None:
-            raise FencepostError("--trace-config: expected with --trace-topic HOST:PORT/TOPIC")
+            raise FencepostError("--trace-config: needs --trace-topic HOST:PORT/TOPIC")
         return None
     from fencepost.simulation.brokers.client_config import client_security
     from fencepost.simulation.trace.topic import TraceTopic
@@ -47,7 +48,7 @@ def trace_place(text: str | None, config: Path | None) -> TraceTopic | None:
 
 
 def whole_percents(advance: Callable[[int], None]) -> Callable[[float], None]:
-    """Shares of a run as steps of a bar with a hundred of them."""
+    """Return a function that turns shares of a run into steps of a bar with a hundred steps."""
     reported = 0
 
     def report(share: float) -> None:
@@ -61,7 +62,7 @@ def whole_percents(advance: Callable[[int], None]) -> Callable[[float], None]:
 
 
 def say_violations(out: Terminal, violations: Sequence[Violation]) -> None:
-    """A table of the first of them, and of an exception that ended the run, which is the last."""
+    """Print a table of the first violations, and of the last one if it is an exception that ended the run."""
     if not violations:
         return
     out.say()
@@ -75,7 +76,7 @@ def say_violations(out: Terminal, violations: Sequence[Violation]) -> None:
 
 
 def length(seconds: float) -> str:
-    """Seconds for people: 1 h 02 min, 3 min 20 s, 4.2 s."""
+    """Format seconds for people: 1 h 02 min, 3 min 20 s, 4.2 s."""
     if seconds < 60:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)

@@ -1,4 +1,4 @@
-"""`fencepost serve`: the coordinator as a Kafka endpoint, until it is told to stop."""
+"""`fencepost serve`: serves the coordinator as a Kafka endpoint until a signal ends it."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ _LAST_PORT = 65_535
 
 
 _DIGITS = 10
-"""Of a number of partitions; more digits are a mistake."""
+"""The limit on digits of a number of partitions; more digits are a mistake."""
 
 
 class ServeReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -56,60 +56,69 @@ class ServeReady(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def serve(
     *,
     host: Annotated[
-        str, Parameter(help="The address to listen on; loopback unless you say otherwise.")
+        str, Parameter(help="The address to listen on; by default only this machine can connect.")
     ] = "127.0.0.1",
     port: Annotated[
-        int, Parameter(validator=Number(gte=0, lte=65535), converter=whole, help="0 takes a free one.")
+        int,
+        Parameter(
+            validator=Number(gte=0, lte=65535),
+            converter=whole,
+            help="The port to listen on; 0 takes a free one.",
+        ),
     ] = 9092,
     brokers: Annotated[
         int,
         Parameter(
             validator=Number(gte=1, lte=100),
             converter=whole,
-            help="How many brokers to serve, on consecutive ports from --port on.",
+            help="Number of brokers to serve, on consecutive ports from --port.",
         ),
     ] = 1,
     racks: Annotated[
         str | None,
-        Parameter(help="The rack of each broker (broker.rack), with commas: a,b,c."),
+        Parameter(help="The rack of each broker (broker.rack), separated by commas: a,b,c."),
     ] = None,
     topics: Annotated[
-        list[str] | None, Parameter(help="NAME:PARTITIONS, several with commas: orders:12,payments:6.")
+        list[str] | None,
+        Parameter(help="Topics as NAME:PARTITIONS, separated by commas: orders:12,payments:6."),
     ] = None,
     config: Annotated[
         list[str] | None,
-        Parameter(help="A setting under Kafka's name: group.consumer.session.timeout.ms=50000."),
+        Parameter(help="A setting by Kafka's name: group.consumer.session.timeout.ms=50000. Repeatable."),
     ] = None,
     journal: Annotated[
         Path | None,
-        Parameter(help="A file that keeps topics, groups and offsets over any end."),
+        Parameter(help="A file that keeps topics, groups and offsets across restarts and crashes."),
     ] = None,
     journal_records: Annotated[
-        bool, Parameter(negative="", help="Keep produced records in the journal too.")
+        bool, Parameter(negative="", help="Also keep produced records in the journal.")
     ] = False,
     journal_repair: Annotated[
-        bool, Parameter(negative="", help="Start a damaged journal with what comes before the damage.")
+        bool, Parameter(negative="", help="Repair a damaged journal: keep only what comes before the damage.")
     ] = False,
     sasl_user: Annotated[
         list[str] | None,
         Parameter(
             help=f"NAME:PASSWORD of a user; NAME alone takes the password from {PASSWORD_VARIABLE}. "
-            "With users, clients have to log in by PLAIN or SCRAM."
+            "With users, clients must log in by PLAIN or SCRAM. Repeatable."
         ),
     ] = None,
     sasl_users: Annotated[
-        Path | None, Parameter(help="A file of users, NAME:PASSWORD a line, out of the process list.")
+        Path | None,
+        Parameter(help="A file with a line NAME:PASSWORD for each user: the process list does not show it."),
     ] = None,
     tls_cert: Annotated[
-        Path | None, Parameter(help="PEM certificate, with its chain: clients have to speak TLS.")
+        Path | None, Parameter(help="PEM certificate with its chain: clients must speak TLS.")
     ] = None,
-    tls_key: Annotated[Path | None, Parameter(help="PEM key of it, if it is not in the same file.")] = None,
+    tls_key: Annotated[
+        Path | None, Parameter(help="PEM key of the certificate, if it is in another file.")
+    ] = None,
     rabbit_stream: Annotated[
         int | None,
         Parameter(
             validator=Number(gte=0, lte=65535),
             converter=whole,
-            help="Serve RabbitMQ's stream protocol too, on this port, from memory; 0 takes a free one.",
+            help="Also serve RabbitMQ's stream protocol on this port, from memory; 0 takes a free one.",
         ),
     ] = None,
     trace_topic: Annotated[
@@ -123,7 +132,7 @@ def serve(
 
     With --rabbit-stream a second line says `fencepost ready rabbit-stream HOST:PORT`.
 
-    Ends with SIGTERM or Ctrl-C, and exit code 0. Without --journal everything is in memory and gone with it.
+    SIGTERM or Ctrl-C ends it with exit code 0. Without --journal, all data is in memory and is lost.
     """
     _require("kio")
     from fencepost.coordinator.rabbit_server.broker import StreamBroker
@@ -134,7 +143,7 @@ def serve(
     if trace_topic is not None and "/" not in trace_topic and trace_topic not in counts and journal is None:
         raise FencepostError(f"--trace-topic {trace_topic}: expected HOST:PORT/TOPIC, or a topic of --topics")
     if trace_config is not None and (trace_topic is None or "/" not in trace_topic):
-        raise FencepostError("--trace-config: expected with --trace-topic HOST:PORT/TOPIC")
+        raise FencepostError("--trace-config: needs --trace-topic HOST:PORT/TOPIC")
     security = client_security(trace_config, "--trace-config")
     settings = _settings(config or [])
     rack_ids = _racks(racks, brokers)
@@ -211,11 +220,11 @@ def _is_loopback(host: str) -> bool:
 def _storage(
     path: Path | None, config: GroupCoordinatorConfig, keeps_records: bool, mend: bool
 ) -> Storage | None:
-    """The journal, repaired if it has to be and may be."""
+    """Return the journal, repaired if it is damaged and `mend` allows it."""
     if path is None:
         if keeps_records or mend:
             option = "--journal-records" if keeps_records else "--journal-repair"
-            raise FencepostError(f"{option}: expected with --journal FILE")
+            raise FencepostError(f"{option}: needs --journal FILE")
         return None
     from fencepost.coordinator.server.storage import Storage, repaired
 
@@ -230,21 +239,23 @@ def _storage(
 
 
 def _require(library: str) -> None:
-    """Miss a library now: the codec would do so at the first request only."""
+    """Raise if a library is missing: the codec would notice only at the first request."""
     if find_spec(library) is None:
         raise ModuleNotFoundError(f"No module named {library!r}", name=library)
 
 
 def _racks(text: str | None, brokers: int) -> tuple[str, ...]:
-    """The rack of each broker.
+    """Return the rack of each broker.
 
-    :raises FencepostError: if there is not one for each.
+    :raises FencepostError: if the number of racks differs from the number of brokers.
     """
     if text is None:
         return ()
     racks = tuple(rack.strip() for rack in text.split(","))
     if len(racks) != brokers or not all(racks):
-        raise FencepostError(f"--racks {text}: expected {brokers} names with commas, one for each broker")
+        raise FencepostError(
+            f"--racks {text}: expected {brokers} names separated by commas, one for each broker"
+        )
     return racks
 
 
@@ -253,7 +264,7 @@ def _settings(words: Sequence[str]) -> BrokerConfig:
 
     properties = key_values(words, "--config")
     if BROKER_RACK in properties:
-        raise FencepostError(f"--config {BROKER_RACK}: each broker has its own, expected --racks RACK,RACK")
+        raise FencepostError(f"--config {BROKER_RACK}: differs by broker, expected --racks RACK,RACK")
     try:
         return BrokerConfig.from_properties(properties)
     except FencepostError as error:
@@ -274,9 +285,9 @@ async def _until_stopped(serving: Coroutine[Any, Any, None]) -> None:
 
 
 def _topics(words: Iterable[str]) -> dict[str, int]:
-    """Partitions by topic.
+    """Return the number of partitions by topic.
 
-    :raises FencepostError: if a word is not NAME:PARTITIONS, or a name is there twice.
+    :raises FencepostError: if a word is not NAME:PARTITIONS, or a name is given twice.
     """
     from fencepost.coordinator.server.cluster import check_partitions, check_topic_name
 

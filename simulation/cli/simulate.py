@@ -44,18 +44,21 @@ def simulate(
     *,
     seed: Annotated[Seed, Parameter(help="The same seed gives the same run.")] = 1,
     members: Annotated[Count | None, Parameter(help="Members at the start.")] = None,
-    partitions: Annotated[Count | None, Parameter(help="Partitions in all, shared among the topics.")] = None,
+    partitions: Annotated[
+        Count | None, Parameter(help="Total number of partitions, shared among the topics.")
+    ] = None,
     duration: Annotated[str | None, Parameter(help="Virtual time, such as 90s or 1h.")] = None,
     settings: Annotated[
         list[str] | None,
-        Parameter(name="--set", help="Another value for a key: group.static=true. Repeatable."),
+        Parameter(name="--set", help="Override a scenario key: group.static=true. Repeatable."),
     ] = None,
     trace: Annotated[Path | None, Parameter(help="Write the trace to this Parquet file.")] = None,
     trace_topic: TraceTo = None,
     trace_config: TraceConfig = None,
-    report: Annotated[Path | None, Parameter(help="Write a page with the run's timeline.")] = None,
+    report: Annotated[Path | None, Parameter(help="Write an HTML page with the run's timeline.")] = None,
     failure: Annotated[
-        Path | None, Parameter(help="If an invariant is violated, write what `replay` and `shrink` take.")
+        Path | None,
+        Parameter(help="If an invariant is violated, write the file that `replay` and `shrink` read."),
     ] = None,
     mutant: Annotated[
         str,
@@ -63,7 +66,8 @@ def simulate(
     ] = "",
     json: Json = False,
 ) -> int:
-    """One run in virtual time: a group under faults, its invariants checked after every event."""
+    """Simulate one run in virtual time: a group under faults, with its invariants checked after
+    every event."""
     overrides = settings or []
     loaded = load_any(
         scenario,
@@ -148,9 +152,9 @@ def play(
     keep_rows: bool,
     progress: Progress,
 ) -> tuple[RunResult, Sequence[Row]]:
-    """One run with a bar, and its trace; its rows too if a page is made of them.
+    """Run a scenario with a progress bar and its trace; return the rows too if a page needs them.
 
-    `plan` replaces what the seed would draw.
+    `plan` replaces the plan that the seed would draw.
     """
     from fencepost.simulation.run import run
 
@@ -165,7 +169,7 @@ def play(
 
 
 def write_report(result: RunResult, rows: Sequence[Row], report: Path | None, command: str) -> None:
-    """The page of a run, if there is to be one. Last of all: what came of the run is told without it."""
+    """Write the page of a run, if one is wanted. This comes last: the result is printed even if it fails."""
     if report is not None:
         from fencepost.simulation.report.render import render_run_report, run_facts
 
@@ -189,7 +193,7 @@ def print_run(
     *,
     failure: Path | None = None,
 ) -> None:
-    """What came of a run, for people."""
+    """Print the result of a run for people."""
     from rich.text import Text
 
     from fencepost.simulation.cli.terminal import Terminal

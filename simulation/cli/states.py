@@ -21,21 +21,21 @@ if TYPE_CHECKING:
 
 def states(
     machine: Annotated[
-        str | None, Parameter(help="One machine's name; all of them without.", completer=machine_names)
+        str | None, Parameter(help="The name of one machine. Default: all.", completer=machine_names)
     ] = None,
     /,
     *,
     as_: Annotated[
         str | None,
-        Parameter(name="--as", help="Show the machine as others have it: kafka-4, kip848-draft1 …"),
+        Parameter(name="--as", help="Show another version of the machine: kafka-4, kip848-draft1 …"),
     ] = None,
     format: Annotated[
         Literal["table", "mermaid", "json"],
-        Parameter(help="How to write them; mermaid makes Markdown of all."),
+        Parameter(help="The output format; mermaid without MACHINE prints Markdown."),
     ] = "table",
     json: Json = False,
 ) -> int:
-    """The state machines, each declared once as a table: every state, every arrow and its event."""
+    """Show the state machines as they are declared: every state, and every transition with its event."""
     chosen = _chosen(machine) if as_ is None else (_as(machine, as_),)
     if json or format == "json":
         print_json({each.name: document(each) for each in chosen})
@@ -57,14 +57,16 @@ def _chosen(machine: str | None) -> tuple[Table, ...]:
 
 
 def _as(machine: str | None, other: str) -> Table:
-    """The table that is beside a machine under another's name."""
+    """Return another version of a machine's table."""
     if machine is None:
-        raise FencepostError(f"--as {other}: say which machine, as in: fencepost states MACHINE --as {other}")
+        raise FencepostError(
+            f"--as {other}: expected a machine, as in: fencepost states MACHINE --as {other}"
+        )
     (ours,) = _chosen(machine)
     others = OTHERS.get(ours.name, {})
     if other not in others:
-        known = f"there is {', '.join(others)}" if others else "there is no other table of it"
-        raise FencepostError(f"--as {other}: {machine} is not known so; {known}")
+        known = f"expected {', '.join(others)}" if others else "it has no other version"
+        raise FencepostError(f"--as {other}: {machine} has no such version; {known}")
     return others[other]
 
 
@@ -95,7 +97,7 @@ def _state(machine: Table, state: str) -> Text:
 
 
 def scenarios(*, json: Json = False) -> int:
-    """The scenarios that ship with fencepost, a line each. A TOML file of your own works as well."""
+    """List the scenarios that ship with fencepost. Commands also take a TOML file of your own."""
     entries = library()
     if json:
         print_json([entry._asdict() for entry in entries])

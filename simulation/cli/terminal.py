@@ -1,4 +1,4 @@
-"""Text for people, through rich: colours on a terminal only, tables that read as well in a log."""
+"""Text for people, through rich: colours on a terminal only, and tables that are readable in a log."""
 
 from __future__ import annotations
 
@@ -10,18 +10,18 @@ from rich.console import Console, RenderableType
 from rich.table import Table
 
 FILE_WIDTH = 160
-"""Columns of files and pipes, so that a row stays one line. Terminals know theirs."""
+"""Width of files and pipes in columns, so that a row stays one line. A terminal knows its own width."""
 
 _GAP = 2
 _UNBROKEN = 16
-"""A cell up to so long stays one line: 1 min 20 s."""
+"""The limit on characters of a cell that is never broken, such as `1 min 20 s`."""
 
 
 _Rows: TypeAlias = Sequence[Sequence[RenderableType]]
 
 
 def _least(headings: Sequence[str], rows: _Rows) -> list[int]:
-    """What each column needs so that no word in it is broken."""
+    """Return the width that each column needs so that no word in it is broken."""
     least = []
     for index, heading in enumerate(headings):
         cells = [str(row[index]) for row in rows]
@@ -31,26 +31,26 @@ def _least(headings: Sequence[str], rows: _Rows) -> list[int]:
 
 
 def _widths(headings: Sequence[str], rows: _Rows, width: int) -> list[int]:
-    """What each column gets of the width."""
+    """Return each column's share of the width."""
     found = _least(headings, rows)
     wanted = [
         max(map(len, [heading, *(str(row[index]) for row in rows)])) - found[index]
         for index, heading in enumerate(headings)
     ]
     spare = width - sum(found) - _GAP * len(found)
-    while spare > 0 and any(wanted):  # the narrowest that wants more gets it
+    while spare > 0 and any(wanted):  # the narrowest column that wants more gets it
         index = min((each for each, more in enumerate(wanted) if more), key=found.__getitem__)
         found[index] += 1
         wanted[index] -= 1
         spare -= 1
-    while spare < 0 and max(found) > 1:  # the widest break words
+    while spare < 0 and max(found) > 1:  # the widest columns break words
         found[found.index(max(found))] -= 1
         spare += 1
     return found
 
 
 def _parts(least: Sequence[int], width: int, names: int, cuts: Collection[int] | None) -> list[list[int]]:
-    """The columns of each table that a wide one becomes. All begin with those that name the row."""
+    """Return the columns of each table that a wide one becomes. All begin with those that name the row."""
     parts = [list(range(names))]
     room = width - sum(least[:names]) - _GAP * names
     left = room
@@ -84,10 +84,10 @@ class Terminal(Console):
         names: int = 1,
         cuts: Collection[int] | None = None,
     ) -> None:
-        """Print a table without frames, in which no word is broken; one that is too wide for that as several.
+        """Print a table without frames or broken words; split one that is too wide into several.
 
-        The first columns, `names` of them, tell rows apart, and each of the several begins with them. It is
-        cut where its width ends, or at these columns: `cuts`.
+        The first `names` columns identify rows, and each part begins with them. The table is split where the
+        width ends, or before the columns in `cuts`.
         """
         kept = list(rows)
         if self.has_room(headings, kept):
@@ -99,7 +99,7 @@ class Terminal(Console):
             self._table([headings[index] for index in columns], shown, headed)
 
     def has_room(self, headings: Sequence[str], rows: _Rows) -> bool:
-        """Whether such a table can be one in which no word is broken."""
+        """Return true if such a table fits into the width without breaking a word."""
         return sum(_least(headings, rows)) + _GAP * len(headings) <= self.width
 
     def _table(self, headings: Sequence[str], rows: _Rows, headed: bool) -> None:
@@ -117,5 +117,5 @@ class Terminal(Console):
         self.say("\n".join(line.rstrip() for line in captured.get().splitlines()))
 
     def on_broken_pipe(self) -> None:
-        """Leave a reader that went away to `main`, which knows the exit code for it."""
+        """Raise for a reader that closed the pipe: `main` knows the exit code for it."""
         raise BrokenPipeError

@@ -1,4 +1,4 @@
-"""What a test does with a running Kafka: topics, records, members, faults, its clock, and what it saw."""
+"""The controls of a running Kafka for a test: topics, records, members, faults, its clock, and its trace."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _LATEST_MS = 2**63 - 1
 
 
 class EmbeddedClock:
-    """The clock of the coordinators: that of the machine, and what it was advanced by."""
+    """The clock of the coordinators: the machine's clock plus the time by which it was advanced."""
 
     def __init__(self, kafka: KafkaControls[Any]) -> None:
         self.thread = kafka.thread
@@ -48,20 +48,21 @@ class EmbeddedClock:
 
     @on_loop
     def advance(self, seconds: float) -> None:
-        """Let that many seconds pass at once: what is due happens now, in its order, and nobody sleeps.
+        """Let that many seconds pass at once: all that is due happens now, in order, and nothing sleeps.
 
-        Members whose connection is open count as heard all the time, since their clients can't know that
-        time was moved: `expire` ends the session of such a one. The sessions of others end, revocations that
-        take too long do so too, and committed offsets grow old. Transactions that take too long are aborted,
-        also those of producers whose connection is open.
+        Members whose connection is open keep their sessions, because their clients can't know that time was
+        moved: use `expire` to end such a session. Sessions of other members end, revocations that take too
+        long time out, and committed offsets grow old. Transactions that take too long are aborted, including
+        those of connected producers.
 
-        :raises FencepostError: for a length of time that is none.
+        :raises FencepostError: if `seconds` is not a valid length of time.
         """
         self._kafka.endpoint.advance(duration("advance", seconds))
 
 
 class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
-    """A running Kafka, as a test drives it. Its methods take microseconds, from whatever thread."""
+    """A running Kafka, as a test drives it. Its methods take microseconds, and may be called from any
+    thread."""
 
     def __init__(
         self, thread: LoopThread, group_type: type[G], running: Controls[EmbeddedEndpoint] | None = None
@@ -74,7 +75,7 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
     def __repr__(self) -> str:
         """Return the address, the topics with their partitions, and the groups with their states.
 
-        It reads without waiting for the brokers' thread: a debugger may have stopped that one.
+        It does not wait for the brokers' thread, because a debugger may have stopped that thread.
         """
         name = type(self).__name__
         try:
@@ -92,13 +93,13 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
 
     @property
     def bootstrap_servers(self) -> str:
-        """What a client's setting `bootstrap.servers` takes: all brokers, with commas between them."""
+        """The value for a client's setting `bootstrap.servers`: all brokers, separated by commas."""
         return self.endpoint.brokers.bootstrap_servers
 
     def group(self, group_id: str) -> G:
-        """A group by its id, whether it exists yet or not.
+        """Return a group by its id, whether it exists yet or not.
 
-        :raises FencepostError: if that can't be the id of a group.
+        :raises FencepostError: if it is not a valid group id.
         """
         self._must_run()
         return self._group_type(self, name_of("group", group_id, "a group id"))
@@ -109,12 +110,12 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
     def create_topic(
         self, name: str, partitions: int = 1, *, replicas: int | None = None, config: TopicConfig = None
     ) -> None:
-        """Create a topic. `config` is settings of its own by Kafka's names: `{"retention.ms": 60_000}`.
+        """Create a topic. `config` has the topic's own settings by Kafka's names: `{"retention.ms": 60_000}`.
 
-        Each partition is on `replicas` brokers, or as many as `default.replication.factor` says.
+        Each partition is on `replicas` brokers; the default is `default.replication.factor`.
 
-        :raises FencepostError: if it exists, Kafka would refuse it or its settings, or there are not as many
-            brokers.
+        :raises FencepostError: if it exists, if Kafka would refuse it or its settings, or if there are too
+            few brokers.
         """
         name_of("topic", name, "a name")
         (checked,) = topics_of({name: partitions}).items()
@@ -126,10 +127,11 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
 
     @on_loop
     def lose_next_response(self, api: Api, member: Who | None = None, *, times: int = 1) -> None:
-        """Carry out the next request of that API, and close its connection instead of answering.
+        """Carry out the next request of that API, and close its connection instead of responding.
 
-        `member` is a `GroupMember`, or a member id, instance id or client id: the rule meets all requests
-        on that member's connections, Fetch included. Without it the requests of all clients count.
+        `member` is a `GroupMember`, or a member id, instance id or client id. The rule applies to all
+        requests on that member's connections, including Fetch. Without `member`, it applies to the requests
+        of all clients.
 
         :raises FencepostError: for an unknown API, a count below 1, or a member that can't be called so.
         """
@@ -139,13 +141,13 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
 
     @on_loop
     def fail_next(self, api: Api, error: Error, member: Who | None = None, *, times: int = 1) -> None:
-        """Answer the next request of that API with an error, and do nothing else about it.
+        """Respond to the next request of that API with an error, and do not carry it out.
 
-        Where the API's answers have an error for each of their parts, all parts have it, and not the whole:
-        each partition of a Fetch, also where it goes on with those of its session. What is about a fetch
-        session, or about a group as such, is told of the whole. Metadata fails for each of its topics; with
-        REBOOTSTRAP_REQUIRED it fails as a whole from version 13 on. If an answer has no place for an error
-        (Produce with acks=0) the connection is closed. `member` is as for `lose_next_response`.
+        If the API's response has an error for each part, each part gets it, but not the whole: for Fetch each
+        partition, including those of its session. Errors about a fetch session or a group are set for the
+        whole response. Metadata fails for each topic; with REBOOTSTRAP_REQUIRED it fails as a whole from
+        version 13 on. If a response has no field for an error (Produce with acks=0), the connection is
+        closed. `member` is as for `lose_next_response`.
 
         :raises FencepostError: for an unknown API or error, a count below 1, or a member that can't be
             called so.
@@ -157,14 +159,14 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
 
     @on_loop
     def delay(self, api: Api, seconds: float, member: Who | None = None, *, times: int | None = None) -> None:
-        """Carry out requests of that API at once, and answer them that much later; 0 ends it.
+        """Carry out requests of that API at once, but delay the responses by that many seconds; 0 ends it.
 
-        It goes on until it is ended, or for `times` requests. What else came on the same connection waits
-        too, as it does with a slow broker. `member` is as for `lose_next_response`; 0 without it ends all
-        delays of the API, those of single members too.
+        The delay lasts until it is ended, or for `times` requests. Other requests on the same connection wait
+        too, as with a slow broker. `member` is as for `lose_next_response`; 0 without it ends all delays of
+        the API, those of single members too.
 
-        :raises FencepostError: for an unknown API, a length of time that is none, a count below 1, or a
-            member that can't be called so.
+        :raises FencepostError: for an unknown API, an invalid length of time, a count below 1, or an invalid
+            member.
         """
         key, who, delay_s = api_of(api), _name(member), duration("seconds", seconds)
         count = None if times is None else whole("times", times, 1, None)
@@ -175,10 +177,10 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
 
     @on_loop
     def disconnect(self, member: Who) -> None:
-        """Close the connections on which a member was heard. It is free to connect again.
+        """Close the connections that a member has used. Its client is free to connect again.
 
-        `member` is as for `lose_next_response`: with a client id all connections of such clients are meant,
-        be they members, producers or anything else.
+        `member` is as for `lose_next_response`. A client id closes all connections of such clients, including
+        producers.
 
         :raises FencepostError: if no connection of such a member or client is open.
         """
@@ -193,14 +195,14 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
     def move_coordinator(
         self, group_id: str | None = None, *, to: int | None = None, load_seconds: float = 0.05
     ) -> None:
-        """Let another broker coordinate a group, or all groups: the next one, or the one with the id `to`.
+        """Move the coordinator of a group, or of all groups, to the next broker or to the broker with the id
+        `to`.
 
-        The old one answers NOT_COORDINATOR from now on, the new one COORDINATOR_LOAD_IN_PROGRESS for
-        `load_seconds`. Groups share coordinators: one that falls on the same shard moves along. A single
-        broker loads its groups anew.
+        The old broker responds with NOT_COORDINATOR from now on, the new one with
+        COORDINATOR_LOAD_IN_PROGRESS for `load_seconds`. Groups share coordinators: groups on the same shard
+        move along. A single broker loads its groups again.
 
-        :raises FencepostError: if that can't be the id of a group, there is no such broker, or for a length
-            of time that is none.
+        :raises FencepostError: for an invalid group id, an unknown broker, or an invalid length of time.
         """
         if group_id is not None:
             name_of("group", group_id, "a group id")
@@ -208,10 +210,10 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
 
     @on_loop
     def restart(self) -> None:
-        """Let all brokers die and come back at once, on the same ports.
+        """Kill all brokers and start them again at once, on the same ports.
 
-        Connections break. Groups and offsets are read from the journal again; members have a full session
-        to come back. Topics and records are still there.
+        Connections break. Groups and offsets are loaded from the journal. Members have a full session timeout
+        to return. Topics and records are kept.
 
         :raises FencepostError: if the journal is broken.
         """
@@ -220,7 +222,8 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
 
     @on_loop
     def unmet(self) -> list[str]:
-        """What was to go wrong and did not: a line for each call that still waits for requests.
+        """Return the faults that were requested and did not happen: a line for each call that still waits for
+        requests.
 
         A test in which nothing goes wrong proves nothing. Delays without a number of requests do not count.
         """
@@ -234,7 +237,7 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
 
     @on_loop
     def end_of_test(self, failure: BaseException | None = None) -> None:
-        """Note in the trace that the test has ended, or failed with this exception, at this time."""
+        """Write into the trace that the test has ended, or failed with this exception, at this time."""
         error = "" if failure is None else type(failure).__name__
         self.endpoint.observer.note(
             "",
@@ -248,9 +251,9 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
 
     @on_loop
     def events(self) -> list[Row]:
-        """The trace so far, the newest 200,000 rows of it: heartbeats, rebalances, members, faults.
+        """The newest 200,000 rows of the trace so far: heartbeats, rebalances, members, faults.
 
-        Members are called by their ids. What a member owns is what its heartbeats say.
+        Members are named by their ids. The partitions that a member owns are those in its heartbeats.
         """
         return list(self.endpoint.observer.rows)
 
@@ -262,24 +265,24 @@ class KafkaControls(Controls["EmbeddedEndpoint"], Generic[G]):
 
     @on_loop
     def member_names(self) -> dict[str, str]:
-        """What members are called whose ids the trace has, by member id: also of those that are gone.
+        """The names of members that the trace mentions, by member id. It includes members that have left.
 
-        It is the instance id, or the client id, and the beginning of the member id.
+        A name is the instance id or the client id, plus the beginning of the member id.
         """
         return dict(self.endpoint.observer.names)
 
     @on_loop
     def check(self) -> list[Violation]:
-        """What was seen so far that must never happen; empty if all is well.
+        """Return the violations that were seen so far; empty if all is well.
 
-        Coordinators are checked after each of their steps, and their journal against what they remember;
-        clients by what their requests say.
+        Coordinators are checked after each step, and their journal is compared with their state. Clients are
+        checked by their requests.
         """
         return self.endpoint.observer.check()
 
 
 class BlockingControls(KafkaControls[G]):
-    """The controls of a Kafka in a thread of its own: what takes longer blocks its caller."""
+    """The controls of a Kafka that runs in its own thread: methods that take longer block the caller."""
 
     @until_done
     async def produce(
@@ -291,14 +294,14 @@ class BlockingControls(KafkaControls[G]):
         headers: Headers = (),
         timestamp_ms: int | None = None,
     ) -> list[ReadRecord]:
-        """Append a record for each value; the records that they became.
+        """Append a record for each value, and return the records.
 
-        They go to the partition of the key, as Kafka's own partitioner has it, to `partition` if that is
-        given, or to all partitions in turn. Text is encoded as UTF-8, that of headers too. Their time is
-        that of `clock`, or `timestamp_ms`, milliseconds since the epoch.
+        A record goes to `partition` if that is given, else to the key's partition as Kafka's partitioner
+        chooses it, else to each partition in turn. Text, including headers, is encoded as UTF-8. The time is
+        that of `clock`, or `timestamp_ms`, in milliseconds since the epoch.
 
         :raises FencepostError: for an unknown topic or partition, a value that is too large, a time that the
-            topic does not take, or text that UTF-8 can't express.
+            topic does not accept, or text that UTF-8 can't express.
         """
         if timestamp_ms is not None:
             whole("timestamp_ms", timestamp_ms, 0, _LATEST_MS)
@@ -308,9 +311,9 @@ class BlockingControls(KafkaControls[G]):
 
     @until_done
     async def records(self, topic: str, partition: int | None = None) -> list[ReadRecord]:
-        """All records of a topic, or of one of its partitions, in the order of partitions and offsets.
+        """Return all records of a topic, or of one of its partitions, in the order of partitions and offsets.
 
-        Those of open and aborted transactions are among them, as for a `read_uncommitted` consumer.
+        They include records of open and aborted transactions, as for a `read_uncommitted` consumer.
 
         :raises FencepostError: for an unknown topic or partition.
         """
@@ -318,19 +321,20 @@ class BlockingControls(KafkaControls[G]):
 
     @until_done
     async def stop_broker(self, node_id: int) -> None:
-        """Stop one of several brokers: its connections break, and Metadata does not list it any more.
+        """Stop one of several brokers: its connections break, and Metadata no longer lists it.
 
-        The next replica that runs leads each of its partitions. A partition without one has no leader until
-        the broker starts again. Other brokers coordinate its groups, and keep them.
+        The next running replica becomes the leader of each of its partitions. A partition without one has no
+        leader until the broker starts again. Other brokers take over its groups, and keep them.
 
-        :raises FencepostError: if there is no such broker, it is stopped, or it is the last one that runs.
+        :raises FencepostError: if there is no such broker, it is stopped already, or it is the last running
+            one.
         """
         self.endpoint.observer.called("stop_broker", str(node_id))
         await self.endpoint.brokers.stop_broker(node_id)
 
     @until_done
     async def start_broker(self, node_id: int) -> None:
-        """Start a broker that was stopped, on the same port. It leads its partitions again.
+        """Start a broker that was stopped, on the same port. It becomes the leader of its partitions again.
 
         :raises FencepostError: if there is no such broker, or it runs.
         """
@@ -340,10 +344,11 @@ class BlockingControls(KafkaControls[G]):
 
 
 def _listed(texts: Iterator[str]) -> str:
-    """A few of them, sorted; "changing" if the brokers' thread adds or removes one at this moment."""
+    """Return the first texts, sorted; "changing" if the brokers' thread adds or removes one at this
+    moment."""
     try:
         found = sorted(texts)
-    except RuntimeError:  # a dictionary changed its size
+    except RuntimeError:  # the dictionary changed while it was read
         return "changing"
     more = f" and {len(found) - _MOST_SHOWN} more" if len(found) > _MOST_SHOWN else ""
     return (", ".join(found[:_MOST_SHOWN]) or "none") + more

@@ -1,4 +1,4 @@
-"""The brokers of an embedded Kafka, with those who watch them and those who interfere; lives on one loop."""
+"""The brokers of an embedded Kafka, with their observers and fault rules; it lives on one loop."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _LATEST_S: Final = (2**63 - 1) // 1_000_000
 
 
 class EmbeddedEndpoint:
-    """Everything behind an `EmbeddedKafka`; made, started and closed on the loop that it lives on."""
+    """The brokers and observers behind an `EmbeddedKafka`. It is made, started and closed on its own loop."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class EmbeddedEndpoint:
         options: Mapping[str, Any],
     ) -> None:
         self.users: Mapping[str, str] = options["users"] or {}
-        """Passwords by name; empty if nobody has to log in."""
+        """Passwords by user name; empty if clients need no login."""
         self.has_tls = options["tls"] is not None
         self.observer = EmbeddedObserver()
         self.faults = FaultInjector(self._note, self._members, self._name_of)
@@ -73,7 +73,7 @@ class EmbeddedEndpoint:
         self._image = TopicsImage()
 
     async def start(self) -> None:
-        """Listen."""
+        """Start to listen."""
         await self.brokers.start()
         notify_groups = self.brokers.cluster.on_change
 
@@ -108,7 +108,7 @@ class EmbeddedEndpoint:
                     yield from kind.members(group, {}, image)
 
     def _note(self, api: ApiKey, request: Any, asked: Asked, rule: FaultRule) -> None:
-        """Write that a rule has found its request."""
+        """Write into the trace that a rule has met its request."""
         who = getattr(request, "member_id", "") or asked.context.client_id
         group = getattr(request, "group_id", "")
         if rule.lost:
@@ -121,7 +121,7 @@ class EmbeddedEndpoint:
     def create_topic(
         self, name: str, partitions: int, config: Mapping[str, str], replicas: int | None = None
     ) -> None:
-        """A new topic with settings of its own.
+        """Create a topic with settings of its own.
 
         :raises FencepostError: for what Kafka would refuse.
         """
@@ -136,9 +136,9 @@ class EmbeddedEndpoint:
             raise FencepostError(error.message) from None
 
     def advance(self, length_s: float) -> None:
-        """Time passes at once, for all but those members whose connection is open.
+        """Advance the time at once, for all members except those whose connection is open.
 
-        :raises FencepostError: if no trace could tell the time that it would be.
+        :raises FencepostError: if the new time would exceed what a trace can hold.
         """
         assert self.brokers.clock is not None
         if length_s > (most_s := _LATEST_S - self.brokers.clock.now_ms() // 1000):
@@ -147,9 +147,9 @@ class EmbeddedEndpoint:
         self.brokers.advance(round(length_s * 1000), self._keep_connected)
 
     def _keep_connected(self, end_ms: int) -> None:
-        """Count connected members as heard at the end, so that no session before it has to be looked at.
+        """Extend the sessions of connected members to the end of the jump, so that none of them ends before.
 
-        In a round of a classic group they count as heard now: that begins and ends their sessions itself.
+        In a round of a classic group, extend them from now: a round starts and ends sessions itself.
         """
         assert self.brokers.clock is not None
         now_ms = self.brokers.clock.now_ms()
@@ -167,7 +167,7 @@ class EmbeddedEndpoint:
                     host.process(MemberHeard(group_id=group_id, member_id=member_id), at_ms)
 
     def move_coordinator(self, group_id: str | None, node_id: int | None, load_s: float) -> None:
-        """Other brokers lead the shards of all groups, or of one.
+        """Move the shards of all groups, or that of one group, to other brokers.
 
         :raises FencepostError: if there is no such broker.
         """
@@ -185,7 +185,7 @@ class EmbeddedEndpoint:
 
 
 def _kept_in(journal: JournalLike) -> dict[str, Any]:
-    """The settings by which brokers keep what they are told to keep."""
+    """Return the storage settings of the brokers for a journal."""
     if journal is None:
         return {}
     if isinstance(journal, str | Path):

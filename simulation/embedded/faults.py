@@ -1,6 +1,6 @@
 """Faults between clients and brokers: responses that get lost, come late, or are errors instead.
 
-A rule waits for the next request that it is about. The brokers behind it know nothing of it.
+A rule waits for the next request that it applies to. The brokers behind it do not notice it.
 """
 
 from __future__ import annotations
@@ -35,27 +35,28 @@ V = TypeVar("V")
 
 
 class FaultRule(msgspec.Struct, kw_only=True):
-    """Something that happens to answers of one API; `times` None for all of them."""
+    """A fault of responses of one API; with `times` None, of all of them."""
 
     api: ApiKey
     who: str | None = None
-    """A member id, an instance id or a client id; None for everybody."""
+    """A member id, an instance id or a client id; None for all clients."""
     client_host: str | None = None
     """The host that the request comes from, such as `/127.0.0.1`; None for all hosts."""
     times: int | None = 1
     met: int = 0
-    """How many requests it was about so far."""
+    """Number of requests that the rule has met so far."""
     error: ErrorCode | None = None
     delay_s: float = 0.0
     lost: bool = False
     of_fence: bool = False
-    """True if `fence` made the rule: the member may learn of it by another request than the rule's."""
+    """True if `fence` made the rule: the member may learn of its fencing by another request than the
+    rule's."""
     name: str | None = None
-    """What people call the member; `who` if nothing else is known."""
+    """The name that people use for the member; None if only `who` is known."""
 
     @property
     def method(self) -> str:
-        """The method by which a test made it."""
+        """The name of the method by which a test made it."""
         if self.of_fence:
             return "fence"
         return "lose_next_response" if self.lost else "delay" if self.error is None else "fail_next"
@@ -76,7 +77,7 @@ class FaultRule(msgspec.Struct, kw_only=True):
         return f"{self.method}({self.arguments})"
 
     def is_about(self, request: Any, asked: Asked, names: Callable[[], Container[str | None]]) -> bool:
-        """Return true if it is this request that the rule waits for."""
+        """Return true if the rule applies to this request."""
         if self.error is not None and not can_fail(request, asked.context.api_version, self.error):
             return False
         if self.client_host not in (None, asked.context.client_host):
@@ -85,7 +86,7 @@ class FaultRule(msgspec.Struct, kw_only=True):
 
 
 _FEW_CONNECTIONS = 64
-"""So many may be remembered before the closed ones among them are looked for."""
+"""Number of remembered connections from which on closed ones are removed."""
 
 
 class _Handlers(NamedTuple):
@@ -93,7 +94,7 @@ class _Handlers(NamedTuple):
 
     used: dict[int, Handler]
     free: Mapping[int, Handler]
-    """Those of requests that no rule is about."""
+    """Handlers of requests without a rule."""
     ruled: Mapping[int, Handler]
 
 
@@ -118,17 +119,17 @@ class FaultInjector:
         self._members: dict[OpenConnection, dict[MemberId, None]] = {}
         self._many = _FEW_CONNECTIONS
         self._instance_ids: dict[MemberId, str] = {}
-        """Of static members: they need not say it again on their next connection."""
+        """Instance ids of static members, which need not repeat them on their next connection."""
 
     def add(self, rule: FaultRule) -> None:
-        """From now on, behind the rules that there are."""
+        """Add a rule after the existing ones."""
         self._rules.append(rule)
         self._arrange()
 
     def remove_delays(self, api: ApiKey, who: str | None, *, of_all: bool) -> list[FaultRule]:
-        """Answers of that API come at once again: to `who`, or to all, whoever the delays are about.
+        """End the delays of that API: those of `who`, or all of them.
 
-        Return the delays that end.
+        Return the delays that ended.
         """
         removed = [
             rule for rule in self._rules if rule.delay_s and rule.api is api and (of_all or rule.who == who)
@@ -138,23 +139,23 @@ class FaultInjector:
         return removed
 
     def remove(self, rules: Iterable[FaultRule]) -> None:
-        """End these rules."""
+        """Remove these rules."""
         ended = {id(rule) for rule in rules}
         self._rules = [rule for rule in self._rules if id(rule) not in ended]
         self._arrange()
 
     def clear(self) -> None:
-        """No more rules."""
+        """Remove all rules."""
         self._rules.clear()
         self._arrange()
 
     @property
     def unmet(self) -> list[FaultRule]:
-        """The test's own rules that wait for more requests, of those that are about a number of them."""
+        """The test's own rules with a number of requests that still wait for some."""
         return [rule for rule in self._rules if rule.times is not None and not rule.of_fence]
 
     def around(self, table: Mapping[int, Handler]) -> Mapping[int, Handler]:
-        """These handlers, with the rules before them. Which ones these are changes with the rules."""
+        """Return these handlers with the rules in front of them. The result changes with the rules."""
         free = {key: partial(self._pass_on, handler) for key, handler in table.items()}
         ruled = {key: partial(self._handle, ApiKey(key), handler) for key, handler in table.items()}
         handlers = _Handlers({}, free, ruled)
@@ -163,7 +164,8 @@ class FaultInjector:
         return handlers.used
 
     def _arrange(self) -> None:
-        """A connection gives answers that it knows of a handler by itself: not so where a rule waits."""
+        """Arrange the handlers by rules: a connection may respond without its handler unless a rule waits for
+        the request."""
         about = {rule.api for rule in self._rules}
         for used, free, ruled in self._tables:
             used.update((key, ruled[key] if key in about else free[key]) for key in free)
@@ -172,7 +174,7 @@ class FaultInjector:
 
     @property
     def connected(self) -> Set[MemberId]:
-        """The members whose requests came on a connection that is open."""
+        """The members that have sent requests on an open connection."""
         return {
             member_id
             for connection, members in self._members.items()
@@ -181,9 +183,10 @@ class FaultInjector:
         }
 
     def disconnect(self, who: str, connections: Iterable[KafkaServerConnection]) -> list[str]:
-        """Close those of members of that id, instance id or client id, and of clients of that id.
+        """Close the connections of members with that id, instance id or client id, and of clients with that
+        id.
 
-        Answers the members' ids, or `who` if it is a client that is no member.
+        Return the members' ids, or `who` for a client that is not a member.
         """
         found: dict[str, None] = {}
         others = False
@@ -203,14 +206,15 @@ class FaultInjector:
         return who in (member_id, self._instance_ids.get(member_id))
 
     def forget(self, member_id: MemberId) -> None:
-        """The member is none any more."""
+        """Forget a removed member."""
         self._instance_ids.pop(member_id, None)
         self._readers = {each: known for each, known in self._readers.items() if known != member_id}
         for members in self._members.values():
             members.pop(member_id, None)
 
     def _note_member(self, request: Any, reply: Any, connection: OpenConnection) -> None:
-        """A member that gets its id here has none in its request. One that is none any more is forgotten."""
+        """Note the member of a connection. A member that gets its id in the response has none in its request.
+        Forget a member that left."""
         member_id = getattr(request, "member_id", None) or getattr(reply, "member_id", None)
         leaves = getattr(request, "member_epoch", 0) < 0
         unknown = getattr(reply, "error_code", None) is ErrorCode.UNKNOWN_MEMBER_ID
@@ -225,7 +229,7 @@ class FaultInjector:
             self._instance_ids[member_id] = instance_id
 
     def _forget_closed(self) -> None:
-        """Let go of what is known of closed connections, once it is of many."""
+        """Forget closed connections, once many connections are known."""
         if max(len(self._members), len(self._fetched)) < self._many:
             return
         self._members = _of_open(self._members)
@@ -268,8 +272,9 @@ class FaultInjector:
     def _names_on(self, asked: Asked) -> set[str | None]:
         """Return the ids of the members that use a connection.
 
-        Heartbeats and commits name their member. Clients fetch on other connections: such a connection is
-        that of the only member with its client id and host that was given a partition which it fetched.
+        Heartbeats and commits name their member. Clients fetch on other connections. Such a connection
+        belongs to the only member with its client id and host that has one of the fetched partitions
+        assigned.
         """
         connection = asked.connection
         ids = dict.fromkeys(self._members.get(connection, ()))
@@ -293,7 +298,7 @@ class FaultInjector:
         return self._name_of(topic.topic_id)
 
     def _note_fetched(self, request: logs.FetchRequest, connection: OpenConnection) -> None:
-        """Remember the partitions that a fetch names; one that goes on with its session may name none."""
+        """Remember the partitions that a fetch names; a fetch that continues a session may name none."""
         if not request.topics:
             return
         self._forget_closed()
@@ -305,7 +310,8 @@ class FaultInjector:
         }
 
     def _about(self, api: ApiKey, request: Any, asked: Asked) -> list[FaultRule]:
-        """The rules about a request, which fails once and is lost once: further such rules wait."""
+        """Return the rules for a request. It fails at most once and is lost at most once: further such rules
+        wait."""
         rules: list[FaultRule] = []
         names = partial(self._names_on, asked)
         fails = is_lost = False
@@ -321,7 +327,7 @@ class FaultInjector:
     @staticmethod
     def _answer(api: ApiKey, reply: Any, lost: bool) -> Any:
         if lost:
-            raise Unanswered(f"the answer to {api.name} was lost on purpose")
+            raise Unanswered(f"the response to {api.name} was lost on purpose")
         return reply
 
     async def _later(self, api: ApiKey, reply: Any, lost: bool, delay_s: float) -> Any:
@@ -336,7 +342,7 @@ def _of_open(known: Mapping[OpenConnection, V]) -> dict[OpenConnection, V]:
 
 
 def _names(request: Any, asked: Asked) -> Iterator[str | None]:
-    """Everything by which the one who asks may be called."""
+    """Yield all names of the client that sent the request."""
     for each in (request, *getattr(request, "groups", ()), *getattr(request, "members", ())):
         yield getattr(each, "member_id", None)
         yield getattr(each, "instance_id", None)

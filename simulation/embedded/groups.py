@@ -1,4 +1,4 @@
-"""One group, as a test looks at it and plays with it."""
+"""One group, as a test reads and controls it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _FENCED = {
     "classic": (ApiKey.HEARTBEAT, ErrorCode.ILLEGAL_GENERATION),
     "streams": (ApiKey.STREAMS_GROUP_HEARTBEAT, ErrorCode.FENCED_MEMBER_EPOCH),
 }
-"""What a fenced member's next heartbeat is, and how it is refused, by protocol."""
+"""The next heartbeat of a fenced member and the error that refuses it, by protocol."""
 
 
 class GroupControls:
@@ -46,7 +46,7 @@ class GroupControls:
 
     @property
     def _endpoint(self) -> EmbeddedEndpoint:
-        """That of now: the Kafka may have been closed and started again."""
+        """The current endpoint: the Kafka may have been closed and started again."""
         return self._kafka.endpoint
 
     @property
@@ -57,7 +57,7 @@ class GroupControls:
 
     @on_loop
     def members(self) -> list[GroupMember]:
-        """The group's members as its coordinator sees them, by member id."""
+        """Return the group's members as its coordinator sees them, ordered by member id."""
         return self._members()
 
     @on_loop
@@ -70,14 +70,14 @@ class GroupControls:
     def fence(self, member: Who) -> None:
         """Remove a member, and refuse its next heartbeat: with FENCED_MEMBER_EPOCH, or ILLEGAL_GENERATION.
 
-        The others get its partitions at once, as when its rebalance timeout is over; a client that does
-        what KIP-848 says drops its partitions without a commit and joins anew.
+        The other members get its partitions at once, as after a rebalance timeout. A client that follows
+        KIP-848 drops its partitions without a commit and joins again.
 
-        A static member of a consumer group is refused and not removed, as Kafka does it: its partitions stay
-        its own, and its next join is refused with UNRELEASED_INSTANCE_ID until its client leaves with epoch
-        -2, or its session ends. `expire` removes a static member, too.
+        A static member of a consumer group is refused but not removed, as in Kafka. It keeps its partitions,
+        and its next join is refused with UNRELEASED_INSTANCE_ID until its client leaves with epoch -2 or its
+        session ends. `expire` also removes a static member.
 
-        :raises FencepostError: if the group has no such member, or nobody coordinates it now.
+        :raises FencepostError: if the group has no such member, or has no coordinator now.
         """
         found = self._find(member)
         self._endpoint.observer.called("fence", found.member_id, group=self.group_id)
@@ -96,11 +96,11 @@ class GroupControls:
 
     @on_loop
     def expire(self, member: Who) -> None:
-        """End a member's session now: it is removed as if it had not been heard for the session timeout.
+        """End a member's session now: it is removed as if no heartbeat had arrived for the session timeout.
 
-        A client that is alive hears of it by UNKNOWN_MEMBER_ID, and joins anew.
+        A live client receives UNKNOWN_MEMBER_ID, and joins again.
 
-        :raises FencepostError: if the group has no such member, or nobody coordinates it now.
+        :raises FencepostError: if the group has no such member, or has no coordinator now.
         """
         found = self._find(member)
         self._endpoint.observer.called("expire", found.member_id, group=self.group_id)
@@ -108,9 +108,10 @@ class GroupControls:
 
     @on_loop
     def rebalance(self) -> None:
-        """Let the group rebalance though nothing changed: a new epoch, or a new generation that all join.
+        """Make the group rebalance although nothing changed: a new epoch, or a new generation that all
+        members join.
 
-        :raises FencepostError: if the group has no members, or nobody coordinates it now.
+        :raises FencepostError: if the group has no members, or has no coordinator now.
         """
         if not self._members():
             raise FencepostError(f"group {self.group_id!r} has no members that could rebalance")
@@ -169,12 +170,13 @@ class GroupControls:
         *,
         timeout: float = 30.0,  # noqa: ASYNC109  # its own thread's loop
     ) -> list[GroupMember]:
-        """Wait until the group is stable, with that many members if it is said how many; its members then.
+        """Wait until the group is stable, with that many members if a number is given, and return its
+        members.
 
-        Stable is a group whose members are all at its newest epoch, have confirmed that they own what they
-        were given, and were heard since their coordinator was loaded; classic ones have asked for their
-        assignment. All topics that it subscribes to were found as they are now, and all their partitions are
-        given to somebody. Without a number it has at least one member; with 0 it has none.
+        In a stable group, all members are at the newest epoch and have confirmed their assignment. Each has
+        sent a request since the coordinator was loaded; classic members have fetched their assignment. All
+        subscribed topics are known in their current form, and all their partitions are assigned. Without a
+        number, the group has at least one member; with 0 it has none.
 
         :raises TimeoutError: if it takes longer than `timeout` seconds; the text says what is missing.
         """
@@ -186,7 +188,7 @@ class GroupControls:
 
     def _is_stable(self, wanted: int | None) -> bool:
         if wanted and self._state() != "Stable":
-            return False  # looked at after each step: the cheap question first
+            return False  # checked after each step: the cheap condition first
         members = self._members()
         if wanted is not None and len(members) != wanted:
             return False
@@ -197,7 +199,8 @@ class GroupControls:
         return confirmed and self._state() == "Stable" and self._is_covered(members)
 
     def _is_covered(self, members: list[GroupMember]) -> bool:
-        """Whether all is given that is subscribed to: a cooperative rebalance takes two generations."""
+        """Return true if every partition of the subscribed topics is assigned: a cooperative rebalance takes
+        two generations."""
         coordinator = self._coordinator()
         if coordinator is None:
             return False
@@ -229,8 +232,8 @@ class GroupControls:
         for each in members:
             missing += (f"{name_of_member(each, members)} {what}" for what in _unconfirmed(each, heard))
         if not self._is_covered(members):
-            missing.append("nobody was given some partitions of its topics, or not all topics are found yet")
-        why = "; ".join(missing) or "it was not before, and is now"
+            missing.append("some partitions of its topics are not assigned, or not all topics are found yet")
+        why = "; ".join(missing) or "it became stable just now"
         return f"group {self.group_id!r} is not stable after {limit:g} s: {why}"
 
 
@@ -251,9 +254,9 @@ def state_of(coordinator: GroupCoordinator | None, group_id: str) -> str:
 
 
 def _unconfirmed(member: GroupMember, heard: Set[MemberId]) -> Iterator[str]:
-    """What a member has not said yet."""
+    """Yield what a member has not confirmed yet."""
     if member.epoch < 0:
-        yield "is static and away: its place is kept until its session ends"
+        yield "is static and has left: its place is kept until its session ends"
         return
     if new := set(member.assignment).difference(member.owned):
         yield f"has not confirmed {len(new)} of {_partitions(member.assignment)}: is it polled?"
@@ -264,7 +267,7 @@ def _unconfirmed(member: GroupMember, heard: Set[MemberId]) -> Iterator[str]:
         yield (
             "has not asked for its assignment"
             if classic
-            else "was not heard since its coordinator was loaded"
+            else "has sent no request since its coordinator was loaded"
         )
 
 
@@ -278,10 +281,12 @@ class Group(GroupControls):
     def wait_stable(
         self, members: int | None = None, *, timeout: float = 30.0, polling: Sequence[Polled] = ()
     ) -> list[GroupMember]:
-        """Wait until the group is stable, with that many members if it is said how many; its members then.
+        """Wait until the group is stable, with that many members if a number is given, and return its
+        members.
 
-        `polling` has clients that act only when they are polled, such as those of confluent-kafka and
-        kafka-python: they are polled meanwhile, and their records stay for the test. Functions are called.
+        `polling` lists clients that act only when they are polled, such as those of confluent-kafka and
+        kafka-python. They are polled while the test waits, and their records stay for the test. A function is
+        called instead.
 
         :raises TimeoutError: if it takes longer than `timeout` seconds; the text says what is missing.
         """
@@ -293,7 +298,7 @@ class Group(GroupControls):
                 clients.poll_until(future)
             return self.thread.result(future)
         finally:
-            future.cancel()  # a client may raise when it is polled
+            future.cancel()  # polling a client may raise
 
 
 class AsyncGroup(GroupControls):
@@ -306,10 +311,12 @@ class AsyncGroup(GroupControls):
         timeout: float = 30.0,  # noqa: ASYNC109  # the brokers' loop measures it
         polling: Sequence[Polled] = (),
     ) -> list[GroupMember]:
-        """Wait until the group is stable, with that many members if it is said how many; its members then.
+        """Wait until the group is stable, with that many members if a number is given, and return its
+        members.
 
-        `polling` has clients that act only when they are polled, such as those of confluent-kafka and
-        kafka-python: they are polled meanwhile, and their records stay for the test. Functions are called.
+        `polling` lists clients that act only when they are polled, such as those of confluent-kafka and
+        kafka-python. They are polled while the test waits, and their records stay for the test. A function is
+        called instead.
 
         :raises TimeoutError: if it takes longer than `timeout` seconds; the text says what is missing.
         """

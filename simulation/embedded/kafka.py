@@ -43,21 +43,21 @@ class EmbeddedKafka(BlockingControls[Group], Embedded["EmbeddedEndpoint", "Async
             ...
             kafka.group("g").wait_stable(members=1)
 
-    Entered with `async with`, waiting is awaited: `await kafka.group("g").wait_stable()`. Either way the
-    brokers have a thread and an event loop of their own, so a client or a test that blocks holds up nobody.
+    With `async with`, waiting is awaited: `await kafka.group("g").wait_stable()`. In both cases the brokers
+    have their own thread and event loop, so a client or a test that blocks does not block them.
 
-    `brokers` share partitions and groups among them, each on a port of its own: a free one, unless `ports`
-    says which, and each in a rack if `racks` says so. `topics` are created at once: partitions by name, or
-    names of topics with one partition. `config` is settings by Kafka's names over a quick profile
-    (heartbeats each 0.1 s, no delay before a first rebalance), or a whole `GroupCoordinatorConfig`.
-    `journal` is where groups, topics and records outlive this object: a path, or an object for records of
-    groups alone. With `auto_create_topics` a topic comes to be when a client asks for it, with
-    `default_partitions`. With `users`, passwords by name, clients have to log in by PLAIN, SCRAM-SHA-256 or
-    SCRAM-SHA-512; with `tls`, an `ssl.SSLContext` or the PEM files (certificate, key), they have to speak
-    TLS. `trace_topic` is where the trace goes as it grows: HOST:PORT/TOPIC of another Kafka that takes
-    anybody without TLS, or a topic of this one, unless its `tls` demands certificates of clients.
+    `brokers` share partitions and groups. Each has its own port, a free one unless `ports` gives it, and its
+    own rack if `racks` gives one. `topics` are created at once: partitions by name, or names of topics with
+    one partition. `config` is a whole `GroupCoordinatorConfig`, or settings by Kafka's names over a quick
+    profile (a heartbeat every 0.1 s, no delay before a first rebalance). `journal` keeps groups, topics and
+    records beyond this object: a path, or an object for records of groups alone. With `auto_create_topics`, a
+    topic is created with `default_partitions` when a client asks for it. With `users` (passwords by name),
+    clients must log in by PLAIN, SCRAM-SHA-256 or SCRAM-SHA-512. With `tls` (an `ssl.SSLContext`, or the PEM
+    files of certificate and key), they must speak TLS. `trace_topic` receives the trace as it grows:
+    HOST:PORT/TOPIC of another Kafka without TLS or login, or a topic of this one, unless its `tls` demands
+    client certificates.
 
-    :raises FencepostError: for settings that make no sense, and on entering if a port can't be listened on.
+    :raises FencepostError: for invalid settings, and on entering if it can't listen on a port.
     """
 
     def __init__(
@@ -102,19 +102,19 @@ class EmbeddedKafka(BlockingControls[Group], Embedded["EmbeddedEndpoint", "Async
 
     @property
     def awaited(self) -> AsyncEmbeddedKafka:
-        """The same Kafka for a test that awaits. It must be running.
+        """Return the same Kafka for a test that awaits. It must be running.
 
         :raises FencepostError: if it does not run.
         """
         return AsyncEmbeddedKafka(self)
 
     def start(self) -> None:
-        """Listen; what `with` does.
+        """Start to listen, as `with` does.
 
         :raises FencepostError: if it runs already, a topic is one that Kafka would refuse, or the journal
             is broken.
-        :raises EnvironmentLacks: if a port can't be listened on, a library is missing, or the broker of the
-            trace's topic does not answer.
+        :raises EnvironmentLacks: if it can't listen on a port, a library is missing, or the broker of the
+            trace's topic does not respond.
         """
         for library in ("cramjam", "crc32c", "kio"):
             if find_spec(library) is None:
@@ -159,7 +159,7 @@ class EmbeddedKafka(BlockingControls[Group], Embedded["EmbeddedEndpoint", "Async
         return endpoint
 
     def close(self) -> None:
-        """Close ports and connections; what the end of `with` does. Closing twice does no harm.
+        """Close ports and connections, as the end of `with` does. Closing twice is harmless.
 
         :raises EnvironmentLacks: if rows could not be written to the trace's topic.
         """
@@ -176,12 +176,12 @@ class EmbeddedKafka(BlockingControls[Group], Embedded["EmbeddedEndpoint", "Async
 
 
 class AsyncEmbeddedKafka(BlockingControls[AsyncGroup]):
-    """What `async with EmbeddedKafka()` gives: the same Kafka, whose groups are awaited."""
+    """The result of `async with EmbeddedKafka()`: the same Kafka, but waiting for its groups is awaited."""
 
     def __init__(self, kafka: EmbeddedKafka) -> None:
         super().__init__(kafka.thread, AsyncGroup, kafka)
 
     @property
     def awaited(self) -> AsyncEmbeddedKafka:
-        """Itself: what awaits things may take it of whatever Kafka it is given."""
+        """Itself, so that code that awaits can use `awaited` of any Kafka."""
         return self

@@ -1,6 +1,6 @@
-"""The trace of an embedded cluster, as it is kept: rows, violations, and the names that people give members.
+"""The kept trace of an embedded cluster: rows, violations, and names of members for people.
 
-Members are named by their instance or client ids; the rows have member ids.
+Names are instance ids or client ids; rows have member ids.
 """
 
 from __future__ import annotations
@@ -23,22 +23,23 @@ from fencepost.simulation.trace.schema import Row, RowKind
 KEPT_ROWS: Final = 200_000
 """Older rows of the trace are dropped."""
 MOST_KNOWN: Final = 10_000
-"""Of older members nothing is known any more."""
+"""The limit on members whose names are kept; older ones are dropped."""
 _OF_ID: Final = 8
-"""Characters of a member id: many clients share one client id."""
+"""Characters of a member id that a name includes: many clients share one client id."""
 
 
 class MemberNames:
-    """Names by member id, also of members that are gone."""
+    """Names by member id, including members that have left."""
 
     def __init__(self) -> None:
         self._names: dict[MemberId, str] = {}
         self._plain: dict[MemberId, str] = {}
-        """The same without a part of the member id."""
+        """The names without a part of the member id."""
         self.names: Mapping[MemberId, str] = MappingProxyType(self._names)
 
     def note(self, event: Event, outcome: Outcome) -> None:
-        """Take the names from a step of a coordinator, in which members may state their ids."""
+        """Take names from a coordinator's step, whose request may have the member's instance and client
+        ids."""
         if isinstance(event, JoinGroupRequest):
             self._call(event.member_id, event.instance_id, event.client_id)
         for record in outcome.records:
@@ -56,7 +57,7 @@ class MemberNames:
         return text
 
     def _short(self, member_id: MemberId) -> str:
-        """The name alone, if no other member has had it."""
+        """Return the plain name, if no other member has had it."""
         name = self._names[member_id]
         plain = self._plain[member_id]
         return plain if sum(each == plain for each in self._plain.values()) < 2 else name
@@ -74,7 +75,7 @@ class MemberNames:
 
 
 class KeptTrace:
-    """The newest `KEPT_ROWS` rows, and all violations. `now_us` is the time of what is observed now."""
+    """The newest `KEPT_ROWS` rows, and all violations. `now_us` is the time of the current observation."""
 
     def __init__(self) -> None:
         self.now_us = 0
@@ -93,13 +94,13 @@ class KeptTrace:
         return self._rows
 
     def set_time(self, now_ms: int) -> None:
-        """Count from the first time that is given."""
+        """Set the current time; it counts from the first time that was set."""
         if self._start_ms is None:
             self._start_ms = now_ms
         self.now_us = (now_ms - self._start_ms) * 1_000
 
     def keep(self, group: str, event: TraceEvent) -> None:
-        """Append a row. Time in the trace never goes back, though a late timer has its own time."""
+        """Append a row. Time in the trace never goes back, although a late timer has its own time."""
         self.seq += 1
         t_us = max(event[0], self._rows[-1].t_us) if self._rows else event[0]
         row = Row(self.seq, t_us, WORLD, group, *event[1:])
@@ -109,11 +110,11 @@ class KeptTrace:
     def note(
         self, actor: str, kind: RowKind, state_to: str, group: str, detail: str, *, error: str = ""
     ) -> None:
-        """Append a row that is about no step of a coordinator."""
+        """Append a row that belongs to no step of a coordinator."""
         self.keep(group, (self.now_us, actor, kind.value, "", state_to, -1, -1, (), error, detail))
 
     def report(self, group: str, invariant: str, message: str) -> None:
-        """Append a violation, with a row of its own. Its message names members as people do."""
+        """Append a violation with a row of its own. Its message has names of members in place of ids."""
         message = self.names.told(message)
         self.violations.append(
             Violation(invariant=invariant, seq=self.seq, t_us=self.now_us, message=message)
@@ -122,7 +123,7 @@ class KeptTrace:
 
 
 class KeptGroupRows(TraceRows):
-    """Hands the rows of one group to the trace of all."""
+    """Passes the rows of one group to the common trace."""
 
     __slots__ = ("_group", "_keep")
 

@@ -1,4 +1,4 @@
-"""What serves clients from a thread and a loop of its own: how a test starts, enters and closes it."""
+"""The base of servers that run in a thread with its own loop: how a test starts, enters and closes them."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ A = TypeVar("A")
 
 
 class Controls(Generic[E]):
-    """Something that serves while it runs, as a test drives it from other threads.
+    """The controls of a server, for a test in other threads.
 
-    `thread` is where it runs; `endpoint` belongs to its loop. With `running`, these are other controls of
-    what those control, which must run.
+    `thread` runs the server; `endpoint` belongs to its loop. `running` is another object with controls of the
+    same server, which must run.
 
     :raises FencepostError: if it does not.
     """
@@ -32,7 +32,7 @@ class Controls(Generic[E]):
 
     @property
     def endpoint(self) -> E:
-        """What runs on the thread's loop.
+        """The object that runs on the thread's loop.
 
         :raises FencepostError: if it does not run.
         """
@@ -43,7 +43,7 @@ class Controls(Generic[E]):
         return self._endpoint
 
     def _must_run(self) -> None:
-        """For what would else be refused later only.
+        """Raise now, instead of later, if it does not run.
 
         :raises FencepostError: if it does not run.
         """
@@ -51,17 +51,17 @@ class Controls(Generic[E]):
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started, and not closed."""
+        """True if it was started and not closed."""
         return self.thread.is_running
 
 
 class Embedded(Controls[E], ABC, Generic[E, A]):
-    """Starts and closes what serves. `with` gives itself, `async with` what a test awaits things of."""
+    """Starts and closes a server. `with` returns itself, `async with` the object for a test that awaits."""
 
     @property
     @abstractmethod
     def awaited(self) -> A:
-        """The same for a test that awaits. It must be running.
+        """Return the same server for a test that awaits. It must be running.
 
         :raises FencepostError: if it does not run.
         """
@@ -75,10 +75,10 @@ class Embedded(Controls[E], ABC, Generic[E, A]):
         """Close the endpoint's ports and connections, on the thread's loop."""
 
     def start(self) -> None:
-        """Listen; what `with` does.
+        """Start to listen, as `with` does.
 
         :raises FencepostError: if it runs already.
-        :raises EnvironmentLacks: if a port can't be listened on.
+        :raises EnvironmentLacks: if it can't listen on a port.
         """
         if self.thread.is_running:
             raise FencepostError(f"{self.thread.what} is running already")
@@ -90,9 +90,9 @@ class Embedded(Controls[E], ABC, Generic[E, A]):
             raise
 
     def close(self) -> None:
-        """Close ports and connections; what the end of `with` does. Closing twice does no harm.
+        """Close ports and connections, as the end of `with` does. Closing twice is harmless.
 
-        A process that was forked meanwhile closes nothing by it.
+        In a forked process it closes nothing.
         """
         endpoint = self._endpoint
         if endpoint is None or not self.is_running:

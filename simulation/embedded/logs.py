@@ -1,4 +1,4 @@
-"""Records in and out of partitions without a client: by the same handlers that clients' requests reach."""
+"""Appends and reads records without a client, through the same handlers as clients' requests."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ Text: TypeAlias = bytes | str | None
 Headers: TypeAlias = Mapping[str, Text] | Sequence[tuple[str, Text]]
 
 _BATCH_BYTES = 1_000_000
-"""The bytes of records that one batch holds, as with the default of a producer's `max.request.size`."""
+"""The limit on bytes of records in one batch, as with a producer's default `max.request.size`."""
 _MURMUR_SEED, _MURMUR_FACTOR, _32_BITS = 0x9747B28C, 0x5BD1E995, 0xFFFFFFFF
 _FETCH_BYTES = 64 << 20
 
@@ -51,12 +51,12 @@ class ReadRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Inside:
-    """The connection of one who has none."""
+    """The connection of requests without a client."""
 
     is_closed = False
 
     def close(self) -> None:
-        """Nothing is open."""
+        """Do nothing: nothing is open."""
 
 
 class LogAccess:
@@ -69,7 +69,7 @@ class LogAccess:
         self._turn: dict[str, int] = {}
 
     def topic(self, name: str) -> Topic:
-        """A topic by its name.
+        """Return a topic by its name.
 
         :raises FencepostError: if there is none.
         """
@@ -81,9 +81,9 @@ class LogAccess:
         return known[name]
 
     def partition(self, topic: Topic, number: int) -> int:
-        """A partition's number.
+        """Return the partition's number, once it is checked.
 
-        :raises FencepostError: if the topic has none of that number.
+        :raises FencepostError: if the topic has no such partition.
         """
         if isinstance(number, bool) or not isinstance(number, int) or not 0 <= number < topic.partitions:
             raise FencepostError(
@@ -101,9 +101,9 @@ class LogAccess:
         headers: Headers,
         timestamp_ms: int | None,
     ) -> list[ReadRecord]:
-        """Append values; the records that they became. Without key and partition all take turns."""
+        """Append values, and return the records. Without key and partition, all partitions take turns."""
         if isinstance(name, str) and name not in self._brokers.cluster.image.by_name:
-            # Where topics are created for those who ask, a producer of the test is one of them.
+            # If topics are created on demand, that includes demand from the test itself.
             asked_for = MetadataRequest(topics=(TopicReference(name=name),))
             metadata(self._brokers.services[0], asked_for, self._asked)
         topic = self.topic(name)
@@ -157,7 +157,7 @@ class LogAccess:
         return answer
 
     async def records(self, name: str, partition: int | None) -> list[ReadRecord]:
-        """All records of a topic or of one partition, partition by partition."""
+        """Return all records of a topic or of one partition, partition by partition."""
         topic = self.topic(name)
         numbers = range(topic.partitions) if partition is None else [self.partition(topic, partition)]
         return [record for number in numbers for record in await self._read(topic, number)]
@@ -212,7 +212,8 @@ def _headers(headers: Headers) -> tuple[tuple[str, bytes | None], ...]:
 
 
 def _batches(records: Sequence[ReadRecord], chosen: Sequence[int]) -> Iterator[tuple[bytes, list[int]]]:
-    """Record batches of the chosen records, each as full as a producer would make it, and which are in it."""
+    """Yield record batches of the chosen records, each as full as a producer would make it, with the indexes
+    of its records."""
     writer, inside = BatchWriter(_BATCH_BYTES), list[int]()
     for at in chosen:
         record = records[at]

@@ -1,6 +1,7 @@
 """The names that an embedded Kafka's methods take for APIs and errors, for type checkers and editors.
 
-Type checkers take a `Literal` only as text in a source file. tests/unit compares each with what is spoken.
+Type checkers accept a `Literal` only as text in a source file. Tests in tests/unit compare the names with
+those that the endpoint speaks.
 """
 
 from __future__ import annotations

@@ -28,11 +28,11 @@ from fencepost.simulation.trace.groups import GroupTraceWriter
 from fencepost.simulation.trace.writer import TraceWriter
 
 Guarded = Callable[..., None]
-"""Calls its first argument with the others. An observer that fails must not fail the others."""
+"""Calls its first argument with the others, so that an observer that fails does not stop the others."""
 
 
 class EmbeddedTraceWriter(GroupTraceWriter):
-    """Writes the rows of one group; members have no hosts, but are called by their ids."""
+    """Writes the rows of one group. Members have no hosts, so they are named by their ids."""
 
     def _actor(self, event: Any, reply: Any) -> str:
         return str(event.member_id or getattr(reply, "member_id", "") or getattr(event, "client_id", ""))
@@ -53,23 +53,23 @@ class GroupObservers:
         self.members = ReportedMembers(self.replayed, self.notify)
         self._round_members = RoundMembers(self.replayed, self._write)
         self.confirmed: set[MemberId] = set()
-        """Members of whom a request was accepted since the coordinator was loaded.
+        """Members with an accepted request since the coordinator was loaded.
 
-        JoinGroup does not count: a classic member that has joined learns its assignment by SyncGroup, which a
-        follower may send long after its leader's made the group stable.
+        JoinGroup does not count. A classic member learns its assignment by SyncGroup, and a follower may send
+        that long after the leader's SyncGroup made the group stable.
         """
 
     def notify(self, hook: str, *arguments: object) -> None:
-        """Notify all observers of what happened now."""
+        """Notify all observers by this hook."""
         for method in self.hooks[hook]:
             method(*arguments, self._trace.now_us)
 
     def _write(self, hook: str, *arguments: object) -> None:
-        """Write what checkers do not look at."""
+        """Write rows that checkers do not need."""
         getattr(self.trace_writer, hook)(*arguments, self._trace.now_us)
 
     def note_members(self, event: Event, outcome: Outcome) -> None:
-        """Note whose request was accepted, what members are called, and who was removed."""
+        """Note which members had a request accepted, their names, and which members were removed."""
         self._trace.names.note(event, outcome)
         member_id = getattr(outcome.reply, "member_id", None) or getattr(event, "member_id", None)
         if member_id and getattr(outcome.reply, "error_code", ErrorCode.NONE) is ErrorCode.NONE:
@@ -81,7 +81,7 @@ class GroupObservers:
             self.confirmed.discard(member_id)
 
     def step(self, host: str, event: Event, outcome: Outcome, steady: bool) -> None:
-        """Notify all observers of a step that is about this group."""
+        """Notify all observers of a step of this group."""
         reply = outcome.reply
         reports = reply is not None and isinstance(event, self.replayed.heartbeat_requests)
         if reports:
@@ -94,14 +94,14 @@ class GroupObservers:
         for member_id in removed_members(outcome, self.replayed.member_keys):
             self.members.removed(member_id)
         active = self.replayed.active
-        same = steady or isinstance(event, OffsetCommitRequest)  # members are as they were
+        same = steady or isinstance(event, OffsetCommitRequest)  # members are unchanged
         found = None if same or active is None else active.kinds.find(self.replayed.group_id)
         if active is not None and found is not None and not found[0].confirms_by_heartbeat:
             kind, group = found
             self._round_members.compare(kind.members(group, {}, active.image), kind.member_state(group))
 
     def topic(self, name: str, what: str, partitions: int, guarded: Guarded) -> None:
-        """Notify checkers of a topic: the trace has one row of it for all groups."""
+        """Notify checkers of a topic. The trace has one row about it for all groups."""
         for method in self.hooks["on_topic"]:
             if not isinstance(getattr(method, "__self__", None), TraceWriter):
                 guarded(method, name, what, partitions, self._trace.now_us)
@@ -130,7 +130,7 @@ class ShardObservers:
         return host_of(self.replayed.shard.node_id)
 
     def notify(self, hook: str, *arguments: object) -> None:
-        """Notify the coordinator's own observers of what happened now."""
+        """Notify the coordinator's own observers by this hook."""
         self._guarded(self._notify, hook, *arguments)
 
     def _notify(self, hook: str, *arguments: object) -> None:
@@ -138,7 +138,7 @@ class ShardObservers:
             method(*arguments, self._trace.now_us)
 
     def step(self, event: Event, outcome: Outcome) -> None:
-        """Notify all of a step, which the shadow coordinator has taken."""
+        """Notify all observers of a step that the shadow coordinator has taken."""
         host, steady = self.host, is_steady(outcome)
         self.replayed.now_us = self._trace.now_us
         self.notify("on_steady_step" if steady else "on_coordinator_step", host, event, outcome)
@@ -150,7 +150,7 @@ class ShardObservers:
             self._guarded(group.step, host, event, part, steady)
 
     def check(self) -> None:
-        """Check everything as it is now."""
+        """Check the current state of everything."""
         self.notify("on_end")
         self._guarded(self._check_shadow)
         self._guarded(self._check_covered)
@@ -186,14 +186,14 @@ def is_steady(outcome: Outcome) -> bool:
 
 
 def removed_members(outcome: Outcome, member_keys: tuple[type, ...]) -> Iterator[MemberId]:
-    """Yield the members that a step removed; one may have come back in it under the same id."""
+    """Yield the members that a step removed; a member may return in the same step under the same id."""
     for record in outcome.records:
         if record.value is None and isinstance(record.key, member_keys):
             yield record.key.member_id  # type: ignore[union-attr]  # those that are looked for have one
 
 
 def by_group(event: Event, outcome: Outcome) -> Iterable[tuple[str, Outcome]]:
-    """Yield the groups that a step is about, each with its share of the records."""
+    """Yield the groups that a step changes, each with its share of the records."""
     group_id: Any = getattr(event, "group_id", None)
     if group_id is not None:
         yield group_id, outcome

@@ -1,6 +1,7 @@
 """The observer of an embedded cluster: it lets shadow coordinators and all other observers follow each step.
 
-Observers lag some milliseconds behind the coordinators that answer, and catch up before a test reads them.
+Observers lag some milliseconds behind the coordinators that serve clients, and catch up before a test reads
+them.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ from fencepost.simulation.kernel.observers import Violation
 from fencepost.simulation.trace.schema import Row, RowKind
 
 _LAG_S: Final = 0.005
-"""How long a step may stay unobserved: a client that joins has its partitions by then."""
+"""Time that a step may stay unobserved, in seconds: a client that joins has its partitions by then."""
 _MAX_LAG: Final = 64
-"""Steps that may stay unobserved: clients that never rest let no time pass."""
+"""The limit on unobserved steps: busy clients leave no idle turn of the loop."""
 
 
 class EmbeddedObserver:
-    """Follows all coordinators of a cluster, whose brokers have not started when it is made."""
+    """Follows all coordinators of a cluster. It is made before the brokers start."""
 
     def __init__(self) -> None:
         self.trace = KeptTrace()
@@ -48,7 +49,7 @@ class EmbeddedObserver:
         self.on_step: Callable[[ObservedStep], None] = lambda step: None
         """Called with each step of a coordinator once its records are applied."""
         self.waiting = Waiting()
-        """Tests that wait; they look again after each step of a coordinator."""
+        """Tests that wait; they check their condition again after each step of a coordinator."""
         self._brokers: Brokers | None = None
         self._shards: dict[int, ShardObservers] = {}
         self._steps: deque[ObservedStep] = deque()
@@ -74,7 +75,8 @@ class EmbeddedObserver:
         return ObservedHooks(self._brokers.groups.internal_topics, shard, shadow, self._step, self.catch_up)
 
     def _step(self, step: ObservedStep) -> None:
-        """Queue a step. It is observed after its response, in the next turn of the loop if a test waits."""
+        """Queue a step. It is observed after its response is sent, or in the next turn of the loop if a test
+        waits."""
         if not is_steady(step.outcome):
             self._note_removed(step)
         self._steps.append(step)
@@ -143,7 +145,7 @@ class EmbeddedObserver:
     # -- everything else that happens -------------------------------------------------------------------
 
     def coordinator_state(self, shard: Shard, what: str) -> None:
-        """Observe that a broker loads a shard, leads it from now on, or resigns."""
+        """Observe that a broker loads a shard, becomes its leader, or resigns."""
         self.catch_up()
         observers = self._shards[shard.number]
         for group in observers.groups.values():
@@ -163,7 +165,7 @@ class EmbeddedObserver:
         error: str = "",
         detail: str = "",
     ) -> None:
-        """Write a row of the trace that is about no step of a coordinator."""
+        """Write a row of the trace that belongs to no step of a coordinator."""
         self.catch_up()
         self._set_time()
         self.trace.note(actor, kind, state_to, group, detail, error=error)
@@ -173,7 +175,7 @@ class EmbeddedObserver:
         self.note(method, RowKind.FAULT, state_to=state_to, group=group, detail=detail)
 
     def topic(self, name: str, what: str, partitions: int) -> None:
-        """Observe that a topic was created, grown or deleted."""
+        """Observe that a topic was created, got more partitions, or was deleted."""
         self.note(name, RowKind.TOPIC, detail=f"{what} {partitions}")
         for shard in self._shards.values():
             for group in shard.groups.values():
@@ -204,7 +206,7 @@ class EmbeddedObserver:
         return self.trace.names.names
 
     def check(self) -> list[Violation]:
-        """Return all violations up to now, after a check of everything as it is."""
+        """Check the current state of everything, and return all violations up to now."""
         self.catch_up()
         self._set_time()
         for shard in self._shards.values():
@@ -218,11 +220,11 @@ class EmbeddedObserver:
         return self._shards[shard.number].groups.get(group_id)
 
     def owned(self, shard: Shard, group_id: str) -> Mapping[MemberId, Partitions]:
-        """Return what each member of a group said last that it owns."""
+        """Return the partitions that each member of a group last reported as owned."""
         group = self._group(shard, group_id)
         return {} if group is None else group.members.owned
 
     def confirmed(self, shard: Shard, group_id: str) -> Set[MemberId]:
-        """Return the members of a group of whom a request was accepted since its coordinator was loaded."""
+        """Return the members of a group with an accepted request since its coordinator was loaded."""
         group = self._group(shard, group_id)
         return frozenset() if group is None else group.confirmed

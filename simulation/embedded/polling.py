@@ -1,7 +1,7 @@
 """Clients that act only when they are polled, while a test waits for their group.
 
-A poll may bring a record, which the test wants to read itself. So what a client is assigned is paused before
-each poll and resumed in the end, and a record that comes all the same is put back by a seek.
+A poll may return a record that the test wants to read itself. So the client's partitions are paused before
+each poll and resumed at the end. A record that arrives nevertheless is put back by a seek.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class PolledClients:
 
     @contextlib.contextmanager
     def resumed(self) -> Iterator[None]:
-        """Let them read on after the block."""
+        """Resume reading after the block."""
         try:
             yield
         finally:
@@ -49,7 +49,7 @@ class PolledClients:
                     each.resume()
 
     def poll_until(self, future: concurrent.futures.Future[Any]) -> None:
-        """Poll all of them in turn, in the caller's thread, until something is done."""
+        """Poll all of them in turn, in the caller's thread, until the future is done."""
         with self.resumed():
             while not future.done():
                 for each in self._clients:
@@ -74,7 +74,7 @@ class _Poll:
     def __init__(self, client: Any) -> None:
         self._client = client
         self._by_batch = "timeout_ms" in _parameters(client.poll)
-        """As kafka-python does: its polls return lists of records by partition."""
+        """True for clients like kafka-python, whose polls return lists of records by partition."""
 
     def __call__(self) -> None:
         client = self._client
@@ -87,7 +87,7 @@ class _Poll:
             self._put_back(message)
 
     def resume(self) -> None:
-        """Let it read what it is assigned by now."""
+        """Resume all partitions that are assigned by now."""
         if assigned := list(self._client.assignment()):
             self._pause(self._client.resume, assigned)
 
@@ -107,5 +107,5 @@ class _Poll:
 def _parameters(method: Callable[..., object]) -> Sequence[str]:
     try:
         return list(inspect.signature(method).parameters)
-    except (TypeError, ValueError):  # a method of C has none to look at
+    except (TypeError, ValueError):  # a method written in C has no signature
         return ()

@@ -1,6 +1,6 @@
 """The pytest plugin: fixtures `kafka` and `kafka_session`, a marker, and timelines of failed tests.
 
-Nothing but pytest is imported before a test asks for a Kafka.
+Nothing except pytest is imported before a test asks for a Kafka.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ if TYPE_CHECKING:
     from fencepost.simulation.trace.schema import Row
 
 FOLDER = "kafka-trace"
-_MARKER = "kafka(brokers=1, topics=None, config=None, ...): what the fixture `kafka` of this test is like"
+_MARKER = "kafka(brokers=1, topics=None, config=None, ...): arguments for the fixture `kafka` of this test"
 _AWAITS = pytest.StashKey[bool]()
-"""True if a test is async; plugins put sync functions in the place of some when they run them."""
+"""True if a test is async; some plugins replace async functions by sync ones when they run them."""
 _MADE = pytest.StashKey[dict[str, "EmbeddedKafka | AsyncEmbeddedKafka"]]()
-"""What fixtures have made, by their names; it may be closed by now."""
+"""The Kafkas that fixtures have made, by fixture name; they may be closed by now."""
 _SEEN = pytest.StashKey[dict["LoopThread", int]]()
 """By the thread of a Kafka, the number of the last row of its trace when the test began."""
 _TRACED = pytest.StashKey[dict[str, "tuple[list[Row], Mapping[str, str]]"]]()
 """By the name of a fixture, the rows of a test and the names in them as its teardown began."""
 _FAILED = pytest.StashKey[bool]()
-"""True if the timelines of a test are there."""
+"""True if the timelines of a test are written."""
 _PAGES = pytest.StashKey[dict[str, str]]()
-"""The titles of the timelines that there are, by their files."""
+"""The titles of the written timelines, by their files."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """The option of this plugin."""
+    """Add the option of this plugin."""
     group = parser.getgroup("fencepost")
     group.addoption(
         "--kafka-trace",
@@ -52,14 +52,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """The marker of this plugin."""
+    """Register the marker of this plugin."""
     config.addinivalue_line("markers", _MARKER)
     config.stash[_MADE] = {}
     config.stash[_PAGES] = {}
 
 
 def pytest_itemcollected(item: pytest.Item) -> None:
-    """Remember whether the test is async; of one by hypothesis, what it wraps."""
+    """Remember whether the test is async; for a hypothesis test, whether the wrapped function is."""
     function = getattr(item, "function", None)
     inner = getattr(getattr(function, "hypothesis", None), "inner_test", function)
     item.stash[_AWAITS] = inspect.iscoroutinefunction(inner)
@@ -67,7 +67,7 @@ def pytest_itemcollected(item: pytest.Item) -> None:
 
 @pytest.fixture(scope="session")
 def kafka_settings() -> Mapping[str, Any]:
-    """Arguments of `EmbeddedKafka` for every one of the session; made to be overridden."""
+    """Return arguments for every `EmbeddedKafka` of the session. Override this fixture to change them."""
     return {}
 
 
@@ -75,24 +75,24 @@ def kafka_settings() -> Mapping[str, Any]:
 def kafka(
     request: pytest.FixtureRequest, kafka_settings: Mapping[str, Any]
 ) -> Iterator[EmbeddedKafka | AsyncEmbeddedKafka]:
-    """An embedded Kafka for this test alone; an async test awaits where another one blocks.
+    """Yield an embedded Kafka for this test alone. In an async test, its waiting methods are awaited.
 
-    `@pytest.mark.kafka(brokers=3, topics={"orders": 12})` says what it is like, over `kafka_settings`. What
-    the test had go wrong with requests that never came is a warning.
+    `@pytest.mark.kafka(brokers=3, topics={"orders": 12})` gives its arguments, over those of
+    `kafka_settings`. A fault of the test that never met its requests gives a warning.
     """
     with _running(kafka_settings, _marked(request.node)) as running:
         yield running.awaited if request.node.stash.get(_AWAITS, False) else running
         for each in running.unmet() if running.is_running else ():
             request.node.warn(
-                pytest.PytestWarning(f"kafka.{each} requests: what it was to do did not happen")
+                pytest.PytestWarning(f"kafka.{each} requests: the fault did not happen as often as set")
             )
 
 
 @pytest.fixture(scope="session")
 def kafka_session(kafka_settings: Mapping[str, Any]) -> Iterator[EmbeddedKafka]:
-    """An embedded Kafka for all tests of the session, as `kafka_settings` has it.
+    """Yield an embedded Kafka for all tests of the session, with the arguments of `kafka_settings`.
 
-    Tests that share it need topics and groups with names of their own. It blocks; an async test takes
+    Tests that share it need topics and groups with names of their own. Its methods block; an async test uses
     `kafka_session.awaited`.
     """
     with _running(kafka_settings) as running:
@@ -100,7 +100,7 @@ def kafka_session(kafka_settings: Mapping[str, Any]) -> Iterator[EmbeddedKafka]:
 
 
 def _marked(node: pytest.Item) -> dict[str, Any]:
-    """The arguments of all markers, those of the function over those of its class and module."""
+    """Return the arguments of all markers; those of the function override those of its class and module."""
     settings: dict[str, Any] = {}
     for marker in reversed(list(node.iter_markers("kafka"))):
         if marker.args:
@@ -112,7 +112,7 @@ def _marked(node: pytest.Item) -> dict[str, Any]:
 
 
 def _warn_of_idle_marker(item: pytest.Item) -> None:
-    """Tell of a marker of the test itself that is about no Kafka of it, but was meant for one."""
+    """Warn if a marker of the test itself has no effect because the test does not use the fixture."""
     names = getattr(item, "fixturenames", ())
     idle = "kafka_session" in names and "kafka" not in names
     for marker in item.own_markers if idle else ():
@@ -120,14 +120,14 @@ def _warn_of_idle_marker(item: pytest.Item) -> None:
             item.warn(
                 pytest.PytestWarning(
                     "@pytest.mark.kafka is about the fixture kafka, which this test does not use:"
-                    " kafka_session is as kafka_settings says"
+                    " kafka_session takes its arguments from kafka_settings"
                 )
             )
 
 
 @contextlib.contextmanager
 def _running(general: Any, marked: Mapping[str, Any] = MappingProxyType({})) -> Iterator[EmbeddedKafka]:
-    """One with the arguments that `kafka_settings` gives, and over them those of markers."""
+    """Start an embedded Kafka with the arguments of `kafka_settings`, overridden by those of markers."""
     from fencepost.coordinator.protocol.errors import FencepostError
     from fencepost.simulation.embedded.kafka import EmbeddedKafka
 
@@ -147,7 +147,7 @@ def _running(general: Any, marked: Mapping[str, Any] = MappingProxyType({})) -> 
         with contextlib.closing(made):
             yield made
         return
-    pytest.fail(problem, pytrace=False)  # out of the handler: pytest would show its error beside
+    pytest.fail(problem, pytrace=False)  # outside the handler: pytest would also show the original error
 
 
 # -- timelines ------------------------------------------------------------------------------------------
@@ -157,7 +157,8 @@ def _running(general: Any, marked: Mapping[str, Any] = MappingProxyType({})) -> 
 def pytest_fixture_setup(
     fixturedef: pytest.FixtureDef[Any], request: pytest.FixtureRequest
 ) -> Generator[None, Any, Any]:
-    """Remember each Kafka that a fixture gives. A test has it only when all of its fixtures are there."""
+    """Remember each Kafka that a fixture yields. A test gets its fixtures only when all of them are set
+    up."""
     value = yield
     module = sys.modules.get("fencepost.simulation.embedded.controls")
     if module is not None and isinstance(value, module.KafkaControls):
@@ -166,7 +167,7 @@ def pytest_fixture_setup(
 
 
 def _used(item: pytest.Item) -> Iterator[tuple[str, EmbeddedKafka | AsyncEmbeddedKafka]]:
-    """The running Kafkas among a test's fixtures, each by the name of the one who made it."""
+    """Yield the running Kafkas among a test's fixtures, each with the name of the fixture that made it."""
     made = item.config.stash[_MADE]
     names = [name for name in getattr(item, "fixturenames", ()) if name in made and made[name].is_running]
     for name in {made[name].thread: name for name in names}.values():
@@ -175,7 +176,7 @@ def _used(item: pytest.Item) -> Iterator[tuple[str, EmbeddedKafka | AsyncEmbedde
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Look at the marker, and remember where the test begins in the trace of a Kafka that it shares."""
+    """Check the marker, and remember where the test begins in the trace of a shared Kafka."""
     _warn_of_idle_marker(item)
     if _folder(item.config) is not None:
         item.stash[_FAILED] = False
@@ -185,7 +186,7 @@ def pytest_runtest_setup(item: pytest.Item) -> Generator[None, Any, Any]:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
-    """Keep the traces: a fixture may fail when the Kafka that it used is closed."""
+    """Keep the traces: a fixture may fail after its Kafka is closed."""
     if _folder(item.config) is not None:
         item.stash[_TRACED] = _traced(item)
     return (yield)
@@ -195,7 +196,7 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, Any, Any]:
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Leave the timelines of a test that failed; how it failed first is their verdict."""
+    """Write the timelines of a test that failed; its first failure is their verdict."""
     report = yield
     folder = _folder(item.config)
     if folder is not None and (call.when == "call" or report.failed):
@@ -205,7 +206,7 @@ def pytest_runtest_makereport(
         item.stash[_FAILED] = True
         kept = item.stash[_TRACED] if call.when == "teardown" else {}
         raised = "" if call.excinfo is None else call.excinfo.exconly().splitlines()[0]
-        what = "A fixture failed behind the test" if call.when == "teardown" else "The test failed"
+        what = "A fixture failed after the test" if call.when == "teardown" else "The test failed"
         for name, traced in (kept | _traced(item)).items():
             title = item.nodeid if name == "kafka" else f"{item.nodeid}-{name}"
             taken = item.config.stash[_PAGES]
@@ -217,7 +218,7 @@ def pytest_runtest_makereport(
 
 
 def _traced(item: pytest.Item) -> dict[str, tuple[list[Row], Mapping[str, str]]]:
-    """What the traces of a test's running Kafkas have of it, with the names of members."""
+    """Return the rows of a test from the traces of its running Kafkas, with the names of members."""
     since = item.stash.get(_SEEN, {})
     return {
         name: ([row for row in kafka.events() if row.seq > since.get(kafka.thread, 0)], kafka.member_names())
@@ -247,7 +248,7 @@ def _timelines(
 
 
 def _folder(config: pytest.Config) -> Path | None:
-    """Where timelines go; None if nobody wants them."""
+    """Return the folder for timelines; None if no option asks for them."""
     chosen: str | None = config.getoption("kafka_trace_dir")
     if chosen is not None:
         return config.invocation_params.dir / chosen

@@ -26,7 +26,8 @@ _NO_ARGUMENTS: Mapping[str, object] = {}
 
 
 class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
-    """A running node, as a test drives it. Its methods take microseconds, from whatever thread."""
+    """A running node, as a test drives it. Its methods take microseconds, and may be called from any
+    thread."""
 
     def __init__(
         self, thread: LoopThread, group_type: type[G], running: Controls[RabbitEndpoint] | None = None
@@ -41,7 +42,7 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
 
     @property
     def port(self) -> int:
-        """The port that clients connect to: that of the first node."""
+        """The port that clients connect to, that is, the first node's."""
         return self.ports[0]
 
     @property
@@ -66,11 +67,11 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
         partitions: int | Sequence[str] = 3,
         arguments: Mapping[str, object] = _NO_ARGUMENTS,
     ) -> list[str]:
-        """Create a super stream; the streams that are its partitions, named after it.
+        """Create a super stream, and return the streams that are its partitions, which are named after it.
 
         `partitions` is their number, or the binding key of each.
 
-        :raises FencepostError: if one of them exists, or RabbitMQ would refuse it.
+        :raises FencepostError: if one of these streams exists, or RabbitMQ would refuse it.
         """
         if isinstance(partitions, str | bytes) or not isinstance(partitions, int | Sequence):
             raise FencepostError(f"partitions={partitions!r}: expected a number, or binding keys")
@@ -86,9 +87,11 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
     def add_partition(
         self, name: str, key: str | None = None, arguments: Mapping[str, object] = _NO_ARGUMENTS
     ) -> str:
-        """Add a partition behind the others of a super stream; the stream, named after both.
+        """Add a partition after the others of a super stream, and return its stream, which is named after
+        both.
 
-        `key` is its binding key, or else its index. Consumers go on with the partitions that they know.
+        `key` is its binding key; by default it is the index. Consumers continue with the partitions that they
+        know.
 
         :raises FencepostError: if there is no such super stream, or RabbitMQ would refuse the stream.
         """
@@ -96,9 +99,9 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
 
     @on_loop
     def delete_stream(self, name: str) -> None:
-        """Delete a stream, or a super stream with its partitions. Clients that use it are told.
+        """Delete a stream, or a super stream with its partitions. Clients that use it are notified.
 
-        :raises FencepostError: if there is none of that name.
+        :raises FencepostError: if there is no stream of that name.
         """
         self.endpoint.delete(name)
 
@@ -109,7 +112,7 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
 
     @on_loop
     def publish(self, stream: str, *values: bytes | str) -> list[int]:
-        """Append messages, all in one chunk; their offsets. Text is encoded as UTF-8.
+        """Append messages in one chunk, and return their offsets. Text is encoded as UTF-8.
 
         :raises FencepostError: if there is no such stream, or a message is neither bytes nor text.
         """
@@ -117,15 +120,15 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
 
     @on_loop
     def messages(self, stream: str) -> list[StreamMessage]:
-        """All messages of a stream, as their publishers encoded them.
+        """Return all messages of a stream, as their publishers encoded them.
 
-        :raises FencepostError: if there is no such stream, or a batch in it is not what it says.
+        :raises FencepostError: if there is no such stream, or a batch in it can't be read.
         """
         return self.endpoint.messages(stream)
 
     @on_loop
     def offsets(self, stream: str) -> dict[str, int]:
-        """The offsets that consumers have stored, by name.
+        """Return the offsets that consumers have stored, by name.
 
         :raises FencepostError: if there is no such stream.
         """
@@ -134,15 +137,17 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
     # -- consumers --------------------------------------------------------------------------------------
 
     def group(self, stream: str, name: str) -> G:
-        """The single active consumers of a stream under a name, whether there are any yet or not."""
+        """Return the group of single active consumers of a stream under a name, whether it has any yet or
+        not."""
         self._must_run()
         return self._group_type(self, SacGroupKey(DEFAULT_VHOST, stream, name))
 
     @on_loop
     def disconnect(self, who: StreamConsumer | str) -> None:
-        """Break a consumer's connection, with all that runs on it. The client is free to connect again.
+        """Break a consumer's connection, and with it everything on that connection. The client is free to
+        connect again.
 
-        `who` is a `StreamConsumer`, or the name of a connection, the client's own or RabbitMQ's.
+        `who` is a `StreamConsumer`, or the name of a connection: the client's own name or RabbitMQ's.
 
         :raises FencepostError: if no such connection is open.
         """
@@ -152,10 +157,10 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
 
     @on_loop
     def cut(self, node: int) -> None:
-        """Cut a node off from the others, by its number from 1. What it was told before it goes on doing.
+        """Cut a node off from the others, by its number from 1. It continues with what it was doing.
 
-        Its consumers count as disconnected: an active one blocks its group, since it may still be working,
-        until the disconnected timeout is over; then the group goes on without it.
+        Its consumers count as disconnected. An active one blocks its group until the disconnected timeout is
+        over, because it may still be working; then the group continues without it.
 
         :raises FencepostError: if there is no such node.
         """
@@ -163,10 +168,10 @@ class RabbitStreamControls(Controls["RabbitEndpoint"], Generic[G]):
 
     @on_loop
     def heal(self, node: int) -> None:
-        """Let a node be reached again. Its consumers are asked whether they are there.
+        """Make a node reachable again. The coordinator asks whether its consumers are still there.
 
-        A consumer that was active when it was cut off, and forgotten since, has to step down, and so has the
-        one that is active now: then the group chooses.
+        A consumer that was active when it was cut off, and was forgotten since, must step down. So must the
+        one that is active now. Then the group chooses an active consumer.
 
         :raises FencepostError: if there is no such node.
         """
@@ -183,14 +188,14 @@ class EmbeddedRabbitStream(
             ...  # a client connects to rabbit.host and rabbit.port as guest
             rabbit.group("orders", "billing").wait_settled(consumers=2)
 
-    Entered with `async with`, waiting is awaited. Either way the node has a thread and an event loop of its
-    own. Everything is in memory. `nodes` share streams and groups, each on a port of its own; `port` 0 takes
-    a free one, and another one is for a single node. `users` are passwords by name instead of guest's;
-    with `tls`, an `ssl.SSLContext` or the PEM files (certificate, key), clients have to speak TLS. A client
-    that does not answer a ConsumerUpdate for `request_timeout` seconds is disconnected, and a node that is
-    cut off for `disconnected_timeout` seconds is given up.
+    With `async with`, waiting is awaited. In both cases the node has its own thread and event loop.
+    Everything is in memory. `nodes` share streams and groups, each on its own port. `port` 0 takes free
+    ports; any other port needs a single node. `users` are passwords by name and replace guest. With `tls` (an
+    `ssl.SSLContext`, or the PEM files of certificate and key), clients must speak TLS. A client that does not
+    respond to a ConsumerUpdate for `request_timeout` seconds is disconnected. A node that is cut off for
+    `disconnected_timeout` seconds is given up.
 
-    :raises FencepostError: for settings that make no sense, and on entering if the port can't be listened on.
+    :raises FencepostError: for invalid settings, and on entering if it can't listen on the port.
     """
 
     def __init__(
@@ -218,7 +223,7 @@ class EmbeddedRabbitStream(
 
     @property
     def awaited(self) -> AsyncEmbeddedRabbitStream:
-        """The same node for a test that awaits. It must be running.
+        """Return the same node for a test that awaits. It must be running.
 
         :raises FencepostError: if it does not run.
         """
@@ -236,7 +241,8 @@ class EmbeddedRabbitStream(
 
 
 class AsyncEmbeddedRabbitStream(RabbitStreamControls[AsyncStreamGroup]):
-    """What `async with EmbeddedRabbitStream()` gives: the same node, whose groups are awaited."""
+    """The result of `async with EmbeddedRabbitStream()`: the same node, but waiting for its groups is
+    awaited."""
 
     def __init__(self, rabbit: EmbeddedRabbitStream) -> None:
         super().__init__(rabbit.thread, AsyncStreamGroup, rabbit)

@@ -1,4 +1,4 @@
-"""What is behind an `EmbeddedRabbitStream`; lives on one loop."""
+"""The objects behind an `EmbeddedRabbitStream`; they live on one loop."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ class StreamMessage(NamedTuple):
 
     offset: int
     value: bytes
-    """As its publisher encoded it."""
+    """The message as its publisher encoded it."""
     timestamp_ms: int
 
 
 class RabbitEndpoint:
-    """A broker, and what a test may do to it. What is refused is raised as `FencepostError`."""
+    """A broker with the actions of a test on it. Refused actions raise `FencepostError`."""
 
     def __init__(
         self,
@@ -57,7 +57,7 @@ class RabbitEndpoint:
         self._disconnected_timeout_ms = round(disconnected_timeout_s * 1000)
 
     async def start(self) -> None:
-        """Listen."""
+        """Start to listen."""
         await self.broker.start()
         self.groups.on_change = self.waiting.wake
         if self._disconnected_timeout_ms != DEFAULT_DISCONNECTED_TIMEOUT_MS:
@@ -74,21 +74,21 @@ class RabbitEndpoint:
         return self.broker.cluster.virtual_hosts[DEFAULT_VHOST]
 
     def create_stream(self, name: str, arguments: Mapping[str, object]) -> None:
-        """A new stream."""
+        """Create a stream."""
         texts = _texts(arguments)
         _mended(lambda: self.catalogue.create(_name(name), texts))
 
     def create_super_stream(
         self, name: str, binding_keys: Sequence[str], arguments: Mapping[str, object]
     ) -> list[str]:
-        """A new super stream, with a partition for each key."""
+        """Create a super stream, with a partition for each key."""
         texts = _texts(arguments)
         partitions = [_name(f"{_name(name)}-{key}") for key in binding_keys]
         _mended(lambda: self.catalogue.create_super(name, partitions, binding_keys, texts))
         return partitions
 
     def add_partition(self, name: str, key: str | None, arguments: Mapping[str, object]) -> str:
-        """A new partition of a super stream, by its binding key or the next number."""
+        """Add a partition to a super stream, with its binding key or the next number."""
         texts = _texts(arguments)
         if key is None:
             key = _mended(lambda: str(self.catalogue.next_index(name)))
@@ -104,7 +104,7 @@ class RabbitEndpoint:
             self.broker.cluster.forget(DEFAULT_VHOST, stream)
 
     def publish(self, name: str, values: Sequence[bytes | str]) -> list[int]:
-        """Append messages as one chunk; their offsets."""
+        """Append messages as one chunk, and return their offsets."""
         stream = _mended(lambda: self.catalogue.stream(name))
         first = stream.next_offset
         entries = [ChunkEntry(0, message(_bytes(each))) for each in values]
@@ -112,9 +112,9 @@ class RabbitEndpoint:
         return list(range(first, stream.next_offset))
 
     def messages(self, name: str) -> list[StreamMessage]:
-        """All messages that a stream still has.
+        """Return all messages that a stream still has.
 
-        :raises FencepostError: if there is no such stream, or a batch in it that can't be read.
+        :raises FencepostError: if there is no such stream, or a batch in it can't be read.
         """
         found = []
         for kept in _mended(lambda: self.catalogue.stream(name)).chunks:
@@ -122,7 +122,9 @@ class RabbitEndpoint:
                 values = messages_of(read_chunk(kept.data).data)
             except InvalidBatch as error:  # the batches of publishers are kept as they are
                 where = f"stream {name!r}, from offset {kept.first_offset} on"
-                raise FencepostError(f"{where}: a publisher sent what no client can read: {error}") from None
+                raise FencepostError(
+                    f"{where}: a publisher sent a batch that no client can read: {error}"
+                ) from None
             found += [
                 StreamMessage(kept.first_offset + at, value, kept.timestamp_ms)
                 for at, value in enumerate(values)
@@ -130,15 +132,15 @@ class RabbitEndpoint:
         return found
 
     def offsets(self, name: str) -> dict[str, int]:
-        """The offsets that are stored in a stream, by name."""
+        """Return the offsets that are stored in a stream, by name."""
         return dict(_mended(lambda: self.catalogue.stream(name)).offsets)
 
     def cut(self, number: int) -> None:
-        """Nobody reaches a node any more."""
+        """Cut a node off from the others."""
         self.groups.cut(self._node(number))
 
     def heal(self, number: int) -> None:
-        """A node can be reached again."""
+        """Make a node reachable again."""
         self.groups.heal(self._node(number))
 
     def _node(self, number: int) -> str:
@@ -151,7 +153,7 @@ class RabbitEndpoint:
     def disconnect(self, who: StreamConsumer | str) -> None:
         """Break the connections of a consumer, or those of that name.
 
-        :raises FencepostError: if there is none.
+        :raises FencepostError: if there is no such connection.
         """
         name = who.connection if isinstance(who, StreamConsumer) else who
         found = [
@@ -186,10 +188,10 @@ def _name(name: object) -> str:
 
 
 def _texts(arguments: object) -> dict[str, str]:
-    """Arguments of a stream as clients send them: all text."""
+    """Return the arguments of a stream as clients send them: all text."""
     if not isinstance(arguments, Mapping):
         raise FencepostError(f"arguments={arguments!r}: expected a mapping, such as {{'max-age': '1h'}}")
     for name in arguments:
         if not isinstance(name, str):
-            raise FencepostError(f"arguments: {name!r} is no name of an argument, expected text")
+            raise FencepostError(f"arguments: {name!r} is not the name of an argument, expected text")
     return {name: str(value) for name, value in arguments.items()}

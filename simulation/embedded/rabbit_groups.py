@@ -26,16 +26,17 @@ class StreamConsumer(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     """The group's name, which its consumers have in common."""
     connection: str
-    """The connection's name, as RabbitMQ lists it: where from and where to."""
+    """The connection's name, as RabbitMQ lists it: its source and its destination."""
     client_name: str
-    """The name that the client gave the connection; the connection's own if it gave none."""
+    """The name that the client gave the connection, or the connection's own name without one."""
     subscription_id: int
     node: int
     """The number of the node that it is connected to, from 1."""
     state: str
-    """As RabbitMQ lists it: `active (connected)`, `waiting (disconnected)`, `deactivating (connected)`."""
+    """The state, as RabbitMQ lists it: `active (connected)`, `waiting (disconnected)`, `deactivating
+    (connected)`."""
     is_active: bool
-    """Whether it is the active one, has answered that it knows, and is sent messages."""
+    """True if it is the active consumer, has confirmed that, and receives messages."""
 
 
 class StreamGroupControls:
@@ -50,7 +51,7 @@ class StreamGroupControls:
 
     @property
     def _endpoint(self) -> RabbitEndpoint:
-        """That of now: the node may have been closed and started again."""
+        """The current endpoint: the node may have been closed and started again."""
         return self._rabbit.endpoint
 
     @on_loop
@@ -61,10 +62,10 @@ class StreamGroupControls:
     @property
     @on_loop
     def active(self) -> StreamConsumer | None:
-        """The consumer that is sent messages; None if there is none now.
+        """The consumer that receives messages; None if no consumer does now.
 
-        A consumer on a node that is cut off may be sent messages beside the one that took its place: that one
-        is meant then.
+        A consumer on a node that is cut off may still receive messages. Then this is the one that took its
+        place.
         """
         reading = [one for one in self._members if self._is_reading(one)]
         found = _connected(reading) or reading
@@ -73,13 +74,14 @@ class StreamGroupControls:
     @property
     @on_loop
     def partition_index(self) -> int | None:
-        """Which partition of a super stream it is, -1 for a plain stream; None if there is no such group."""
+        """Index of the stream among the partitions of its super stream, -1 for a plain stream; None if there
+        is no such group."""
         group = self._endpoint.groups.coordinator.state.groups.get(self._key)
         return None if group is None else group.partition_index
 
     @on_loop
     def activate(self) -> None:
-        """Let the group choose its active consumer anew, as RabbitMQ's `activate_stream_consumer` does.
+        """Let the group choose its active consumer again, as RabbitMQ's `activate_stream_consumer` does.
 
         :raises FencepostError: if there is no such group.
         """
@@ -99,7 +101,7 @@ class StreamGroupControls:
         return [self._consumer(each) for each in self._members]
 
     def _is_reading(self, one: SacConsumer) -> bool:
-        """Whether it is sent messages: only its session knows."""
+        """Return true if the consumer is sent messages: only its session knows."""
         session = self._endpoint.groups.session_of(one.connection)
         there = None if session is None else session.consumers.get(one.subscription_id)
         return there is not None and there.is_reading
@@ -123,12 +125,13 @@ class StreamGroupControls:
         *,
         timeout: float = 30.0,  # noqa: ASYNC109  # its own thread's loop
     ) -> list[StreamConsumer]:
-        """Wait until one consumer is active and knows it, and none is stepping down; the consumers then.
+        """Wait until one consumer is active and knows it, and no consumer is stepping down; return the
+        consumers.
 
-        Consumers on nodes that are cut off are not waited for.
-        With a number there have to be so many consumers; 0 waits until there is none.
+        Consumers on nodes that are cut off do not count. With a number, there must be that many consumers; 0
+        waits until there are no consumers.
 
-        :raises TimeoutError: if it takes longer than `timeout` seconds; the text says how things stand.
+        :raises TimeoutError: if it takes longer than `timeout` seconds; the text describes the group's state.
         """
         wanted = None if consumers is None else whole("consumers", consumers, 0, None)
         limit = duration("timeout", timeout)
@@ -157,7 +160,7 @@ class StreamGroupControls:
 
 
 def _connected(members: Iterable[SacConsumer]) -> list[SacConsumer]:
-    """Those that can be told something; what others go on with is settled when their node is back."""
+    """Return the reachable consumers; others are settled when their node returns."""
     return [one for one in members if one.status.connectivity is Connectivity.CONNECTED]
 
 

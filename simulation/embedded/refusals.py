@@ -1,4 +1,4 @@
-"""What a broker answers to a request of any kind when it fails as a whole: each part of it with the error."""
+"""Responses of a broker for a request that fails as a whole: each part of the response carries the error."""
 
 from __future__ import annotations
 
@@ -47,7 +47,8 @@ _OF_PARTITIONS: Final = frozenset(
         ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC,
     }
 )
-"""What brokers say about a partition of a group's offsets; all else they say about the group."""
+"""Errors that OffsetFetch and OffsetDelete report for each partition; they report all other errors for the
+group."""
 _OF_MEMBERS: Final = frozenset({ErrorCode.UNKNOWN_MEMBER_ID, ErrorCode.FENCED_INSTANCE_ID})
 _GROUP_ERRORS_FROM: Final = 2
 """The first version of OffsetFetch that has an error for a group."""
@@ -79,7 +80,8 @@ def _is_of_all_metadata(version: int, code: ErrorCode) -> bool:
 
 
 def refused(handler: Handler, services: Services, request: Any, asked: Asked, code: ErrorCode) -> Any:
-    """The answer that gives this error to a request, and has done nothing; None if none can tell it."""
+    """Return a response with this error, without carrying out the request; None if no response can hold the
+    error."""
     version = asked.context.api_version
     if isinstance(handler, FetchApi):
         wanted = wanted_by(request, services.cluster.name_of)
@@ -100,14 +102,14 @@ def refused(handler: Handler, services: Services, request: Any, asked: Asked, co
     else:
         reply = refusal(request, code) or _as_a_whole(request, code)
     if isinstance(reply, asyncio.Future):
-        return reply  # so much is told of topics that it takes some turns of the loop
+        return reply  # a description of many topics takes some turns of the loop
     if reply is None or not any(getattr(reply, name) for name in type(reply).__struct_fields__):
         return None  # the request has no parts
     return reply
 
 
 def _spoiled_in_time(services: Services, reply: Any, code: ErrorCode) -> Any:
-    """The same description, now or as a future, as it is given."""
+    """Return the spoiled description, at once or as a future, like the given one."""
     if not isinstance(reply, asyncio.Future):
         return _spoiled(reply, code)
 
@@ -118,7 +120,7 @@ def _spoiled_in_time(services: Services, reply: Any, code: ErrorCode) -> Any:
 
 
 def _spoiled(reply: Any, code: ErrorCode) -> Any:
-    """A description of topics in which all topics have the error, and the rest is right."""
+    """Return a description in which all topics have the error, and the rest is unchanged."""
     topics = (TopicMetadata(name=t.name, topic_id=t.topic_id, error_code=code) for t in reply.topics)
     return msgspec.structs.replace(reply, topics=tuple(topics)) if reply.topics else None
 
@@ -126,7 +128,8 @@ def _spoiled(reply: Any, code: ErrorCode) -> Any:
 def _log_dirs(
     told: inspection.DescribeLogDirsResponse, failure: _Failure
 ) -> inspection.DescribeLogDirsResponse:
-    """What is wrong with a disk is told of its directory; all else of the whole, where there is a place."""
+    """Put an error of a disk at its directory, and any other error at the whole response if that has a field
+    for it."""
     code, version = failure
     if version >= _LOG_DIR_ERRORS_FROM and code is not ErrorCode.KAFKA_STORAGE_ERROR:
         return inspection.DescribeLogDirsResponse(error_code=code)
@@ -138,9 +141,10 @@ def _log_dirs(
 def _fetch(
     sessions: FetchSessions, request: logs.FetchRequest, named: list[Wanted], failure: _Failure
 ) -> logs.FetchResponse | None:
-    """An error about a session comes for all, others for each partition, those of the session too.
+    """Set an error about a session for the whole response, others for each partition, including those of the
+    session.
 
-    The session goes on, as it does at a broker that can read none of its partitions.
+    The session continues, as at a broker that can read no partition of it.
     """
     code, version = failure
     at_the_top = logs.FetchResponse(error_code=code) if version >= _SESSIONS_FROM else None
@@ -149,7 +153,7 @@ def _fetch(
     try:
         session = sessions.session_of(request, named)
     except ProtocolError:
-        session = None  # what the client is told ends it there too
+        session = None  # the error ends the session at the client too
     wanted = named if session is None else session.wanted
     failed = [
         Fetched(one, logs.FetchedPartition(partition=one.partition.partition, error_code=code))
@@ -236,8 +240,8 @@ def _of(reply: type[Any], parts: str, part: type[Any], *names: str) -> Callable[
 
 
 _BY_PARTS: Mapping[type, Callable[[Any, _Failure], Any]] = {
-    # A broker that loads its groups sends no error to a heartbeat of a classic member; a test that asks for
-    # that error wants to see it.
+    # A broker that loads its groups sends no error to a heartbeat of a classic member. A test that requests
+    # that error expects to see it.
     classic.HeartbeatRequest: lambda _, failed: classic.HeartbeatResponse(error_code=failed.code),
     logs.ProduceRequest: _produce,
     logs.ListOffsetsRequest: _of_topics(logs.ListOffsetsResponse, logs.ListedOffset),
@@ -286,11 +290,12 @@ _BY_PARTS: Mapping[type, Callable[[Any, _Failure], Any]] = {
         a.AlterConfigsResponse, "resources", a.AlteredConfigs, "resource_type", "name"
     ),
 }
-"""Answers with an error for each part of the request, and those of which the core would tell another one."""
+"""Responses with an error for each part of the request, and those for which the core would choose a different
+error."""
 
 
 def _as_a_whole(request: Any, code: ErrorCode) -> Any:
-    """The request's counterpart, where that has one error for all of it and needs nothing else."""
+    """Return the request's response if it has one error for the whole and needs nothing else."""
     name = type(request).__name__
     module = sys.modules[type(request).__module__]
     for suffix, other in (("Request", "Response"), ("Call", "Reply")):

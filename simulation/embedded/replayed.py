@@ -50,7 +50,7 @@ class EmbeddedCoordinator:
 
 
 class EmbeddedMember:
-    """A member of which only its requests are known. Its name is its id."""
+    """A member of which only the requests are known. Its name is its id."""
 
     status = "running"
 
@@ -60,12 +60,12 @@ class EmbeddedMember:
 
     @property
     def driver(self) -> ConsumerDriver | None:
-        """It runs in somebody else's client."""
+        """None: the member runs in a client of the user."""
         return None
 
 
 class _Names(Mapping[MemberId, str]):
-    """Each member is called by its id."""
+    """Names members by their ids."""
 
     def __getitem__(self, member_id: MemberId) -> str:
         return member_id
@@ -78,9 +78,9 @@ class _Names(Mapping[MemberId, str]):
 
 
 class ReplayedShard:
-    """A shard as a world of its own: the groups of one coordinator, their journal and their members.
+    """A shard as a world: the groups of one coordinator, their journal and their members.
 
-    The coordinator is the shadow coordinator, at the time of the step that is observed.
+    The coordinator is the shadow coordinator at the time of the observed step.
     """
 
     faults_over = False
@@ -92,17 +92,17 @@ class ReplayedShard:
         self._brokers = brokers
         self.shard = shard
         self.now_us = 0
-        """The time of the step that is observed now."""
+        """The time of the step that is being observed."""
         self.shadow: ShadowCoordinator | None = None
         self.seen: dict[MemberId, EmbeddedMember] = {}
         self.members: Mapping[MemberId, EmbeddedMember] = MappingProxyType(self.seen)
         self.heartbeat_requests: tuple[type, ...] = ()
-        """Requests by which members say what they own."""
+        """Requests in which members report what they own."""
         self.member_keys: tuple[type, ...] = ()
         """Record keys whose tombstone removes a member."""
 
     def shadowed_by(self, shadow: ShadowCoordinator) -> None:
-        """Read this coordinator from now on."""
+        """Use this shadow coordinator from now on."""
         self.shadow = shadow
         kinds = tuple(shadow.coordinator.kinds)
         self.heartbeat_requests = tuple(each for kind in kinds for each in kind.heartbeat_requests)
@@ -115,13 +115,13 @@ class ReplayedShard:
 
     @property
     def topics(self) -> TopicsImage:
-        """The topics as the coordinator knows them, which is notified first when they change."""
+        """The topics as the coordinator knows them; it is the first to be notified of changes."""
         coordinator = self.active
         return self._brokers.cluster.image if coordinator is None else coordinator.image
 
     @property
     def journal(self) -> MemoryJournal:
-        """The records of the shard; one batch, unless it is known which of them came together."""
+        """The records of the shard; they form one batch, unless their own batches are known."""
         journal = self.shard.journal
         if isinstance(journal, MemoryJournal):
             return journal
@@ -145,7 +145,7 @@ class ReplayedShard:
 
 
 class _LogEnds(Mapping[TopicPartition, int]):
-    """Looks where it is asked, and nowhere else."""
+    """Computes the end of a log when it is read."""
 
     def __init__(self, cluster: KafkaCluster) -> None:
         self._cluster = cluster
@@ -179,5 +179,5 @@ class ReplayedGroup(ReplayedShard):
 
     @property
     def active(self) -> GroupCoordinator | None:
-        """That of the shard."""
+        """The coordinator of the shard."""
         return self._of.active

@@ -1,4 +1,4 @@
-"""What members' heartbeats tell of them: who is there, what it owns, and how far it has come."""
+"""The members of a group as their heartbeats report them: who is there, what each owns, and its progress."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _FENCED = (ErrorCode.FENCED_MEMBER_EPOCH, ErrorCode.UNKNOWN_MEMBER_ID)
 
 
 class ReportedMembers:
-    """The members of one group, by their own word; what changes is told as a world tells of its members."""
+    """The members of one group by their own reports; changes are reported through the hooks of a world."""
 
     def __init__(self, world: ReplayedGroup, tell: Callable[..., None]) -> None:
         self._world = world
         self._tell = tell
         self._states: dict[MemberId, str] = {}
         self.owned: dict[MemberId, Partitions] = {}
-        """What each said last that it owns."""
+        """The partitions that each member said last that it owns."""
 
     def before(self, request: Any, reply: Any) -> None:
-        """A heartbeat was answered; nobody has been told of the step yet."""
+        """Process a heartbeat's response before observers are notified of the step."""
         member_id = reply.member_id or request.member_id
         if reply.error_code is not ErrorCode.NONE or request.member_epoch < JOIN_EPOCH:
             return
@@ -38,7 +38,7 @@ class ReportedMembers:
             self._enter(member_id, "JOINING")
 
     def after(self, request: Any, reply: Any, coordinator: GroupCoordinator | None) -> None:
-        """The same, once everybody has been told of the step."""
+        """Process the response after all observers were notified of the step."""
         member_id = reply.member_id or request.member_id
         if member_id not in self._world.seen:
             return
@@ -57,7 +57,7 @@ class ReportedMembers:
             self._enter(member_id, "STABLE" if settled else "RECONCILING")
 
     def removed(self, member_id: MemberId) -> None:
-        """The coordinator has removed a member, whatever that one believes."""
+        """Note that the coordinator has removed a member, even if the member does not know yet."""
         self.owned.pop(member_id, None)
         self._states.pop(member_id, None)
         if member_id in self._world.seen:
@@ -65,7 +65,7 @@ class ReportedMembers:
             del self._world.seen[member_id]
 
     def confirmed(self, member_id: MemberId, assigned: Partitions) -> bool:
-        """Return true if the member has said that it owns just this."""
+        """Return true if the member has reported exactly these partitions as owned."""
         return _same(self.owned.get(member_id, NO_PARTITIONS), assigned)
 
     def _owns(self, member_id: MemberId, partitions: Partitions) -> None:
@@ -99,9 +99,9 @@ def _same(one: Partitions, other: Partitions) -> bool:
 
 
 class RoundMembers:
-    """The members of one group that never say what they own: after each step they own what they were given.
+    """The members of one group that never report what they own: after each step they own their assignment.
 
-    `tell` takes what becomes of them as a world tells of its members.
+    `tell` receives their changes through the hooks of a world.
     """
 
     def __init__(self, world: ReplayedGroup, tell: Callable[..., None]) -> None:
@@ -110,10 +110,10 @@ class RoundMembers:
         self._known: dict[MemberId, tuple[str, tuple[TopicPartition, ...]]] = {}
 
     def compare(self, members: Iterable[GroupMember], state: str) -> None:
-        """Tell what is new of the members of a group, who have come as far as `state`."""
+        """Report changes of a group's members, whose progress is `state`."""
         now = {member.member_id: (state, member.assignment) for member in members}
         seen = self._world.seen
-        # One that is not seen any more was removed while the group was of another kind.
+        # A member that is missing was removed while the group had another kind.
         self._known = {member_id: known for member_id, known in self._known.items() if member_id in seen}
         for member_id in [each for each in self._known if each not in now]:
             self._tell("on_member_host", member_id, "stopped")

@@ -1,4 +1,5 @@
-"""What an embedded Kafka is given, made into what it uses; mistakes are told in one line."""
+"""Conversion of the arguments of an embedded Kafka into the values that it uses. A wrong argument raises a
+one-line error."""
 
 from __future__ import annotations
 
@@ -35,16 +36,17 @@ PROFILE: Final = GroupCoordinatorConfig(
     group_initial_rebalance_delay_ms=0,
     group_min_session_timeout_ms=100,
 )
-"""Members ask often and wait for nobody, so that groups move at once. Sessions last as long as Kafka's do."""
+"""The quick profile: frequent heartbeats and no initial delay, so that groups rebalance at once. Session
+timeouts are Kafka's defaults."""
 
 _API_NAMES: Final = {key.name: api_name(key) for key in ApiKey}
-"""As Kafka's documentation and its logs write them."""
+"""API names as Kafka's documentation and its logs write them."""
 _ARGUMENTS: Final = {
     "auto.create.topics.enable": "auto_create_topics",
     "num.partitions": "default_partitions",
     BROKER_RACK: "racks",
 }
-"""Settings of a broker that are arguments."""
+"""Settings of a broker that are arguments of an embedded Kafka."""
 _ERROR_NAMES: Final = {name: name for name in ErrorCode.__members__}
 _USUAL_ERRORS: Final = (
     "FENCED_MEMBER_EPOCH",
@@ -61,7 +63,7 @@ _USUAL_ERRORS: Final = (
     "INVALID_PRODUCER_EPOCH",
     "PRODUCER_FENCED",
 )
-"""Those that tests of consumers and producers ask for first: what is meant by a part of a name."""
+"""APIs that tests of consumers and producers use most: a part of a name suggests these first."""
 
 Config: TypeAlias = GroupCoordinatorConfig | Mapping[str, object] | None
 TopicConfig: TypeAlias = Mapping[str, object] | None
@@ -88,7 +90,7 @@ def config_of(config: Config) -> BrokerConfig:
         )
     for name in config:
         if not isinstance(name, str):
-            raise FencepostError(f"config: {name!r} is no name of a setting, expected text")
+            raise FencepostError(f"config: {name!r} is not the name of a setting, expected text")
         if name in _ARGUMENTS:
             raise FencepostError(f"config: {name} is the argument {_ARGUMENTS[name]} of an embedded Kafka")
     profile = {
@@ -100,17 +102,18 @@ def config_of(config: Config) -> BrokerConfig:
 
 
 def broker_count(brokers: int) -> int:
-    """A number of brokers.
+    """Return a checked number of brokers.
 
-    :raises FencepostError: unless it is one that makes sense.
+    :raises FencepostError: if it is out of range.
     """
     return whole("brokers", brokers, 1, MAX_BROKERS)
 
 
 def topics_of(topics: Mapping[str, int] | Iterable[str] | None) -> dict[str, int]:
-    """Partitions by topic; a topic without a number has one. Names and numbers are checked by the cluster.
+    """Return the number of partitions by topic; a topic without a number has one. The cluster checks names
+    and numbers.
 
-    :raises FencepostError: if it is no such thing.
+    :raises FencepostError: if it is neither a mapping nor names.
     """
     if topics is None:
         return {}
@@ -127,9 +130,9 @@ def topics_of(topics: Mapping[str, int] | Iterable[str] | None) -> dict[str, int
 
 
 def topic_config_of(config: TopicConfig) -> dict[str, str]:
-    """Settings of a topic as clients send them: all text. Names and values are checked by the cluster.
+    """Return the settings of a topic as clients send them: all text. The cluster checks names and values.
 
-    :raises FencepostError: if it is no such thing.
+    :raises FencepostError: if it is not a mapping of texts.
     """
     if config is None:
         return {}
@@ -138,7 +141,7 @@ def topic_config_of(config: TopicConfig) -> dict[str, str]:
     settings = {}
     for name, value in config.items():
         if not isinstance(name, str):
-            raise FencepostError(f"config: {name!r} is no name of a setting, expected text")
+            raise FencepostError(f"config: {name!r} is not the name of a setting, expected text")
         utf_8("config", name)
         if not isinstance(value, str | bool | int | float):
             raise FencepostError(f"config: {name}={value!r}: expected text, a number, True or False")
@@ -148,9 +151,9 @@ def topic_config_of(config: TopicConfig) -> dict[str, str]:
 
 
 def ports_of(ports: object, brokers: int) -> tuple[int, ...]:
-    """Ports, one for each broker; none of them for free ones.
+    """Return the port of each broker; an empty sequence stands for free ports.
 
-    :raises FencepostError: if they are none, or not as many as brokers.
+    :raises FencepostError: if they are not valid ports, or not as many as brokers.
     """
     if isinstance(ports, str) or not isinstance(ports, Iterable):
         raise FencepostError(f"ports={ports!r}: expected a list with one for each broker, such as [9092]")
@@ -174,22 +177,22 @@ def racks_of(racks: object, brokers: int) -> tuple[str | None, ...]:
 
 
 def address(host: str) -> str:
-    """What to listen on.
+    """Return the address to listen on.
 
-    :raises FencepostError: if it is no text, empty, or can't be a name.
+    :raises FencepostError: if it is not text, is empty, or can't be a host name.
     """
     try:
         if isinstance(host, str) and host.strip() and host.encode("idna"):
             return host
     except UnicodeError:
-        pass  # what the names of machines can't have
+        pass  # characters that host names can't have
     raise FencepostError(f"host={host!r}: expected an address of this machine, such as '127.0.0.1'")
 
 
 def users_of(users: Mapping[str, str] | None) -> dict[str, str]:
-    """Passwords by user; none is for a server that takes anybody.
+    """Return passwords by user; an empty mapping stands for a server without login.
 
-    :raises FencepostError: if it is no such thing, or there is nobody in it; the text holds no password.
+    :raises FencepostError: if it is not a mapping of texts, or is empty; the text holds no password.
     """
     if users is None:
         return {}
@@ -208,9 +211,10 @@ def users_of(users: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def tls_of(tls: Tls) -> ssl.SSLContext | None:
-    """The server's side of TLS: a context as it is, or PEM files: (certificate, key), or one with both.
+    """Return the server's TLS context: the given context, or one from PEM files (certificate and key, or one
+    file with both).
 
-    :raises FencepostError: if the files are none of that.
+    :raises FencepostError: if the files are not valid.
     """
     if tls is None or (not isinstance(tls, str | os.PathLike | tuple) and hasattr(tls, "wrap_bio")):
         return tls
@@ -226,9 +230,9 @@ def tls_of(tls: Tls) -> ssl.SSLContext | None:
 
 
 def whole(what: str, value: object, low: int, high: int | None) -> int:
-    """A whole number within bounds.
+    """Return a whole number within bounds.
 
-    :raises FencepostError: if it is none.
+    :raises FencepostError: if it is not a whole number, or out of bounds.
     """
     if isinstance(value, bool) or not isinstance(value, int) or value < low or (high and value > high):
         bounds = f"{low} to {high}" if high else f"{low} or more"
@@ -237,7 +241,7 @@ def whole(what: str, value: object, low: int, high: int | None) -> int:
 
 
 def flag(what: str, value: object) -> bool:
-    """True or False, and not something that counts as one of them: 'no' would count as True.
+    """Return True or False, and accept nothing else: 'no' would count as True.
 
     :raises FencepostError: if it is neither.
     """
@@ -247,9 +251,9 @@ def flag(what: str, value: object) -> bool:
 
 
 def duration(what: str, value: float) -> float:
-    """A length of time.
+    """Return a length of time in seconds.
 
-    :raises FencepostError: unless it is a number that is not negative.
+    :raises FencepostError: if it is not a number, or is negative.
     """
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < float("inf"):
         raise FencepostError(f"{what}={value!r}: expected seconds, 0 or more")
@@ -257,9 +261,9 @@ def duration(what: str, value: float) -> float:
 
 
 def utf_8(what: str, text: str) -> bytes:
-    """Text as Kafka has it.
+    """Return text in UTF-8, Kafka's encoding.
 
-    :raises FencepostError: if half of a pair of surrogates is in it, which nothing stands for.
+    :raises FencepostError: if it contains an unpaired surrogate, which UTF-8 can't express.
     """
     try:
         return text.encode()
@@ -268,9 +272,9 @@ def utf_8(what: str, text: str) -> bytes:
 
 
 def name_of(what: str, name: object, expected: str) -> str:
-    """What somebody or something is called.
+    """Return the name of a client, group or other object, once it is checked.
 
-    :raises FencepostError: if it is no text, or blank; the message says what was expected.
+    :raises FencepostError: if it is not text, or is blank; the message says what was expected.
     """
     if not isinstance(name, str) or not name.strip():
         raise FencepostError(f"{what} {name!r}: expected {expected}")
@@ -279,29 +283,30 @@ def name_of(what: str, name: object, expected: str) -> str:
 
 
 def api_of(api: Api) -> ApiKey:
-    """An API by its number or its name, such as `ConsumerGroupHeartbeat` or `CONSUMER_GROUP_HEARTBEAT`.
+    """Return an API by its number or its name, such as `ConsumerGroupHeartbeat` or
+    `CONSUMER_GROUP_HEARTBEAT`.
 
-    :raises FencepostError: if it is not spoken here.
+    :raises FencepostError: if the endpoint does not speak it.
     """
     if isinstance(api, str):
         name = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", api).replace("-", "_").upper()
         return ApiKey[_known("API", api, name, _API_NAMES, f"known are {', '.join(_API_NAMES.values())}")]
     if isinstance(api, bool) or api not in list(ApiKey):
-        raise FencepostError(f"API {api!r} is not spoken here")
+        raise FencepostError(f"API {api!r} is not supported")
     return ApiKey(api)
 
 
 def error_of(error: Error) -> ErrorCode:
-    """An error by its number or its name, such as `NOT_COORDINATOR`.
+    """Return an error by its number or its name, such as `NOT_COORDINATOR`.
 
-    :raises FencepostError: if there is none of that name or number, or it stands for success.
+    :raises FencepostError: if Kafka has no such error, or it stands for success.
     """
     if isinstance(error, str):
         expected = "expected a name that Kafka has, such as NOT_COORDINATOR"
         found = ErrorCode[_known("error", error, error.upper(), _ERROR_NAMES, expected)]
     else:
         if isinstance(error, bool) or error not in list(ErrorCode):
-            raise FencepostError(f"error {error!r} is none of Kafka's: -1 to {max(ErrorCode)}")
+            raise FencepostError(f"error {error!r} is not one of Kafka's: -1 to {max(ErrorCode)}")
         found = ErrorCode(error)
     if found is ErrorCode.NONE:
         raise FencepostError("error NONE is success: nothing would fail")
@@ -309,7 +314,7 @@ def error_of(error: Error) -> ErrorCode:
 
 
 def _known(what: str, given: str, name: str, written: Mapping[str, str], otherwise: str) -> str:
-    """The name, if it is one of those. `written` has how Kafka writes each."""
+    """Return the name, if it is known. `written` has Kafka's spelling of each name."""
     if name in written:
         return name
     hint = suggestion(given, written.values(), otherwise, usual=_USUAL_ERRORS)
@@ -317,10 +322,10 @@ def _known(what: str, given: str, name: str, written: Mapping[str, str], otherwi
 
 
 def trace_topic_of(text: str | None, tls: ssl.SSLContext | None) -> str | None:
-    """The setting `trace_topic` as it is, once it is known to make sense.
+    """Return the setting `trace_topic` unchanged, after checking it.
 
-    :raises FencepostError: if it is neither HOST:PORT/TOPIC nor the name of a topic, or a topic of a Kafka
-        that asks more of its clients than it can show itself.
+    :raises FencepostError: if it is neither HOST:PORT/TOPIC nor the name of a topic, or if this Kafka demands
+        client certificates and the topic is its own.
     """
     if text is None:
         return None
@@ -329,7 +334,8 @@ def trace_topic_of(text: str | None, tls: ssl.SSLContext | None) -> str | None:
     if "/" in text:
         TraceTopic.parse(text, option="trace_topic")
     elif tls is not None and tls.verify_mode is ssl.CERT_REQUIRED:
-        # The trace comes in as clients do, and a context does not give its own certificate and key away.
+        # The trace is written by an ordinary client, and a context does not reveal its own certificate and
+        # key.
         raise FencepostError(
             f"trace_topic={text!r}: tls demands a certificate of clients, and the trace has none to show;"
             " expected verify_mode=ssl.CERT_OPTIONAL, or HOST:PORT/TOPIC of another Kafka"

@@ -1,6 +1,7 @@
-"""The shadow coordinator: a second one, for observers. It takes the same steps, behind the one that answers.
+"""The shadow coordinator for observers. It repeats each step later than the coordinator that serves clients.
 
-An observer reads a coordinator as it was after a step, and that takes longer than the step itself.
+Observers inspect the coordinator after each step. Inspection takes longer than the step, so it runs on this
+copy.
 """
 
 from __future__ import annotations
@@ -18,24 +19,24 @@ from fencepost.coordinator.server.internal_topics import InternalTopics
 
 
 class ObservedStep(NamedTuple):
-    """One step of the coordinator that answers."""
+    """One step of the coordinator that serves clients."""
 
     shard: Shard
     event: Event
     outcome: Outcome
     failure: AppendFailed | None
-    """Why its records were not kept."""
+    """The error if its records were not appended."""
     now_ms: int
     due_ms: int
-    """The time that the trace gives it: a timer of a real loop fires a little late."""
+    """The time of the step in the trace: a timer of a real loop fires a little late."""
 
 
 class ShadowDiverged(Exception):
-    """The same step led to something else."""
+    """Raised if the same step led to a different outcome."""
 
 
 class _Again:
-    """A journal that fails where the other one did."""
+    """A journal that fails for the same steps as the real one."""
 
     failure: AppendFailed | None = None
 
@@ -45,18 +46,19 @@ class _Again:
 
 
 class ShadowCoordinator:
-    """Coordinators are pure: the same events at the same times lead to the same outcomes."""
+    """A coordinator that repeats each step. Coordinators are pure: the same events at the same times lead to
+    the same outcomes."""
 
     def __init__(self, coordinator: GroupCoordinator) -> None:
         self.coordinator = coordinator
-        """As it was after the last step that was taken here, which may be some steps ago."""
+        """The coordinator after the last repeated step, which may be some steps behind."""
         self._journal = _Again()
         self._host = CoordinatorHost(coordinator, self._journal)
 
     def repeat(self, step: ObservedStep) -> None:
-        """Take a step again, and fail to append its records if they were not appended.
+        """Repeat a step; its append fails if the original one failed.
 
-        :raises ShadowDiverged: if it leads to another one.
+        :raises ShadowDiverged: if it leads to a different outcome.
         """
         self._journal.failure = step.failure
         mine = self._host.step(step.event, step.now_ms)
@@ -65,9 +67,9 @@ class ShadowCoordinator:
 
 
 class ObservedHooks(ServedHooks):
-    """The hooks of a served host that is observed. `queue` takes each step once its records are applied.
+    """The hooks of an observed host. `queue` receives each step once its records are applied.
 
-    `catch_up` lets the shadow coordinator take all steps that it has not taken yet.
+    `catch_up` makes the shadow coordinator take all queued steps.
     """
 
     __slots__ = ("_catch_up", "_queue", "_shadow", "_shard")
@@ -87,7 +89,7 @@ class ObservedHooks(ServedHooks):
         self._catch_up = catch_up
 
     def stepped(self, event: Event, outcome: Outcome, now_ms: int) -> None:
-        """Queue one step; what a timer did has the timer's own time."""
+        """Queue one step; a step of a timer has the timer's own time."""
         due_ms = min(now_ms, event.due_ms) if type(event) is DeadlineReached else now_ms
         self._queue(ObservedStep(self._shard, event, outcome, self.host.failure, now_ms, due_ms))
 
@@ -99,5 +101,5 @@ class ObservedHooks(ServedHooks):
         self._shadow.coordinator.set_group_config(group_id, config)
 
     def closing(self) -> None:
-        """Catch up: observers can't read the coordinator any more."""
+        """Catch up: observers can't read the coordinator later."""
         self._catch_up()

@@ -20,11 +20,12 @@ R = TypeVar("R")
 
 
 TURN_S = 0.0005
-"""How long a thread may compute before another one that waits has its turn, while a `LoopThread` runs."""
+"""Time that one thread may compute while another one waits, in seconds, while a `LoopThread` runs."""
 
 
 class _Turns:
-    """Shortens the turns of threads: by Python's own 5 ms, a client that computes keeps brokers waiting."""
+    """Shortens the turns of threads: with Python's default of 5 ms, a client that computes keeps brokers
+    waiting."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -32,7 +33,7 @@ class _Turns:
         self._before = 0.0
 
     def shorten(self) -> None:
-        """One more wants it so."""
+        """Shorten turns for one more loop."""
         with self._lock:
             self._users += 1
             if self._users == 1:
@@ -40,7 +41,7 @@ class _Turns:
                 sys.setswitchinterval(min(TURN_S, self._before))
 
     def restore(self) -> None:
-        """One less; after the last one turns are what they were."""
+        """End that for one loop; after the last one, restore the turns."""
         with self._lock:
             self._users -= 1
             if self._users == 0:
@@ -53,13 +54,13 @@ _turns = _Turns()
 class LoopThread:
     """Runs an event loop from `start` to `stop`. Its thread never keeps an interpreter from ending.
 
-    While it runs, all threads of the process take turns each 0.5 ms.
+    While it runs, all threads of the process take turns every 0.5 ms.
     """
 
     def __init__(self, name: str, what: str = "this Kafka") -> None:
         self._name = name
         self.what = what
-        """Who runs on it, in messages."""
+        """The name of the server on the thread, for messages."""
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._pid = 0
@@ -69,13 +70,14 @@ class LoopThread:
     def start(self) -> None:
         """Start the thread.
 
-        :raises EnvironmentLacks: where threads are none: a loop would run, and nothing else.
+        :raises EnvironmentLacks: if threads are replaced by coroutines, because the loop would block
+            everything else.
         """
         patched = _threads_patched_by()
         if patched is not None:
             raise EnvironmentLacks(
-                f"{self.what} needs a thread, and {patched} has replaced threads in this process: take "
-                "`fencepost serve`, or do without its monkey-patching of threads"
+                f"{self.what} needs a thread, and {patched} has replaced threads in this process: use "
+                "`fencepost serve`, or do not let it patch threads"
             )
         self._pid = os.getpid()
         self._loop = loop = new_event_loop()
@@ -84,9 +86,10 @@ class LoopThread:
         _turns.shorten()
 
     def stop(self, last: Callable[[], Coroutine[Any, Any, None]] | None = None) -> None:
-        """End the loop and the thread; who waits for something of it is told so.
+        """End the loop and the thread; callers that wait for a result get an error.
 
-        `last` runs on the loop before, when it takes nothing more: nobody meets what that has closed.
+        `last` runs on the loop before that, after it stopped accepting work: no caller meets what `last` has
+        closed.
         """
         if not self.is_running:
             return
@@ -108,17 +111,18 @@ class LoopThread:
 
     @property
     def is_running(self) -> bool:
-        """Whether it was started here, and not stopped: threads do not come along into a forked process."""
+        """True if it was started in this process and not stopped: a forked process does not inherit
+        threads."""
         return self._loop is not None and self._pid == os.getpid()
 
     def not_running(self) -> FencepostError:
-        """What is raised to those who want something of it while it does not run."""
+        """Return the error for callers that use it while it does not run."""
         if self._loop is not None and self._pid != os.getpid():
             return FencepostError(
                 f"{self.what} runs in process {self._pid}: one that was forked from it can only connect to it"
             )
         if self._has_run:
-            return FencepostError(f"{self.what} runs no more: ask it before its `with` block ends")
+            return FencepostError(f"{self.what} has stopped: use it before its `with` block ends")
         return FencepostError(f"{self.what} is not running: enter it with `with` or `async with` first")
 
     def submit(self, work: Coroutine[Any, Any, R]) -> concurrent.futures.Future[R]:
@@ -127,7 +131,7 @@ class LoopThread:
         :raises FencepostError: if the loop does not run.
         """
         __tracebackhide__ = True
-        if self.is_running:  # asked before the lock, which a fork may have copied while it was held
+        if self.is_running:  # checked before the lock, which a fork may have copied while it was held
             with self._submitting:
                 if self._loop is not None:
                     return asyncio.run_coroutine_threadsafe(work, self._loop)
@@ -135,9 +139,10 @@ class LoopThread:
         raise self.not_running()
 
     def result(self, future: concurrent.futures.Future[R]) -> R:
-        """What came of something that was submitted, once it is done; it is cancelled if nobody waits for it.
+        """Return the result of something that was submitted, once it is done. If the caller stops waiting,
+        the work is cancelled.
 
-        :raises FencepostError: if the loop ended before.
+        :raises FencepostError: if the loop ended before the result was there.
         """
         __tracebackhide__ = True
         try:
@@ -145,14 +150,15 @@ class LoopThread:
         except concurrent.futures.CancelledError:
             raise self.not_running() from None
         except (FencepostError, TimeoutError) as error:
-            # Whoever asked has made a mistake, or waited in vain: where the loop noticed it is of no use.
+            # The caller made a mistake, or waited in vain: the place in the loop that noticed it is of no
+            # use.
             raise error.with_traceback(None) from error.__cause__
         finally:
             future.cancel()
 
 
 def _threads_patched_by() -> str | None:
-    """The library whose coroutines stand in for threads here, if one does."""
+    """Return the library that has replaced threads by coroutines in this process, if any."""
     gevent, eventlet = sys.modules.get("gevent.monkey"), sys.modules.get("eventlet.patcher")
     if gevent is not None and gevent.is_module_patched("threading"):
         return "gevent"
@@ -186,7 +192,7 @@ def _wait_for(future: concurrent.futures.Future[Any]) -> None:
 
 
 def on_loop(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P], R]:
-    """A method that may be called from any other thread: its body runs on the loop."""
+    """Make a method callable from any other thread: its body runs on the loop."""
 
     @functools.wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -202,7 +208,7 @@ def on_loop(method: Callable[Concatenate[S, P], R]) -> Callable[Concatenate[S, P
 def until_done(
     method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[S, P], R]:
-    """A coroutine method as one that blocks its caller; the coroutine runs on the loop."""
+    """Turn a coroutine method into one that blocks its caller; the coroutine runs on the loop."""
 
     @functools.wraps(method)
     def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -213,7 +219,7 @@ def until_done(
 
 
 async def wait_unblocked(future: concurrent.futures.Future[Any]) -> None:
-    """Wait in any loop of asyncio or trio for something that runs on the thread's."""
+    """Wait in any loop of asyncio or trio for work on the thread's loop."""
     from anyio import to_thread
 
     await to_thread.run_sync(_wait_for, future, abandon_on_cancel=True)
@@ -222,7 +228,7 @@ async def wait_unblocked(future: concurrent.futures.Future[Any]) -> None:
 def awaiting(
     method: Callable[Concatenate[S, P], Coroutine[Any, Any, R]],
 ) -> Callable[Concatenate[S, P], Coroutine[Any, Any, R]]:
-    """A coroutine method that may be awaited in any loop of asyncio or trio; it runs on the thread's own."""
+    """Make a coroutine method awaitable in any loop of asyncio or trio; it runs on the thread's own loop."""
 
     @functools.wraps(method)
     async def call(self: S, /, *args: P.args, **kwargs: P.kwargs) -> R:

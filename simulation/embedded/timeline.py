@@ -24,11 +24,11 @@ def write_timelines(
     taken: MutableMapping[str, str],
     whole: str = "",
 ) -> list[Path]:
-    """Write a page for each group in the trace, or one if there is none; their paths.
+    """Write a page for each group in the trace, or one page if it has no groups, and return their paths.
 
-    Rows that are about no group are on all pages. `names` is what members are called, by their ids. `taken`
-    are the titles of the pages that there are, by their files: another page does not take their place.
-    `whole` is all that is known about the failure: the page folds it.
+    Rows without a group are on all pages. `names` are the names of members by their ids. `taken` are the
+    titles of existing pages by file, which are not overwritten. `whole` is the full text of the failure: the
+    page folds it.
 
     :raises FencepostError: if they can't be written.
     """
@@ -61,7 +61,8 @@ def _facts(rows: Sequence[Row], group: str) -> tuple[tuple[str, str], ...]:
 
 
 def _file_name(text: str, title: str, taken: MutableMapping[str, str]) -> str:
-    """A name that a file may have, of no other page: several texts come to the same, and so do A and a."""
+    """Return a valid file name that no other page has: different texts may give the same name, as A and a
+    do."""
     stem = re.sub(r"[^\w.-]+", "-", text).strip("-.")[-LONGEST_NAME:] or "trace"
     name, number = stem, 1
     while taken.setdefault(name.casefold(), title) != title:

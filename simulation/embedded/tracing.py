@@ -1,4 +1,5 @@
-"""The trace of an embedded cluster in a Kafka topic, as it grows: of another Kafka, or of this one itself."""
+"""Writes the trace of an embedded cluster to a Kafka topic as it grows: of another Kafka, or of this one
+itself."""
 
 from __future__ import annotations
 
@@ -21,15 +22,16 @@ _OWN_MECHANISM: Final = "SCRAM-SHA-256"
 
 
 class TopicTracing:
-    """Sends the rows of a cluster that runs to a topic, each group as a run of its own.
+    """Sends the rows of a running cluster to a topic, each group as a run of its own.
 
-    `text` is HOST:PORT/TOPIC, where `security` gets in, or the name of a topic of the cluster itself. In the
-    latter case groups that read the trace are not traced: what they do would be told to them, for ever. Made
-    and closed in another thread than the cluster's, for that waits for the topic's broker; begun and ended in
-    the cluster's own. `option` is where the text was given, for mistakes.
+    `text` is HOST:PORT/TOPIC, with `security` for that cluster, or the name of a topic of the cluster itself.
+    In the latter case groups that read the trace are not traced, because their rows would cause further rows
+    forever. Make and close it in a thread other than the cluster's, because both wait for the topic's broker;
+    call `begin` and `end` in the cluster's own thread. `option` is the option with the text, for error
+    messages.
 
-    :raises FencepostError: if the login is refused, or the topic is not there.
-    :raises EnvironmentLacks: if no broker answers.
+    :raises FencepostError: if the login is refused, or the topic does not exist.
+    :raises EnvironmentLacks: if no broker responds.
     """
 
     def __init__(
@@ -54,19 +56,19 @@ class TopicTracing:
         self._runs = GroupRuns(run_id, self._writer.send, self._reads_trace)
 
     def begin(self) -> None:
-        """Send what there is, and whatever comes."""
+        """Send all rows so far, and all new ones."""
         observer = self._endpoint.observer
         for row in observer.rows:
             self._runs.take(row)
         observer.trace.on_row = self._runs.take
 
     def end(self) -> None:
-        """Take in what was not told yet; nothing comes any more."""
+        """Collect the remaining rows; no more rows come."""
         self._endpoint.observer.catch_up()
         self._endpoint.observer.trace.on_row = lambda row: None
 
     def close(self) -> None:
-        """Send what waits. It blocks, and a cluster that traces itself must still serve.
+        """Send the waiting rows. It blocks, and a cluster that traces itself must still serve.
 
         :raises EnvironmentLacks: if rows could not be written.
         """
@@ -85,7 +87,8 @@ class TopicTracing:
 
 
 def _own_security(endpoint: EmbeddedEndpoint) -> ClientSecurity:
-    """How a cluster gets into itself: as its first user, and with trust in the certificate that it shows."""
+    """Return the settings by which a cluster connects to itself: its first user, and trust in its own
+    certificate."""
     name, password = next(iter(endpoint.users.items()), ("", ""))
     host, port = kafka_addresses(endpoint.brokers.bootstrap_servers, "this cluster")[0]
     return ClientSecurity(
@@ -105,8 +108,8 @@ async def serve_traced(
 
     `security` is for another cluster; see `TopicTracing`.
 
-    :raises FencepostError: if the login is refused, or the topic is not there.
-    :raises EnvironmentLacks: if it can't listen, the topic's broker does not answer, or rows get lost.
+    :raises FencepostError: if the login is refused, or the topic does not exist.
+    :raises EnvironmentLacks: if it can't listen, the topic's broker does not respond, or rows get lost.
     """
     await endpoint.start()
     try:
@@ -117,7 +120,7 @@ async def serve_traced(
             await endpoint.brokers.until_failure()
         finally:
             tracing.end()
-            # It must close, though this is cancelled: what waits may go to these very brokers.
+            # It must close although this is cancelled: the waiting rows may go to these very brokers.
             await asyncio.shield(asyncio.to_thread(tracing.close))
     finally:
         await endpoint.brokers.close()

@@ -1,4 +1,4 @@
-"""Waiting on one loop until something is so."""
+"""Waiting on one loop until a condition holds."""
 
 from __future__ import annotations
 
@@ -7,13 +7,13 @@ from collections.abc import Callable
 
 
 class Waiting:
-    """Those who wait; `wake` lets them look again."""
+    """The waiting tasks; `wake` lets them check their conditions again."""
 
     def __init__(self) -> None:
         self._waiters: dict[asyncio.Future[None], None] = {}
 
     async def until(self, is_so: Callable[[], bool], timeout_s: float) -> bool:
-        """Wait until something is so, looking whenever somebody wakes; whether it is so in time."""
+        """Wait until the condition holds, checking it at each wake. Return true if it held in time."""
         loop = asyncio.get_running_loop()
         deadline = loop.time() + timeout_s
         while not is_so():
@@ -29,7 +29,7 @@ class Waiting:
         return True
 
     def wake(self) -> None:
-        """Something may have changed."""
+        """Let all tasks check again: something may have changed."""
         for waiter in self._waiters:
             if not waiter.done():
                 waiter.set_result(None)

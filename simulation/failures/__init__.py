@@ -1,1 +1,1 @@
-"""Failed runs, kept: replayed as they were, made small, and turned into tests."""
+"""Failed runs: they are kept, replayed exactly, shrunk, and turned into tests."""

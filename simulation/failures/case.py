@@ -10,7 +10,7 @@ from fencepost.simulation.failures.failure import Failure
 _CASE: Final = '''\
 """{sentence}
 
-Fails as long as the bug is there. See it: python -m pytest {file}
+It fails as long as the bug is there. Run it: python -m pytest {file}
 """
 
 from fencepost.simulation.failures.failure import replay
@@ -25,18 +25,18 @@ def {name}() -> None:
 '''
 
 _NAME_LENGTH: Final = 50
-"""Of a scenario's name, how many characters a test's has: it is a file's name as well."""
+"""Number of characters of a scenario's name that the test's name includes: it is also a file name."""
 
 
 def test_name(failure: Failure) -> str:
-    """A name for the test, such as test_one_owner_holds_in_swarm_17."""
+    """Return a name for the test, such as test_one_owner_holds_in_swarm_17."""
     name = failure.name[:_NAME_LENGTH]
     words = re.sub(r"\W+", "_", f"{failure.invariant} holds in {name} {failure.seed}")
     return f"test_{words.strip('_').lower()}"
 
 
 def pytest_case(failure: Failure) -> str:
-    """The text of a test file."""
+    """Return the text of a test file."""
     entries = len(failure.plan.entries)
     disturbances = f"{entries} disturbance{'' if entries == 1 else 's'}"
     mutant = f", with the bug {failure.mutant} put back" if failure.mutant else ""
@@ -48,6 +48,6 @@ def pytest_case(failure: Failure) -> str:
     sentence = sentence.replace("\\", r"\\").replace('"', r"\"")
     name = test_name(failure)
     document = failure.to_json()
-    # A raw text takes everything but its own end; JSON has another way to write a quote.
+    # A raw string can hold anything except its own end; JSON has another way to write a quote.
     document = document.replace('"""', '""\\u0022')
     return _CASE.format(sentence=sentence, file=f"{name}.py", document=document, name=name)

@@ -1,4 +1,4 @@
-"""A run that violated an invariant, as a value: all that it takes to see it again, in one JSON document."""
+"""A run that violated an invariant, as one JSON document with everything that is needed to repeat it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ FORMAT: Final = 1
 
 
 class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A scenario, a seed, and the plan that it was played with. It depends on no other file."""
+    """A scenario, a seed, and the plan of the run. It depends on no other file."""
 
     fencepost: Annotated[int, Meta(ge=FORMAT, le=FORMAT)] = FORMAT
     """The version of this format."""
@@ -34,19 +34,19 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     scenario: str
     """The scenario's file, as TOML."""
     overrides: tuple[str, ...] = ()
-    """As `--set` takes them."""
+    """Settings, as `--set` takes them."""
     partitions: Annotated[int, Meta(ge=1)] | None = None
-    """In all, shared among the topics; None leaves them as the scenario has them."""
+    """Total number of partitions, shared among the topics; None leaves the scenario unchanged."""
     seed: int
     plan: Draw
-    """What happened when, and to whom."""
+    """The plan of the run: its disturbances, with their times and targets."""
     invariant: str
-    """The one that was violated first, or RAISED and the type of the exception that ended the run."""
+    """The invariant that was violated first, or RAISED and the type of the exception that ended the run."""
     mutant: str = ""
-    """A known bug that the code had, if it was put back for this run."""
+    """The known bug that was put back for this run, if any."""
 
     def loaded(self) -> AnyScenario:
-        """The scenario.
+        """Return the scenario.
 
         :raises FencepostError: if something in it is wrong.
         """
@@ -59,7 +59,7 @@ class Failure(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         )
 
     def to_json(self) -> str:
-        """The document, as `read_failure` and `replay` take it."""
+        """Return the JSON document, as `read_failure` and `replay` take it."""
         return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()
 
 
@@ -72,7 +72,7 @@ def failure_of(
     partitions: int | None = None,
     mutant: str = "",
 ) -> Failure:
-    """The failure of a seed of a scenario, which `source` names as for `load`.
+    """Return the failure of a seed of a scenario; `source` names the scenario as for `load`.
 
     :raises FencepostError: if there is no such scenario, or something in it is wrong.
     """
@@ -96,9 +96,9 @@ class _Version(msgspec.Struct):
 
 
 def decode(text: str | bytes, source: str = "<text>") -> Failure:
-    """A failure from its JSON document; `source` is what mistakes call it.
+    """Return a failure from its JSON document; `source` names the document in error messages.
 
-    :raises FencepostError: if it is none, with the key that is wrong, or one of a newer fencepost.
+    :raises FencepostError: if it is not a failure (with the wrong key), or if a newer fencepost wrote it.
     """
     try:
         if (version := msgspec.json.decode(text, type=_Version).fencepost) > FORMAT:
@@ -131,9 +131,9 @@ def decode(text: str | bytes, source: str = "<text>") -> Failure:
 
 
 def read_failure(path: str | Path) -> Failure:
-    """A failure from a file.
+    """Return a failure from a file.
 
-    :raises FencepostError: if it can't be read, or is none.
+    :raises FencepostError: if it can't be read, or is not a failure.
     """
     return decode(read_file(Path(path)), str(path))
 
@@ -146,11 +146,12 @@ def replay(
     max_events: int | None = None,
     raises: bool = True,
 ) -> RunResult:
-    """Run it again, with today's code: a `Failure`, or its JSON document. No violations: it is mended.
+    """Run a failure again with the current code: a `Failure`, or its JSON document. Without violations, it is
+    fixed.
 
     The caller closes the trace. `raises` is as for `run`.
 
-    :raises FencepostError: if the document is none.
+    :raises FencepostError: if the document is not a failure.
     :raises TooManyEvents: if it takes more than `max_events` steps of the loop.
     """
     if isinstance(failure, str):

@@ -1,7 +1,8 @@
 """Makes a failure small: fewest disturbances, members and partitions that still violate the same invariant.
 
-Delta debugging (Zeller and Hildebrandt, 2002) on the plan's entries, between attempts at a shorter run and
-at a smaller world. Each attempt is a whole run; the same seed draws what is not in the plan.
+It applies delta debugging (Zeller and Hildebrandt, 2002) to the plan's entries, and tries shorter runs and
+smaller worlds in between. Each attempt is a whole run. The same seed draws everything that is not in the
+plan.
 """
 
 from __future__ import annotations
@@ -18,31 +19,31 @@ from fencepost.simulation.kernel.loop import TooManyEvents
 from fencepost.simulation.run import RunResult
 
 TRIES: Final = 400
-"""How many runs are tried unless somebody says otherwise."""
+"""Default for the limit on runs."""
 _ROUNDS = 4
 _MARGIN_US = 1_000_000
-"""How long a run that was cut goes on after the violation."""
+"""Time that a shortened run continues after the violation, in microseconds."""
 _NUMBERED = frozenset({FaultKind.RESTART, FaultKind.START, FaultKind.STOP, FaultKind.SUBSCRIBE})
-"""Entries that mean the member of that number, who must be there."""
+"""Kinds of entries that are about the member with that number, which must exist."""
 
 
 class Planned(Protocol):
-    """A failure of any kind of run, with the plan that it was played with."""
+    """A failure of any kind of run, with the run's plan."""
 
     @property
     def plan(self) -> Draw:
-        """What happened when, and to whom."""
+        """The plan of the run: its disturbances, with their times and targets."""
 
     def to_json(self) -> str:
-        """The document that it is kept as."""
+        """Return the JSON document."""
 
 
 class EndedRun(Protocol):
-    """What came of a run."""
+    """The result of a run."""
 
     @property
     def events(self) -> int:
-        """Steps of its loop."""
+        """Number of steps of its loop."""
 
 
 F = TypeVar("F", bound=Planned)
@@ -50,16 +51,16 @@ R = TypeVar("R", bound=EndedRun)
 
 
 class Shrunk(NamedTuple):
-    """A failure, and what was left of it."""
+    """A failure, and its small version."""
 
     before: Failure
     after: Failure
     result: RunResult
-    """The small one's run."""
+    """The run of the small failure."""
     tries: int
-    """How many runs it took."""
+    """Number of runs that it took."""
     whole: bool
-    """Whether nothing more could be left out, one at a time; False if the tries were used up before."""
+    """True if no single part can be left out any more; False if the limit on runs was reached first."""
 
 
 class _NoMoreTries(Exception):
@@ -67,9 +68,10 @@ class _NoMoreTries(Exception):
 
 
 def shrink(failure: Failure, *, tries: int = TRIES, progress: Callable[[int], None] | None = None) -> Shrunk:
-    """The smallest failure of the same invariant that so many runs find. `progress` is called after each.
+    """Return the smallest failure of the same invariant that `tries` runs find. `progress` is called after
+    each run.
 
-    :raises FencepostError: if the failure does not show any more.
+    :raises FencepostError: if the failure no longer occurs.
     """
     attempts = _Attempts(failure, _run_that_fails, tries, progress)
     if not attempts.fails(failure):
@@ -84,10 +86,10 @@ def shrink(failure: Failure, *, tries: int = TRIES, progress: Callable[[int], No
 
 
 def shrink_plan(failure: F, run: Callable[[F, int | None], R | None], *, tries: int = TRIES) -> tuple[F, int]:
-    """Return the failure with the fewest faults that so many runs find, and the number of runs.
+    """Return the failure with the fewest faults that `tries` runs find, and the number of runs.
 
-    `run` returns what came of a candidate that fails in the same way, and None for one that does not. The
-    failure itself comes back if it does not show again.
+    `run` returns the result of a candidate that fails in the same way, and None for one that does not. If the
+    failure does not occur again, it is returned unchanged.
     """
     attempts: _Attempts[F, R] = _Attempts(failure, run, tries, None)
     try:
@@ -122,7 +124,7 @@ class _Attempts(Generic[F, R]):
         self._max_events: int | None = None
 
     def fails(self, candidate: F) -> bool:
-        """Whether it violates the invariant; then it is the best one."""
+        """Return true if the candidate violates the invariant; it is then the best one."""
         document = candidate.to_json()
         if document in self._failed:
             return False
@@ -141,7 +143,8 @@ class _Attempts(Generic[F, R]):
 
 
 def _run_that_fails(failure: Failure, max_events: int | None) -> RunResult | None:
-    """The run, if it violates the failure's invariant; an exception that ends it may be that."""
+    """Return the run if it violates the failure's invariant; the violation may be an exception that ends the
+    run."""
     try:
         result = replay(failure, max_events=max_events, raises=False)
     except (FencepostError, TooManyEvents):
@@ -173,7 +176,7 @@ def _with_plan(failure: F, plan: Draw) -> F:
 
 
 def _cut(attempts: _Attempts[Failure, RunResult]) -> None:
-    """End the run after the violation; or, if it is one of the quiet phase, begin that phase earlier."""
+    """End the run after the violation. If the violation is in the quiet phase, begin that phase earlier."""
     best, result = attempts.best, attempts.result
     assert result is not None
     plan = best.plan
@@ -191,7 +194,7 @@ def _cut(attempts: _Attempts[Failure, RunResult]) -> None:
 
 
 def _fewer_entries(attempts: _Attempts[F, R]) -> None:
-    """Leave out ever smaller parts of the plan, until no single entry can go."""
+    """Leave out smaller and smaller parts of the plan, until no single entry can be left out."""
     parts = 2
     while entries := attempts.best.plan.entries:
         if any(
@@ -225,7 +228,8 @@ def _fewer_members(attempts: _Attempts[Failure, RunResult]) -> None:
 
 
 def _with_members(plan: Draw, before: int, after: int) -> Draw:
-    """The plan for a group of so many at the start: later ones move up, and who is not there does nothing."""
+    """Return the plan for a group of `after` members at the start: later members move up, and entries of
+    missing members are dropped."""
     moved = [
         replace(entry, member=entry.member - (before - after))
         if entry.kind in _NUMBERED and entry.member >= before
@@ -257,7 +261,7 @@ def _no_records(attempts: _Attempts[Failure, RunResult]) -> None:
 
 
 def _shorter_entries(attempts: _Attempts[F, R]) -> None:
-    """Disturbances that last long may do so for a second, too."""
+    """Shorten long disturbances to a second."""
     for number, entry in enumerate(attempts.best.plan.entries):
         if entry.lasts_us > _MARGIN_US:
             entries = list(attempts.best.plan.entries)
@@ -266,7 +270,7 @@ def _shorter_entries(attempts: _Attempts[F, R]) -> None:
 
 
 def _sooner(attempts: _Attempts[F, R]) -> None:
-    """What happens late may happen early, too."""
+    """Move late disturbances to earlier times, as far as the run still fails."""
     while True:
         plan = attempts.best.plan
         entries = tuple(replace(entry, at_us=entry.at_us // 2) for entry in plan.entries)
@@ -284,7 +288,7 @@ def _sooner(attempts: _Attempts[F, R]) -> None:
 
 
 def _smaller(number: int) -> Iterator[int]:
-    """Numbers below, small ones first: a world of two is best."""
+    """Yield smaller numbers, small ones first: a world of two is best."""
     candidate = 1
     while candidate < number:
         yield candidate

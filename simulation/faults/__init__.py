@@ -1,1 +1,1 @@
-"""What goes wrong, and when: faults as values, and the one who carries them out."""
+"""Faults of a run: values that say what goes wrong and when, and the nemesis that carries them out."""

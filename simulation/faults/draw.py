@@ -1,7 +1,7 @@
-"""What a run's seed decides in advance: which disturbance happens when, to whom, and for how long.
+"""The plan that a run's seed draws in advance: each disturbance with its time, its target and its duration.
 
-A plan is a flat list of values, and goes to JSON and back. With a scenario and a seed it makes the run;
-taking entries out leaves the rest as it is, so that a failure can be made smaller.
+A plan is a flat list of values that can be written as JSON. It determines the run together with a scenario
+and a seed. Removing entries leaves the rest unchanged, so that a failure can be shrunk.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _Share: TypeAlias = Annotated[float, Meta(ge=0, le=1)]
 
 
 class FaultKind(enum.StrEnum):
-    """What an entry does."""
+    """The kind of disturbance."""
 
     RESTART = "restart"
     START = "start"
@@ -68,13 +68,13 @@ class FaultKind(enum.StrEnum):
 
 
 class DrawnEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True):
-    """One disturbance. What a kind does not need keeps its default."""
+    """One disturbance. Fields that its kind does not need keep their defaults."""
 
     at_us: _Count
     kind: FaultKind
     member: _Count = 0
-    """Which member, or broker: of those that can be disturbed so at that time, this one modulo their
-    number. For starts, stops and restarts the member of that number."""
+    """Index of the member or broker, modulo the number of those that this can happen to at that time. For
+    starts, stops and restarts it is the number of the member itself."""
     lasts_us: _Count = 0
     graceful: bool = True
     returns: bool = True
@@ -87,11 +87,11 @@ class DrawnEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
         0,
         0,
     )
-    """For a slow link: the span of what is added to each message."""
+    """For a slow link: the span of the delay that is added to each message."""
     protocol: s.GroupProtocol | Literal[""] = ""
-    """Which group.protocol a member has afterwards; as before if there is none."""
+    """The member's group.protocol afterwards; empty leaves it unchanged."""
     strategies: tuple[s.AssignmentStrategy, ...] = ()
-    """Which assignors a classic member offers afterwards; as before if there are none."""
+    """The assignors that a classic member offers afterwards; empty leaves them unchanged."""
     name: str = ""
     topics: tuple[str, ...] = ()
     pattern: str | None = None
@@ -100,17 +100,17 @@ class DrawnEvent(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, 
 
 
 class Draw(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """All of a run. The quiet phase begins at `faults_end_us`; the run is over at `end_us`."""
+    """The plan of a whole run. The quiet phase begins at `faults_end_us`; the run ends at `end_us`."""
 
     entries: tuple[DrawnEvent, ...]
     faults_end_us: _Count
     end_us: _Count
     members: Annotated[int, Meta(ge=1)]
-    """How many hosts there are at most."""
+    """The largest number of hosts."""
 
 
 def draw(scenario: AnyScenario, streams: Streams, quiet_us: int) -> Draw:
-    """The plan of a seed. Each fault and each step of the scenario has a stream of its own."""
+    """Draw the plan of a seed. Each fault and each step of the scenario has its own random stream."""
     length = scenario.duration.us
     undelayed = faults_end = undelayed_us(scenario, quiet_us)
     again_until = faults_end_us(scenario, quiet_us)
@@ -152,7 +152,7 @@ def _scaled(scenario: AnyScenario, step: s.Scale) -> int:
 
 
 def _spread(at: Moment, over: Moment, count: int, length: int) -> list[int]:
-    """So many times, evenly over a time, at whose end one more would be."""
+    """Return `count` times, spread evenly over a time span; the end of the span would be the next one."""
     begin, whole = at.within(length), over.within(length)
     return [begin + whole * index // max(count, 1) for index in range(count)]
 
@@ -212,7 +212,7 @@ def _times(
     faults_end: int,
     rng: random.Random,
 ) -> list[int]:
-    """When a fault happens: at its moment, or again and again in its window and before the quiet phase."""
+    """Return the times of a fault: its moment, or several times in its window and before the quiet phase."""
     if fault.at is not None:
         return [fault.at.within(length)]
     assert fault.every is not None
@@ -226,7 +226,7 @@ def _times(
 
 
 def _end(entry: DrawnEvent, scenario: AnyScenario) -> int:
-    """When a fault is over that puts the quiet phase off."""
+    """Return the end of a fault, as far as it delays the quiet phase."""
     end = entry.at_us + entry.lasts_us
     if entry.kind is FaultKind.POLL_TIMEOUT:
         end += scenario.max_poll_interval_us

@@ -1,4 +1,5 @@
-"""Whether a scenario can be played with a plan. Those that are drawn can be; people edit files of others."""
+"""Checks that a scenario can be played with a plan. Drawn plans always fit; people edit the files
+of others."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ from fencepost.simulation.scenarios.scenario import Fault, Operation, Scenario
 from fencepost.simulation.scenarios.streams import Place, Response, StreamsFault, StreamsScenario
 
 _NUMBERED: Final = frozenset((FaultKind.RESTART, FaultKind.START, FaultKind.STOP, FaultKind.SUBSCRIBE))
-"""What is done to the member of that number."""
+"""Kinds that happen to the member with that number."""
 _TO_TOPICS: Final = frozenset((FaultKind.CREATE_TOPIC, FaultKind.GROW_TOPIC, FaultKind.DELETE_TOPIC))
 _TO_NODES: Final = {
     FaultKind(str(fault.__struct_config__.tag)): fault.least_nodes
     for fault in (NodeCrash, NodeLeave, NodeSplit)
 }
-"""Of how many nodes one can suffer it."""
+"""Minimum number of nodes for each kind of disturbance."""
 
 
 def _tags(faults: Iterable[type[msgspec.Struct]]) -> frozenset[FaultKind]:
@@ -33,11 +34,11 @@ KINDS: Final[dict[type[AnyScenario], frozenset[FaultKind]]] = {
     SacScenario: _tags(get_args(SacFault)) | _NUMBERED - {FaultKind.SUBSCRIBE},
     StreamsScenario: _tags(get_args(StreamsFault)),
 }
-"""What may happen in the world of a scenario."""
+"""The kinds of disturbances that can happen in the world of a scenario."""
 
 
 def misfit(plan: Draw, scenario: AnyScenario) -> str | None:
-    """The first thing that can't be done, and what was expected; None if all can."""
+    """Return the first entry that can't be done, and what was expected; None if all entries can be done."""
     kinds = KINDS[type(scenario)]
     if plan.members < scenario.group.members:
         return f"plan.members: expected at least the scenario's {scenario.group.members}, got {plan.members}"
@@ -48,7 +49,7 @@ def misfit(plan: Draw, scenario: AnyScenario) -> str | None:
         where = f"plan.entries[{index}]"
         if entry.kind not in kinds:
             known = ", ".join(sorted(kinds))
-            return f"{where}.kind: nothing of this world does {entry.kind}, expected one of {known}"
+            return f"{where}.kind: {entry.kind} can't happen in this world, expected one of {known}"
         if entry.kind in _NUMBERED and entry.member >= plan.members:
             return (
                 f"{where}.member: there is no member {entry.member}, they are numbered from 0 to"
@@ -78,16 +79,17 @@ def misfit(plan: Draw, scenario: AnyScenario) -> str | None:
 
 
 def _topics(plan: Draw, scenario: AnyScenario) -> tuple[str, ...]:
-    """All topics that there may be at some time; whether an entry comes in time for one is nobody's concern.
+    """Return all topics that may exist at some time; it does not matter whether an entry comes in time for
+    one.
 
-    Of a plan that was made small the entry may be gone that created the topic, or deleted it.
+    In a shrunk plan, the entry that created or deleted a topic may be missing.
     """
     created = (entry.name for entry in plan.entries if entry.kind is FaultKind.CREATE_TOPIC)
     return tuple(dict.fromkeys([*scenario.named_topics, *created]))
 
 
 def _no_subscription(entry: DrawnEvent, topics: Collection[str]) -> str | None:
-    """Why a member can't subscribe to that, or people not ask for it; None if they can."""
+    """Return why a member can't subscribe to that, or why an operation can't request it; None if it can."""
     if entry.kind is FaultKind.OPERATE and entry.name not in get_args(Operation):
         return f".name: expected one of {', '.join(get_args(Operation))}, got {entry.name!r}"
     if entry.kind is FaultKind.SUBSCRIBE and not entry.topics and entry.pattern is None:
@@ -100,7 +102,7 @@ def _no_subscription(entry: DrawnEvent, topics: Collection[str]) -> str | None:
 
 
 def _no_change(entry: DrawnEvent, topics: Collection[str]) -> str | None:
-    """Why that can't be done to a topic; None if it can."""
+    """Return why that can't be done to a topic; None if it can."""
     if entry.kind is FaultKind.CREATE_TOPIC and (wrong := topic_name_mistake(entry.name, {})):
         return f"name: {wrong}"
     if entry.name not in topics:
@@ -116,13 +118,13 @@ def _no_topic(name: str, topics: Iterable[str]) -> str:
 
 
 def _no_exception(entry: DrawnEvent, scenario: AnyScenario) -> str | None:
-    """Why no thread can meet this exception; None if one can."""
+    """Return why no thread can raise this exception; None if one can."""
     response, _, place = entry.name.partition(" ")
     if response not in get_args(Response) or place not in get_args(Place):
         responses, places = ", ".join(get_args(Response)), ", ".join(get_args(Place))
-        return f"name: expected an answer ({responses}) and a place ({places}), got {entry.name!r}"
+        return f"name: expected a response ({responses}) and a place ({places}), got {entry.name!r}"
     if place == "global" and scenario.global_topic is None:
-        return "name: without a global_topic there is no global thread, which would meet it"
+        return "name: without a global_topic there is no global thread to raise it"
     if entry.partitions < 1:
-        return f"partitions: expected at least 1, the threads that meet it, got {entry.partitions}"
+        return f"partitions: expected at least 1, the number of threads that raise it, got {entry.partitions}"
     return None

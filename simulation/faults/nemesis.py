@@ -1,7 +1,7 @@
-"""The nemesis of any world: it does what a plan says, each entry at its time, and ends all that lasts.
+"""The nemesis of any world: it carries out each entry of a plan at its time, and ends lasting disturbances.
 
-Its verbs are crash, freeze, slow, restart, move, cut and lose, and `instant` for what lasts no time. A kind
-of world says in `_actions` which of them an entry is.
+Its verbs are crash, freeze, slow, restart, move, cut and lose, and `instant` for a disturbance without a
+duration. Each kind of world maps entries to verbs in `_actions`.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ H = TypeVar("H")
 
 
 class Nemesis(abc.ABC, Generic[W]):
-    """What disturbs a world. Nothing that it does reaches into the quiet phase."""
+    """The base of all nemeses: it disturbs a world. None of its disturbances reaches into the quiet phase."""
 
     _actions: Mapping[FaultKind, Callable[[DrawnEvent], None]]
     _tells_first: ClassVar[bool] = True
-    """Whether observers are told of a fault that lasts no time before it happens, and not after it."""
+    """True if observers are notified of a fault without a duration before it happens, and not after it."""
 
     def __init__(self, world: W, plan: Draw) -> None:
         self._world = world
@@ -53,16 +53,17 @@ class Nemesis(abc.ABC, Generic[W]):
         self._actions[entry.kind](entry)
 
     def _lasting(self, entry: DrawnEvent, detail: str, end: Callable[[], None]) -> None:
-        """A fault has begun; `end` undoes it when its time is over, or when the quiet phase begins."""
+        """Report the begin of a fault; `end` undoes it when its time is over, or when the quiet phase
+        begins."""
         self._tell(entry.kind, "begin", detail)
         self._number += 1
         self._ongoing[self._number] = (entry.kind, end)
         self._schedule.schedule(self._schedule.now_us + entry.lasts_us, self._over, self._number)
 
     def _befallen(self, entry: DrawnEvent, host: HasProcess, end: Callable[[], None]) -> None:
-        """As `_lasting`, of what a host's process has suffered; a later process does not suffer its end.
+        """Do the same as `_lasting` for a fault of a host's process; its end does not affect a later process.
 
-        Whom a deploy has started may be down for another time, or stand still, when the first is over.
+        A process that a deploy has started may be down or frozen again when the first fault is over.
         """
         generation = host.generation
 
@@ -93,7 +94,7 @@ class Nemesis(abc.ABC, Generic[W]):
 
     @staticmethod
     def _chosen(entry: DrawnEvent, hosts: Iterable[H]) -> H | None:
-        """Return the host that an entry means; None if there is none."""
+        """Return the host that an entry selects; None if there is no host."""
         found = list(hosts)
         return found[entry.member % len(found)] if found else None
 
@@ -101,7 +102,7 @@ class Nemesis(abc.ABC, Generic[W]):
     def _upon(
         find: Callable[[DrawnEvent], H | None], verb: Callable[[DrawnEvent, H], None]
     ) -> Callable[[DrawnEvent], None]:
-        """Return the action that does something to the host that an entry means, if there is one."""
+        """Return the action that applies to the host that an entry selects, if there is one."""
 
         def act(entry: DrawnEvent) -> None:
             if (host := find(entry)) is not None:
@@ -112,7 +113,7 @@ class Nemesis(abc.ABC, Generic[W]):
     # -- verbs --------------------------------------------------------------------------------------------
 
     def instant(self, entry: DrawnEvent, detail: str, action: Callable[[], object]) -> None:
-        """Do something that lasts no time."""
+        """Carry out a disturbance without a duration."""
         if self._tells_first:
             self._tell(entry.kind, "begin", detail)
         action()
@@ -120,7 +121,7 @@ class Nemesis(abc.ABC, Generic[W]):
             self._tell(entry.kind, "begin", detail)
 
     def crash(self, entry: DrawnEvent, host: DisturbedProcess) -> None:
-        """End a process without a word; it is started again when the entry is over, if it is to return."""
+        """Kill a process; it is started again when the entry is over, if it is to return."""
 
         def back() -> None:
             if entry.returns and host.wanted:
@@ -131,17 +132,17 @@ class Nemesis(abc.ABC, Generic[W]):
         self._befallen(entry, host, back)
 
     def freeze(self, entry: DrawnEvent, host: DisturbedHost) -> None:
-        """Let a process stand still until the entry is over."""
+        """Freeze a process until the entry is over."""
         host.freeze_process()
         self._befallen(entry, host, host.thaw_process)
 
     def slow(self, entry: DrawnEvent, host: DisturbedProcess) -> None:
-        """Let a process's next callback take longer."""
+        """Make a process's next callback take longer."""
         lasts_us = self._before_quiet(entry, entry.lasts_us)
         self.instant(entry, host.name, lambda: host.slow_callback(lasts_us))
 
     def restart(self, entry: DrawnEvent, host: DisturbedProcess, *, runs: bool, detail: str) -> None:
-        """Restart a process: in good order if it runs and the entry says so."""
+        """Restart a process: cleanly if it runs and the entry says so."""
         self._tell(entry.kind, "begin", detail)
         if entry.graceful and runs:
             host.stop(come_back=True)
@@ -150,12 +151,13 @@ class Nemesis(abc.ABC, Generic[W]):
             host.restart_later()
 
     def move(self, entry: DrawnEvent) -> None:
-        """Move the coordinator to another broker or node in good order."""
+        """Move the coordinator to another broker or node cleanly."""
         self.instant(entry, "", self._world.cluster.move)
 
 
 class KafkaNemesis(Nemesis[K]):
-    """What disturbs a world with Kafka brokers: also what is between them and their clients."""
+    """The nemesis of a world with Kafka brokers; it also disturbs the network between them and
+    their clients."""
 
     def cut(self, entry: DrawnEvent, host: HasProcess) -> None:
         """Break all connections of a process."""
@@ -168,7 +170,7 @@ class KafkaNemesis(Nemesis[K]):
         self._once(entry, host.name, rule)
 
     def _once(self, entry: DrawnEvent, detail: str, rule: Matching) -> None:
-        """A rule for one message; rules that are used up go when the next one comes."""
+        """Add a rule for one message; used-up rules are removed when the next rule is added."""
         rules = self._world.network.rules
         rules[:] = [other for other in rules if not (isinstance(other, Matching) and other.spent)]
         rules.append(rule)

@@ -1,4 +1,5 @@
-"""What a nemesis needs of a world, simulated or real: time, members, brokers, a network with rules."""
+"""The interface of a world, simulated or real, that a nemesis needs: time, members, brokers, a network with
+rules."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from fencepost.simulation.scenarios.scenario import Scenario
 
 
 class HasProcess(Protocol):
-    """Where processes run, one after the other."""
+    """A host on which processes run, one after the other."""
 
     @property
     def name(self) -> str:
@@ -21,27 +22,27 @@ class HasProcess(Protocol):
 
     @property
     def generation(self) -> int:
-        """How many have ended; what befalls a process ends with it."""
+        """Number of its processes that have ended. A disturbance of a process ends with that process."""
 
 
 class DisturbedHost(HasProcess, Protocol):
-    """The host of a member or of a client, and what can befall its process."""
+    """The host of a member or of a client, with the disturbances of its process."""
 
     def restart_later(self) -> None:
-        """Start the next process after the time that a restart takes, if there is to be one."""
+        """Start the next process after the restart time, if there is to be one."""
 
     def crash(self) -> None:
-        """End the process without a word to anybody."""
+        """Kill the process."""
 
     def freeze_process(self) -> None:
-        """Let it stand still."""
+        """Freeze the process."""
 
     def thaw_process(self) -> None:
-        """Let it go on, unless it is gone."""
+        """Let the process continue, unless it has ended."""
 
 
 class DisturbedProcess(DisturbedHost, Protocol):
-    """The host of a member or of a client that people start and stop."""
+    """The host of a member or of a client that operators start and stop."""
 
     wanted: bool
 
@@ -49,14 +50,14 @@ class DisturbedProcess(DisturbedHost, Protocol):
         """Start a process if none runs."""
 
     def stop(self, *, come_back: bool) -> None:
-        """End the process in good order."""
+        """End the process cleanly."""
 
     def slow_callback(self, lasts_us: int) -> None:
-        """The process's next callback takes so much longer."""
+        """Make the process's next callback take that much longer."""
 
 
 class DisturbedMember(DisturbedProcess, Protocol):
-    """A member's host, and what can befall it."""
+    """A member's host, with its disturbances."""
 
     protocol: str
     strategies: tuple[str, ...]
@@ -66,43 +67,43 @@ class DisturbedMember(DisturbedProcess, Protocol):
 
     @property
     def status(self) -> MemberStatus:
-        """What it is doing."""
+        """The status of the member."""
 
     def fail_callback(self) -> None:
-        """The process's next callback raises."""
+        """Make the process's next callback raise."""
 
     def stall(self, until_us: int) -> None:
-        """The application is busy until then."""
+        """Keep the application busy until that time."""
 
     def resubscribe(self) -> None:
         """Subscribe to `topics` and `pattern`."""
 
 
 class DisturbedBroker(HasProcess, Protocol):
-    """A broker's host, and what can befall it."""
+    """A broker's host, with its disturbances."""
 
     @property
     def running(self) -> bool:
         """True if it lives and is not paused."""
 
     def kill(self) -> None:
-        """End the process without a word; another broker takes its partitions over."""
+        """Kill the process; another broker takes over its partitions."""
 
     def revive(self) -> None:
         """Start it again."""
 
     def pause(self) -> None:
-        """Let it stand still: connections stay open and nothing is answered."""
+        """Freeze it: connections stay open, and it sends no responses."""
 
     def resume(self) -> None:
-        """Let it go on."""
+        """Let it continue."""
 
 
 class Movable(Protocol):
-    """What a coordinator runs on."""
+    """A cluster whose coordinator can move."""
 
     def move(self) -> None:
-        """Move it to another broker or node in good order."""
+        """Move it to another broker or node cleanly."""
 
 
 class DisturbedCluster(Movable, Protocol):
@@ -114,35 +115,35 @@ class DisturbedCluster(Movable, Protocol):
 
     @property
     def leader(self) -> DisturbedBroker | None:
-        """Who coordinates the group, if anybody does."""
+        """The broker that coordinates the group, if there is one."""
 
     def unavailable(self, lasts_us: int) -> None:
-        """Leave the group without a coordinator for so long."""
+        """Leave the group without a coordinator for that time."""
 
     def fail_appends(self) -> None:
-        """The coordinator's log takes no records, until `mend_appends` was called as often."""
+        """Make the coordinator's log refuse records until `mend_appends` was called as often."""
 
     def mend_appends(self) -> None:
-        """It takes them again."""
+        """Undo one call of `fail_appends`."""
 
     def take_producer_over(self, transactional_id: str, timeout_ms: int) -> None:
-        """Another producer begins under that id."""
+        """Start another producer with that transactional id."""
 
     def has_topic(self, name: str) -> bool:
         """Return true if there is such a topic."""
 
     def create_topic(self, name: str, partitions: int, records_per_second: float) -> None:
-        """A topic appears."""
+        """Create a topic."""
 
     def grow_topic(self, name: str, partitions: int) -> None:
-        """It gets more partitions; nothing happens if it has as many."""
+        """Raise its number of partitions to this; do nothing if it has as many."""
 
     def delete_topic(self, name: str) -> None:
-        """It disappears, and its records with it."""
+        """Delete the topic and its records."""
 
 
 class DisturbedNetwork(Protocol):
-    """What is between members and brokers."""
+    """The network between members and brokers."""
 
     rules: list[NetworkRule]
 
@@ -164,10 +165,11 @@ class DisturbedWorld(Protocol):
         """Its brokers or nodes."""
 
     def tell(self, hook: str, *arguments: object) -> None:
-        """Tell observers what happened now."""
+        """Notify observers by this hook."""
 
     def calm(self) -> None:
-        """Nothing disturbs the world from here on: no rule of the network is left, and who is to run runs."""
+        """End all disturbances: remove the rules of the network, and run every process that is meant to
+        run."""
 
 
 class AnyStage(DisturbedWorld, Protocol):
@@ -179,7 +181,7 @@ class AnyStage(DisturbedWorld, Protocol):
 
     @property
     def network(self) -> DisturbedNetwork:
-        """What members reach them over."""
+        """The network between clients and brokers."""
 
 
 class Stage(AnyStage, Protocol):
@@ -192,4 +194,4 @@ class Stage(AnyStage, Protocol):
         """All members' hosts by name."""
 
     def operate(self, request: str, topics: Sequence[str], share: float) -> None:
-        """Let people send a request about the group to its coordinator."""
+        """Let an operator send a request about the group to its coordinator."""

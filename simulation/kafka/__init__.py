@@ -1,1 +1,2 @@
-"""What lives in the world: broker hosts with a coordinator, member hosts with a driver and an application."""
+"""The inhabitants of a Kafka world: broker hosts with a coordinator, member hosts with a driver and an
+application."""

@@ -1,9 +1,9 @@
-"""What a member's process does with records: polls, processes, polls again.
+"""The application of a member's process: it polls, processes records, and polls again.
 
-An iteration: begin a poll; wait until records are there for partitions that may be fetched; end the poll
-with at most `max_poll_records` of them; spend the time that processing takes; commit, if that is left to the
-application. A poll without records stays open and costs nothing; one after a full one returns at once, and
-begins with the partitions that had to wait. Records are ranges of offsets.
+An iteration begins a poll, waits for records of partitions that may be fetched, and ends the poll with at
+most `max_poll_records` of them. Then it spends the processing time, and commits if the application has to. A
+poll without records stays open and costs nothing. A poll after a full one returns at once, and begins with
+the partitions that had to wait. Records are ranges of offsets.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ Taken: TypeAlias = dict[TopicPartition, tuple[int, int]]
 """Records as ranges of offsets: the first, and the one after the last."""
 
 _AFTER_ERROR_US = 100_000
-"""How soon an application polls again that caught an exception."""
+"""Time until an application that caught an exception polls again, in microseconds."""
 
 
 class SimulatedApplication:
-    """The loop of one process. It ends when it is told to stop, or meets an error that is fatal."""
+    """The loop of one process. It ends on `stop`, or at a fatal error."""
 
     def __init__(self, host: MemberHost, driver: MemberDriver) -> None:
         world = host.world
@@ -52,34 +52,34 @@ class SimulatedApplication:
         self._stopping = False
         self._stall_until_us = 0
         self._batch: Taken = {}
-        """What was handed over and is not processed yet."""
+        """Records that were handed over and are not processed yet."""
         self._commit_due = self._committing = False
         self._looked_up: tuple[Mapping[TopicPartition, int], int] = {}, 0
-        """What `_first_us` was found for: positions, and changes of the logs."""
+        """The positions, and the number of changes of the logs, for which `_first_us` was computed."""
         self._arrivals: dict[TopicPartition, int] = {}
-        """When the next record of each of these positions is there."""
+        """Time when the next record at each of these positions is there, in microseconds."""
         self._first_us: int | None = None
         self._handed_over: dict[TopicPartition, int] = {}
-        """How far the last poll moved positions."""
+        """The new position of each partition that the last poll moved."""
         self._filled_by: TopicPartition | None = None
-        """The partition that brought the last poll to its most records; more may wait there and elsewhere."""
+        """The partition that filled the last poll; more records may wait there and elsewhere."""
         self._waiter: asyncio.Future[None] | None = None
         driver.on_change = self.wake
 
     # -- from outside -------------------------------------------------------------------------------------
 
     def stop(self) -> None:
-        """Leave the loop after what is being processed."""
+        """Leave the loop after the current batch."""
         self._stopping = True
         self.wake()
 
     def stall(self, until_us: int) -> None:
-        """Be busy until that time, as with a batch that takes far too long."""
+        """Stay busy until that time, as with a batch that takes far too long."""
         self._stall_until_us = until_us
         self.wake()
 
     def wake(self) -> None:
-        """Look again at what is there; called when the assignment changes."""
+        """Check again which records are there; called when the assignment changes."""
         waiter = self._waiter
         if waiter is not None and not waiter.done():
             waiter.set_result(None)
@@ -87,7 +87,7 @@ class SimulatedApplication:
     # -- the loop -----------------------------------------------------------------------------------------
 
     async def run(self) -> FatalMemberError | ProducerReplaced | TransactionFailed | None:
-        """Poll and process until told to stop; answers the error if a fatal one ended it."""
+        """Poll and process until `stop`; return the error if a fatal one ended it."""
         transactional = self._transactional
         while not self._stopping:
             if transactional is not None and transactional.replaced is not None:
@@ -103,7 +103,7 @@ class SimulatedApplication:
                 continue
             self._tell_poll("end")
             if transactional is not None and transactional.replaced is not None:
-                return transactional.replaced  # it gave up meanwhile
+                return transactional.replaced  # it gave up in the meantime
             self._batch = dict(taken)
             self._handed_over = {partition: end for partition, (_, end) in taken.items()}
             self._driver.poll_end(self._handed_over)
@@ -119,7 +119,7 @@ class SimulatedApplication:
             hook(self._host.name, phase, self._loop.now_us)
 
     async def before_release(self, partitions: Iterable[TopicPartition]) -> None:
-        """Commit what was processed, while that is still allowed; then partitions may go."""
+        """Commit what was processed while that is still allowed; then partitions may be released."""
         if self._transactional is not None:
             self._drop(partitions)
             await self._transactional.before_release(partitions)
@@ -127,18 +127,19 @@ class SimulatedApplication:
             await self._commit_processed()
 
     async def lost(self, partitions: Iterable[TopicPartition]) -> None:
-        """What was processed of these partitions is somebody else's to process."""
+        """Drop what was processed of these partitions: they belong to another member now."""
         if self._transactional is not None:
             self._drop(partitions)
             await self._transactional.lost(partitions)
 
     def _drop(self, partitions: Iterable[TopicPartition]) -> None:
-        """Of what is being processed these partitions do not count any more."""
+        """Remove these partitions from the batch that is being processed."""
         for partition in partitions:
             self._batch.pop(partition, None)
 
     def _commit_soon(self) -> None:
-        """Commit without waiting, one at a time: where batches are faster than answers, several of them."""
+        """Commit without waiting, one commit at a time; if batches are faster than responses, a commit covers
+        several batches."""
         self._commit_due = True
         if not self._committing:
             self._committing = True
@@ -151,12 +152,13 @@ class SimulatedApplication:
         self._committing = False
 
     async def _commit_processed(self) -> None:
-        """A commit that fails is covered by the next."""
+        """Commit what was processed. If it fails, the next commit covers it."""
         with contextlib.suppress(CommitFailed):
             await self._driver.commit(self._offsets_processed())
 
     def _offsets_processed(self) -> Mapping[TopicPartition, OffsetAndMetadata] | None:
-        """What to commit while a batch is at work, as callbacks may; None: all that was handed over."""
+        """Return the offsets to commit while a batch is being processed, as callbacks may; None for all that
+        was handed over."""
         if not self._batch:
             return None
         begun = {partition: OffsetAndMetadata(offset=first) for partition, (first, _) in self._batch.items()}
@@ -166,7 +168,7 @@ class SimulatedApplication:
         }
 
     async def _poll(self) -> Taken:
-        """One poll, ended by records, or without any by what comes from outside."""
+        """Poll once; records end the poll, or an event from outside ends it without records."""
         earliest_us = self._loop.now_us + (0 if self._filled_by is not None else self._poll_us)
         while True:
             self._driver.poll_begin()
@@ -185,10 +187,10 @@ class SimulatedApplication:
                 timer.cancel()
 
     def _records_at(self) -> int | None:
-        """When the first record is there that this member may fetch; None if never."""
+        """Return the time when the first record is there that this member may fetch; None if never."""
         fetchable, changes = self._driver.fetchable(), self._logs.changes
         before, changes_before = self._looked_up
-        # Whoever is woken often has the same positions as before; they are another object if not.
+        # A process that is woken often mostly has the same positions; changed positions are another object.
         if fetchable is not before or changes != changes_before:
             self._looked_up = fetchable, changes
             moved = self._handed_over
@@ -203,7 +205,7 @@ class SimulatedApplication:
         return self._first_us
 
     def _take(self) -> Taken:
-        """Records that are there now."""
+        """Return the records that are there now."""
         fetchable = self._driver.fetchable()
         arrivals = self._arrivals if fetchable is self._looked_up[0] else None
         taken, self._filled_by = self._logs.take(fetchable, self._most, self._filled_by, arrivals)

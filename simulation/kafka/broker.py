@@ -1,4 +1,4 @@
-"""A broker's host: answers for the cluster, and runs the group's coordinator while it is in charge."""
+"""A broker's host: it responds for the cluster, and runs the group's coordinator while it is in charge."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 class BrokerStatus(enum.StrEnum):
-    """What a broker's host does for the group."""
+    """The status of a broker's host with regard to the group."""
 
     STANDBY = "standby"
     LOADING = "loading"
@@ -49,19 +49,20 @@ STANDBY, LOADING, ACTIVE, DOWN = BrokerStatus
 
 
 class BrokerHost(Host, HostHooks):
-    """One broker. `coordinator` and its host are there while it runs the group's coordinator."""
+    """One broker. `coordinator` and `coordinator_host` are set while it runs the group's coordinator."""
 
     def __init__(self, name: str, cluster: SimulatedCluster) -> None:
         super().__init__(name, cluster.loop)
         self.up = True
-        """Whether the process lives: unless its status is DOWN."""
+        """True while the process lives, that is, unless its status is DOWN."""
         self.status = STANDBY
         self.coordinator: GroupCoordinator | None = None
         self.coordinator_host: CoordinatorHost[GroupCoordinator] | None = None
-        """The same object that runs a served coordinator, on this broker's clock."""
+        """The host of the coordinator, on this broker's clock; `serve` uses the same class."""
         self._cluster = cluster
         self._term = 0
-        """Grows whenever this host stops or starts being the coordinator: what is due of before is void."""
+        """Grows whenever this host starts or stops being the coordinator; work that was due before is void
+        then."""
         self._steady = cluster.hooks["on_steady_step"]
         self._changed = cluster.hooks["on_coordinator_step"]
         self._replication: Samples = cluster.streams.samples(
@@ -76,14 +77,14 @@ class BrokerHost(Host, HostHooks):
     # -- requests ---------------------------------------------------------------------------------------
 
     def receive(self, call: Call) -> None:
-        """Answer one request."""
+        """Process one request."""
         if self.frozen:
             self.run(self.receive, call)
             call.connection.network.wait(call)
             return
         request = call.request
         now = self.loop.now_us
-        if type(request) is ConsumerGroupHeartbeatRequest and self.status is ACTIVE:  # most of them
+        if type(request) is ConsumerGroupHeartbeatRequest and self.status is ACTIVE:  # most of the requests
             assert self.coordinator_host is not None
             outcome = self.coordinator_host.process(request)
             call.answer(outcome.reply, now + self._replication.draw() if outcome.records else now)
@@ -105,7 +106,7 @@ class BrokerHost(Host, HostHooks):
             call.answer(refuse(request, ErrorCode.NOT_COORDINATOR), now)
 
     def _receive_other(self, call: Call) -> None:
-        """Answer what is for the whole cluster, or for a coordinator of transactions."""
+        """Respond to requests for the whole cluster, or for a coordinator of transactions."""
         request, transactions = call.request, self._cluster.transactions
         if transactions is not None and isinstance(request, TRANSACTION_REQUESTS):
             transactions.receive(self, call)
@@ -120,38 +121,38 @@ class BrokerHost(Host, HostHooks):
             call.answer(self._cluster.answer(request), self.loop.now_us)
 
     def step(self, event: Event) -> Outcome:
-        """One step of the coordinator, and all that follows from it but the reply."""
+        """Take one step of the coordinator, with all its consequences except the response."""
         assert self.coordinator_host is not None
         outcome: Outcome = self.coordinator_host.process(event)
         return outcome
 
-    # -- what the coordinator's host says and wants -------------------------------------------------------
+    # -- hooks of the coordinator's host ------------------------------------------------------------------
 
     def steady(self, event: Event, outcome: Outcome, now_ms: int) -> None:
-        """Tell observers."""
+        """Notify observers of the step."""
         now_us = self.loop.now_us
         for hook in self._steady:
             hook(self.name, event, outcome, now_us)
 
     def stepped(self, event: Event, outcome: Outcome, now_ms: int) -> None:
-        """Tell observers."""
+        """Notify observers of the step."""
         if outcome is not NOTHING:
             now_us = self.loop.now_us
             for hook in self._changed:
                 hook(self.name, event, outcome, now_us)
 
     def deliver(self, responses: Sequence[tuple[Call, Response]], outcome: Outcome) -> None:
-        """Answer requests that waited; a frozen broker does it when it thaws."""
+        """Respond to requests that waited; a frozen broker does so when it thaws."""
         now_us = self.loop.now_us
         ready_us = now_us + self._replication.draw() if outcome.records else now_us
         self.run(_answer, (responses, ready_us))
 
     def later(self, work: Sliced[None]) -> None:
-        """Resolve regular expressions after the time that it takes."""
+        """Resolve regular expressions after the time that this takes."""
         HostTimer(self, self.loop.now_us + self._cluster.regex.draw(), at_once, (work,))
 
     def carry_out(self, effect: Effect) -> None:
-        """Create the topics that a group of a Streams application waits for."""
+        """Create the topics that a Streams group waits for."""
         if isinstance(effect, CreateInternalTopics):
             self._cluster.create_internal_topics(effect)
 
@@ -180,7 +181,7 @@ class BrokerHost(Host, HostHooks):
         self.step(TopicsChanged(image=self._cluster.topics))
 
     def resign(self) -> None:
-        """Stop being the coordinator, in good order: the journal has everything."""
+        """Stop being the coordinator cleanly: the journal has everything."""
         if self.status in (LOADING, ACTIVE):
             if self.coordinator_host is not None:
                 self.coordinator_host.close()
@@ -188,7 +189,7 @@ class BrokerHost(Host, HostHooks):
             self._cluster.tell("on_coordinator_state", self.name, "resign")
 
     def crash(self) -> None:
-        """Die. All connections break; replies that waited for replication are never sent."""
+        """Crash. All connections break; responses that waited for replication are never sent."""
         if self.coordinator_host is not None:
             self.coordinator_host.abandon()
         self._forget(DOWN)
@@ -197,15 +198,15 @@ class BrokerHost(Host, HostHooks):
         self._cluster.tell("on_coordinator_state", self.name, "crash")
 
     def restart(self) -> None:
-        """Come back, in charge of nothing."""
+        """Start again, in charge of nothing."""
         self.up = True
         self.status = STANDBY
         self._cluster.tell("on_coordinator_state", self.name, "restart")
 
-    # -- what befalls it ----------------------------------------------------------------------------------
+    # -- disturbances ------------------------------------------------------------------------------------
 
     def kill(self) -> None:
-        """End the process without a word; another broker follows if it was in charge."""
+        """Kill the process; another broker takes over if it was in charge."""
         self._cluster.crash(self)
 
     def revive(self) -> None:
@@ -213,11 +214,11 @@ class BrokerHost(Host, HostHooks):
         self._cluster.restart(self)
 
     def pause(self) -> None:
-        """Let it stand still: connections stay open and nothing is answered."""
+        """Freeze it: connections stay open, and it sends no responses."""
         self._cluster.pause(self)
 
     def resume(self) -> None:
-        """Let it go on, if it is not dead by now."""
+        """Let it continue, unless it has crashed since."""
         self._cluster.resume(self)
 
     def _forget(self, status: BrokerStatus) -> None:
@@ -226,7 +227,7 @@ class BrokerHost(Host, HostHooks):
         self.status = status
 
     def topics_changed(self) -> None:
-        """Hear of the cluster's topics."""
+        """Notify the coordinator of changed topics."""
         if self.frozen:
             self.run(lambda _: self.topics_changed(), None)
             return

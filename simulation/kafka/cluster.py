@@ -40,21 +40,23 @@ if TYPE_CHECKING:
     from fencepost.simulation.scenarios.streams import StreamsScenario
 
 _COMPACT_BEYOND = 2_000
-"""Records; a coordinator that loads reads all that there are, and so do the checkers, twice."""
+"""Number of records from which on the journal is compacted: a loading coordinator reads all records, and
+checkers read them twice."""
 
 
 class ReplicatedJournal(MemoryJournal):
-    """A journal that is compacted now and then, as Kafka's cleaner does; `failing` refuses appends."""
+    """A journal that is compacted from time to time, as by Kafka's cleaner; it refuses appends while
+    `failing`."""
 
     __slots__ = ("failing",)
 
     def __init__(self) -> None:
         super().__init__(compact_beyond=_COMPACT_BEYOND)
         self.failing = 0
-        """How many faults make appends fail now."""
+        """Number of faults that make appends fail now."""
 
     def append(self, records: tuple[Record, ...]) -> None:
-        """Keep one batch.
+        """Append one batch.
 
         :raises AppendFailed: while it fails, as a partition without enough replicas does.
         """
@@ -97,7 +99,7 @@ class SimulatedCluster:
         self._metadata = streams.samples("cluster/metadata", spec.metadata.quantiles)
         self._election = 0
         self._elect_us = 0
-        """When a coordinator is to be elected, if there is none."""
+        """Time when a coordinator is to be elected if there is none, in microseconds."""
         self._internal: set[str] = set()
         """Internal topics of Streams applications that are about to be created."""
         self.leader: BrokerHost | None = None
@@ -120,7 +122,7 @@ class SimulatedCluster:
             self.transactions.elect()
 
     def calm(self) -> None:
-        """Nothing disturbs the network or a broker from here on."""
+        """End all disturbances of the network and of brokers."""
         self.network.rules.clear()
         for broker in self.brokers.values():
             if not broker.up:
@@ -135,7 +137,7 @@ class SimulatedCluster:
         return leader.coordinator if leader is not None and leader.status is ACTIVE else None
 
     def elect(self, avoid: BrokerHost | None = None) -> None:
-        """Put a broker that is up in charge, another than `avoid` if there is one."""
+        """Put a running broker in charge, a different one from `avoid` if possible."""
         self._election += 1
         up = [broker for broker in self.brokers.values() if broker.running]
         chosen = [broker for broker in up if broker is not avoid] or up
@@ -144,9 +146,9 @@ class SimulatedCluster:
             self.leader.load()
 
     def elect_after(self, delay_us: int, avoid: BrokerHost | None = None) -> None:
-        """Leave the group without a coordinator for so long, unless somebody is elected meanwhile.
+        """Leave the group without a coordinator for that time, unless a broker is elected earlier.
 
-        If it has none already, at least until the time that was said before.
+        If it has no coordinator already, wait at least until the time that was set before.
         """
         self._election += 1
         at_us = self.loop.now_us + delay_us
@@ -159,7 +161,7 @@ class SimulatedCluster:
             self.elect(due[1])
 
     def crash(self, broker: BrokerHost) -> None:
-        """Kill a broker; if it was in charge, another follows after the failover time."""
+        """Kill a broker; if it was in charge, another takes over after the failover time."""
         broker.crash()
         self.network.cut_all(broker.name)
         if self.transactions is not None:
@@ -168,17 +170,17 @@ class SimulatedCluster:
             self.elect_after(self._failover.draw(), broker)
 
     def restart(self, broker: BrokerHost) -> None:
-        """Bring a broker back. It takes the group over if nobody else could."""
+        """Start a broker again. It takes over the group if no other broker could."""
         broker.restart()
         self._elect_only(broker)
 
     def _elect_only(self, broker: BrokerHost) -> None:
-        """Put a broker in charge that came back, if nobody else could be."""
+        """Put a restarted broker in charge if no other broker could be."""
         if self.leader is None and not any(b.running for b in self.brokers.values() if b is not broker):
             self.elect()
 
     def pause(self, broker: BrokerHost) -> None:
-        """Let a broker stand still. Another takes over from it if that lasts for the failover time."""
+        """Freeze a broker. Another takes over from it if that lasts for the failover time."""
         broker.freeze()
         if self.transactions is not None:
             self.transactions.stands_still(broker)
@@ -191,32 +193,32 @@ class SimulatedCluster:
             self.elect_after(0, broker)
 
     def resume(self, broker: BrokerHost) -> None:
-        """Let a broker go on, with all that has come in meanwhile."""
+        """Let a frozen broker continue, with all requests that have arrived since."""
         broker.thaw()
         self._elect_only(broker)
 
     def move(self) -> None:
-        """Move the group to another broker in good order."""
+        """Move the group to another broker cleanly."""
         if (old := self.leader) is not None:
             old.resign()
             self.elect(old)
 
     def unavailable(self, lasts_us: int) -> None:
-        """Leave the group without a leader for so long."""
+        """Leave the group without a leader for that time."""
         if self.leader is not None:
             self.leader.resign()
         self.elect_after(lasts_us)
 
     def fail_appends(self) -> None:
-        """The journal takes no records, until `mend_appends` was called as often."""
+        """Make the journal refuse records until `mend_appends` was called as often."""
         self.journal.failing += 1
 
     def mend_appends(self) -> None:
-        """It takes them again."""
+        """Undo one call of `fail_appends`."""
         self.journal.failing -= 1
 
     def take_producer_over(self, transactional_id: str, timeout_ms: int) -> None:
-        """Another producer begins under that id."""
+        """Start another producer with that transactional id."""
         if self.transactions is not None:
             self.transactions.take_over(transactional_id, timeout_ms)
 
@@ -227,14 +229,15 @@ class SimulatedCluster:
         return name in self.topics.by_name
 
     def create_topic(self, name: str, partitions: int, records_per_second: float) -> None:
-        """A topic appears."""
+        """Create a topic."""
         topic_id = self.streams.uuid(f"topic/{name}/{self.topics.version}")
         self.logs.create(name, partitions, records_per_second)
         topic = Topic(topic_id=topic_id, name=name, partitions=partitions)
         self._publish(self.topics.with_topic(topic), name, "created", partitions)
 
     def create_internal_topics(self, effect: CreateInternalTopics) -> None:
-        """Create what a Streams group waits for, unless that is under way: the controller takes a moment."""
+        """Create the topics that a Streams group waits for, unless that is under way: the controller takes a
+        moment."""
         for topic in effect.topics:
             if topic.name not in self._internal:
                 self._internal.add(topic.name)
@@ -246,7 +249,7 @@ class SimulatedCluster:
             self.create_topic(topic.name, topic.partitions, 0)
 
     def grow_topic(self, name: str, partitions: int) -> None:
-        """A topic gets more partitions; nothing happens if it has as many."""
+        """Raise a topic's number of partitions to this; do nothing if it has as many."""
         topic = self.topics.by_name[name]
         if partitions > topic.partitions:
             self.logs.grow(name, topic.partitions, partitions)
@@ -254,7 +257,7 @@ class SimulatedCluster:
             self._publish(self.topics.with_topic(grown), name, "grown", partitions)
 
     def delete_topic(self, name: str) -> None:
-        """A topic disappears."""
+        """Delete a topic."""
         self.logs.delete(name)
         self._publish(self.topics.without(name), name, "deleted", 0)
 
@@ -267,10 +270,10 @@ class SimulatedCluster:
         if self.leader is not None:
             self.leader.topics_changed()
 
-    # -- what brokers ask ---------------------------------------------------------------------------------
+    # -- requests of brokers -------------------------------------------------------------------------------
 
     def answer(self, request: object) -> object:
-        """The answer that any broker gives."""
+        """Return the response that any broker sends."""
         if isinstance(request, FindCoordinator):
             service = self.transactions if request.of_transactions else self
             leader = None if service is None else service.leader
@@ -293,6 +296,6 @@ class SimulatedCluster:
         return {partition: 0 if request.earliest else self.logs[partition] for partition in known}
 
     def tell(self, hook: str, *arguments: object) -> None:
-        """Tell observers what happened now."""
+        """Notify observers by this hook."""
         for method in self.hooks[hook]:
             method(*arguments, self.loop.now_us)

@@ -1,4 +1,5 @@
-"""What makes a process's host a member: a driver of the protocol that it speaks, and what goes with it."""
+"""Factories that make a member of a process's host: a driver for its protocol, and what belongs to the
+driver."""
 
 from __future__ import annotations
 
@@ -20,11 +21,11 @@ if TYPE_CHECKING:
     from fencepost.simulation.kafka.member import MemberHost
 
 _ASK_AGAIN_US: Final = 100_000
-"""How soon a consumer asks again for topics when it got no answer."""
+"""Time until a consumer asks again for topics if it got no response, in microseconds."""
 
 
 def consumer_driver(host: MemberHost, transport: SimulatedTransport) -> ConsumerDriver:
-    """A member that speaks KIP-848's protocol, with an id of its own."""
+    """Make a member that speaks the KIP-848 protocol, with an id of its own."""
     config = ConsumerConfig(group_remote_assignor=host.world.scenario.group.assignor, **_settings(host))
     return ConsumerDriver(
         host.world.group_id,
@@ -39,7 +40,7 @@ def consumer_driver(host: MemberHost, transport: SimulatedTransport) -> Consumer
 
 
 def classic_driver(host: MemberHost, transport: SimulatedTransport) -> ClassicDriver:
-    """A member that speaks the classic protocol, with its assignor."""
+    """Make a member that speaks the classic protocol, with its assignor."""
     group = host.world.scenario.group
     config = ClassicConfig(
         session_timeout_ms=group.session_timeout.ms,
@@ -73,9 +74,10 @@ def _settings(host: MemberHost) -> dict[str, Any]:
 
 
 class MatchingSubscription:
-    """A classic consumer's regular expression: it looks itself, again and again, which topics there are.
+    """A classic consumer's regular expression: the consumer itself checks repeatedly which topics exist.
 
-    The protocol knows names only. As long as nothing matches, and no names are given, it is not in the group.
+    The protocol has only names. As long as nothing matches and no names are given, the consumer is not in the
+    group.
     """
 
     def __init__(self, host: MemberHost, driver: MemberDriver, transport: SimulatedTransport) -> None:
@@ -85,7 +87,7 @@ class MatchingSubscription:
         self._subscriptions = 0
 
     def subscribe(self, topics: Iterable[str], pattern: str | None) -> None:
-        """Subscribe to these names, and to what the pattern matches now and later."""
+        """Subscribe to these names, and to the topics that the pattern matches now and later."""
         self._subscriptions += 1
         names = tuple(topics)
         if pattern is None:

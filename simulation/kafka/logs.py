@@ -1,4 +1,4 @@
-"""The partitions' logs: how many records there are as a function of time. No record exists as an object."""
+"""The partitions' logs: the number of records is a function of time. No record exists as an object."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ class SimulatedPartitionLog(msgspec.Struct, frozen=True, gc=False):
     interval_us: int
 
     def end(self, now_us: int) -> int:
-        """The next offset at that time."""
+        """Return the next offset at that time."""
         return (now_us - self.began_us) // self.interval_us if self.interval_us else 0
 
     def first(self, since_us: int) -> int:
-        """Offset of the first record of that time or later."""
+        """Return the offset of the first record at that time or later."""
         return max(0, self.end(since_us - 1))
 
 
@@ -34,20 +34,20 @@ class PartitionLogs(Mapping[TopicPartition, int]):
         self._logs: dict[TopicPartition, SimulatedPartitionLog] = {}
         self._intervals: dict[str, int] = {}
         self.changes = 0
-        """Grows whenever a topic appears, grows or disappears."""
+        """Grows whenever a topic is created, grown or deleted."""
 
     def create(self, topic: str, partitions: int, records_per_second: float) -> None:
-        """A topic appears; its partitions share the rate evenly, one after the other."""
+        """Create a topic; its partitions share the rate evenly, one after the other."""
         interval = round(partitions * 1_000_000 / records_per_second) if records_per_second else 0
         self._intervals[topic] = interval
         self._add(topic, range(partitions))
 
     def grow(self, topic: str, before: int, partitions: int) -> None:
-        """A topic gets more partitions, with the same rate each as the others."""
+        """Add partitions to a topic, each with the same rate as the others."""
         self._add(topic, range(before, partitions))
 
     def delete(self, topic: str) -> None:
-        """A topic disappears, and its records with it."""
+        """Delete a topic and its records."""
         del self._intervals[topic]
         self._logs = {partition: log for partition, log in self._logs.items() if partition.topic != topic}
         self.changes += 1
@@ -59,15 +59,16 @@ class PartitionLogs(Mapping[TopicPartition, int]):
         self.changes += 1
 
     def log(self, partition: TopicPartition) -> SimulatedPartitionLog | None:
-        """The partition's log; None if the cluster has no such partition."""
+        """Return the partition's log; None if the cluster has no such partition."""
         return self._logs.get(partition)
 
     def next_record_us(
         self, positions: Mapping[TopicPartition, int]
     ) -> tuple[int | None, list[TopicPartition]]:
-        """When the first record at one of these positions is there, None if never; and whose is out of range.
+        """Return the time of the first record at one of these positions, None if there will be none; and the
+        partitions whose position is out of range.
 
-        The time stays the same until positions or `changes` are others.
+        The time stays valid until positions or `changes` change.
         """
         arrivals, outside = self.arrivals(positions)
         return min(arrivals.values(), default=None), outside
@@ -75,7 +76,8 @@ class PartitionLogs(Mapping[TopicPartition, int]):
     def arrivals(
         self, positions: Mapping[TopicPartition, int]
     ) -> tuple[dict[TopicPartition, int], list[TopicPartition]]:
-        """When the record at each of these positions is there, if ever; and whose is out of range."""
+        """Return the time of the record at each of these positions, if there will be one; and the partitions
+        whose position is out of range."""
         now, logs = self._loop.now_us, self._logs
         arrivals: dict[TopicPartition, int] = {}
         outside = []
@@ -98,11 +100,12 @@ class PartitionLogs(Mapping[TopicPartition, int]):
         after: TopicPartition | None,
         arrivals: Mapping[TopicPartition, int] | None = None,
     ) -> tuple[dict[TopicPartition, tuple[int, int]], TopicPartition | None]:
-        """At most so many of the records that are there now, as ranges of offsets; and who filled the poll.
+        """Return at most `most` of the records that are there now, as ranges of offsets, and the partition
+        that filled the poll.
 
-        They come from one partition after the other, beginning behind `after`, the one that filled the poll
-        before: so all have their turn where there are always more. `arrivals` are those of these positions,
-        if they are known.
+        They come from one partition after the other, beginning after `after`, the one that filled the last
+        poll. So all partitions have their turn even if records never run out. `arrivals` are those of these
+        positions, if they are known.
         """
         if arrivals is None:
             arrivals, _ = self.arrivals(positions)
@@ -124,7 +127,7 @@ class PartitionLogs(Mapping[TopicPartition, int]):
         return taken, None
 
     def get(self, partition: TopicPartition, default: Any = None, /) -> Any:
-        """As of any mapping, without the way over an exception."""
+        """Return the value as any mapping does, but without raising an exception internally."""
         log = self._logs.get(partition)
         if log is None:
             return default

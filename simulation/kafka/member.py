@@ -1,4 +1,4 @@
-"""A member's host: a process with a consumer and an application, which starts, stops, dies and freezes."""
+"""A member's host: a process with a consumer and an application, which starts, stops, crashes and freezes."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 class MemberStatus(enum.StrEnum):
-    """What a member's host is doing."""
+    """The status of a member's host."""
 
     STOPPED = "stopped"
     RUNNING = "running"
@@ -34,7 +34,7 @@ ALIVE = (MemberStatus.RUNNING, MemberStatus.STOPPING, MemberStatus.FROZEN)
 
 
 class CallbackRaised(Exception):
-    """What an application's rebalance callback raises when a fault tells it to."""
+    """The exception that an application's rebalance callback raises if a fault makes it do so."""
 
 
 class MemberHost(Host):
@@ -47,14 +47,14 @@ class MemberHost(Host):
         self.instance_id = instance_id
         self.status = MemberStatus.STOPPED
         self.wanted = False
-        """Whether the host is meant to run: a supervisor starts it again when its process ends by itself."""
+        """True if the host is meant to run: a supervisor starts it again when its process ends by itself."""
         self.member_id: MemberId = ""
         self.driver: MemberDriver | None = None
         self.application: SimulatedApplication | None = None
         self.protocol: str = world.scenario.group.protocol
         """The group.protocol of the next process."""
         self.strategies: tuple[str, ...] = (world.scenario.group.partition_assignment_strategy,)
-        """The assignors that it offers if that is the classic one."""
+        """The assignors that it offers if that is the classic protocol."""
         self.topics = world.scenario.group.topics
         self.pattern = world.scenario.group.pattern
         self._callback_raises = False
@@ -99,7 +99,7 @@ class MemberHost(Host):
         self.spawn(self._live(self.driver, self.application))
 
     def known_as(self, member_id: MemberId) -> None:
-        """The process's member has this id from now on; that of a classic one comes from the coordinator."""
+        """Note the id of the process's member; a classic member gets it from the coordinator."""
         self.member_id = member_id
         if member_id:
             self.world.hosts_by_member[member_id] = self.name
@@ -109,7 +109,7 @@ class MemberHost(Host):
             hook(self.name, self.world.loop.now_us)
 
     async def _live(self, driver: MemberDriver, application: SimulatedApplication) -> None:
-        """The main function of the process."""
+        """Run the process."""
         error = await application.run()
         self.status = MemberStatus.STOPPING
         forever = self.instance_id is not None and not self.wanted and error is None
@@ -119,9 +119,9 @@ class MemberHost(Host):
             self.restart_later()
 
     def stop(self, *, come_back: bool) -> None:
-        """End the process in good order; with `come_back` it is started again after a restart's time.
+        """End the process cleanly; with `come_back` it is started again after the restart time.
 
-        A process that is frozen learns of it when it thaws.
+        A frozen process learns of this when it thaws.
         """
         self.wanted = come_back
         if self.status in (MemberStatus.RUNNING, MemberStatus.FROZEN):
@@ -133,13 +133,13 @@ class MemberHost(Host):
             self.application.stop()
 
     def crash(self) -> None:
-        """End the process without a word to anybody."""
+        """Kill the process."""
         if self.status not in ALIVE:
             return
         self._ended(MemberStatus.CRASHED, "crash")
 
     def vanish(self) -> None:
-        """The run is over: leave no task behind, and tell nobody."""
+        """End the process at the end of the run: leave no task behind, and notify no observer."""
         if self.status in ALIVE:
             self._release(MemberStatus.STOPPED)
 
@@ -164,33 +164,33 @@ class MemberHost(Host):
                 task.cancel()
 
     def freeze_process(self) -> None:
-        """Stand still: timers, deliveries and the application wait."""
+        """Freeze the process: timers, deliveries and the application wait."""
         if self.status is MemberStatus.RUNNING:
             self.status = MemberStatus.FROZEN
             self.freeze()
             self.tell("freeze")
 
     def thaw_process(self) -> None:
-        """Go on where the process stood."""
+        """Let the process continue where it stopped."""
         if self.status is MemberStatus.FROZEN:
             self.status = MemberStatus.RUNNING
             self.tell("thaw")
             self.thaw()
 
     def restart_later(self) -> None:
-        """Start the next process after the time that a restart takes."""
+        """Start the next process after the restart time."""
         self.world.supervisor.restart_later(self)
 
     def slow_callback(self, lasts_us: int) -> None:
-        """The process's next callback takes so much longer."""
+        """Make the process's next callback take that much longer."""
         self._callback_stall_us = max(lasts_us, self._callback_stall_us)
 
     def fail_callback(self) -> None:
-        """The process's next callback raises."""
+        """Make the process's next callback raise."""
         self._callback_raises = True
 
     def stall(self, until_us: int) -> None:
-        """Let the application be busy until then; one that is frozen is so when it thaws."""
+        """Keep the application busy until that time; if it is frozen, from the time it thaws."""
         self.run(self._stall, until_us)
 
     def _stall(self, until_us: int) -> None:
@@ -200,7 +200,7 @@ class MemberHost(Host):
 
     @property
     def stopping(self) -> bool:
-        """True if the process is on its way out, or gone."""
+        """True if the process is stopping or has ended."""
         return self.status not in (MemberStatus.RUNNING, MemberStatus.FROZEN)
 
     @property
@@ -210,7 +210,7 @@ class MemberHost(Host):
         return frozenset(names or ()), self.pattern
 
     def resubscribe(self) -> None:
-        """Tell the member what it is to subscribe to now; a frozen one hears it when it thaws."""
+        """Set the member's subscription; a frozen member receives it when it thaws."""
         self.run(self._resubscribe, None)
 
     def _resubscribe(self, _: object) -> None:
@@ -221,20 +221,20 @@ class MemberHost(Host):
             else:
                 self._matching.subscribe(names, pattern)
 
-    # -- what runs in the process -------------------------------------------------------------------------
+    # -- inside the process -------------------------------------------------------------------------------
 
     async def on_partitions_assigned(self, partitions: Iterable[TopicPartition]) -> None:
-        """The application's callback."""
+        """Run the application's callback."""
         await self._callback()
 
     async def on_partitions_revoked(self, partitions: Iterable[TopicPartition]) -> None:
-        """The application's callback."""
+        """Run the application's callback."""
         if (application := self.application) is not None:
             await application.before_release(tuple(partitions))
         await self._callback()
 
     async def on_partitions_lost(self, partitions: Iterable[TopicPartition]) -> None:
-        """The application's callback."""
+        """Run the application's callback."""
         if (application := self.application) is not None:
             await application.lost(tuple(partitions))
         await self._callback()
@@ -247,7 +247,7 @@ class MemberHost(Host):
             raise CallbackRaised("the callback raised")
 
     def spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run something in the process, which ends with it."""
+        """Run a coroutine in the process, which ends with it."""
         task = self.loop.create_task(work)
         self._tasks[task] = None
         task.add_done_callback(self._forget_task)
@@ -256,6 +256,6 @@ class MemberHost(Host):
         self._tasks.pop(task, None)
 
     def tell(self, what: str) -> None:
-        """Tell observers what became of this host."""
+        """Notify observers of this host's new state."""
         for hook in self.world.hooks["on_member_host"]:
             hook(self.name, what, self.loop.now_us)

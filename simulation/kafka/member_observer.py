@@ -1,4 +1,4 @@
-"""Passes what a member's driver tells on to the observers of the world."""
+"""Passes a member driver's notifications on to the observers of the world."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class SimulatedMemberObserver:
-    """One process's observer. What a process says after its end is not heard."""
+    """One process's observer. It ignores notifications after the end of the process."""
 
     __slots__ = (
         "_application",
@@ -45,18 +45,18 @@ class SimulatedMemberObserver:
         self._commits = hooks["on_commit"]
 
     def on_state(self, event: str, source: str, target: str) -> None:
-        """The machine moved."""
+        """Pass on a transition of the machine."""
         if self._generation == self._host.generation:
             for hook in self._states:
                 hook(self._name, event, source, target, self._loop.now_us)
 
     def on_request(self, request: Request) -> None:
-        """A request was sent."""
+        """Pass on a request that was sent."""
         for hook in self._requests:
             hook(self._name, request, self._loop.now_us)
 
     def on_response(self, request: Request, response: Response | Exception) -> None:
-        """A request was answered, or failed. A classic member learns its id so."""
+        """Pass on the response to a request, or its failure. A classic member learns its id this way."""
         if (
             type(response) is JoinGroupResponse
             and response.member_id
@@ -67,13 +67,13 @@ class SimulatedMemberObserver:
             hook(self._name, request, response, self._loop.now_us)
 
     def on_callback(self, kind: str, phase: str, partitions: tuple[TopicPartition, ...]) -> None:
-        """A rebalance callback began or ended."""
+        """Pass on the begin or end of a rebalance callback."""
         if self._generation == self._host.generation:
             for hook in self._callbacks:
                 hook(self._name, kind, phase, partitions, self._loop.now_us)
 
     def on_commit(self, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception) -> None:
-        """A commit was answered, or failed."""
+        """Pass on the response to a commit, or its failure."""
         if self._generation == self._host.generation:
             for hook in self._commits:
                 hook(self._name, request, response, self._loop.now_us)

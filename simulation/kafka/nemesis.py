@@ -28,14 +28,14 @@ _ALIVE: Final = (MemberStatus.RUNNING, MemberStatus.FROZEN)
 
 
 class GroupNemesis(KafkaNemesis[Stage]):
-    """What disturbs a group's members, its brokers and the network between them."""
+    """The nemesis of a group: it disturbs its members, its brokers and the network between them."""
 
     _tells_first = False
 
     def __init__(self, world: Stage, plan: Draw) -> None:
         super().__init__(world, plan)
         self._scaled_away: set[str] = set()
-        """Whom a step has stopped: none of them comes back before another step starts it."""
+        """Members that a step has stopped: they stay stopped until another step starts them."""
         self._actions = {
             FaultKind.RESTART: self._restart,
             FaultKind.START: self._start,
@@ -66,15 +66,15 @@ class GroupNemesis(KafkaNemesis[Stage]):
         }
 
     def _alive(self, entry: DrawnEvent) -> DisturbedMember | None:
-        """Return the member that an entry means, of those whose process lives."""
+        """Return the member that an entry selects among those with a live process."""
         return self._chosen(entry, (host for host in self._world.members.values() if host.status in _ALIVE))
 
     def _running(self, entry: DrawnEvent) -> DisturbedMember | None:
-        """Return the member that an entry means, of those that run."""
+        """Return the member that an entry selects among the running ones."""
         hosts = self._world.members.values()
         return self._chosen(entry, (host for host in hosts if host.status is MemberStatus.RUNNING))
 
-    # -- what people do -----------------------------------------------------------------------------------
+    # -- operations ---------------------------------------------------------------------------------------
 
     def _host(self, entry: DrawnEvent) -> DisturbedMember:
         return list(self._world.members.values())[entry.member]
@@ -150,7 +150,7 @@ class GroupNemesis(KafkaNemesis[Stage]):
         return self._world.cluster.leader
 
     def _broker(self, entry: DrawnEvent) -> DisturbedBroker | None:
-        """The broker that an entry means, of those that run."""
+        """Return the broker that an entry selects among the running ones."""
         return self._chosen(entry, (each for each in self._world.cluster.brokers.values() if each.running))
 
     def _coordinator_unavailable(self, entry: DrawnEvent) -> None:

@@ -1,4 +1,4 @@
-"""The people who run a group: they ask its coordinator about it, and change it, over the network."""
+"""The operator of a group: it sends requests to the coordinator that read or change the group."""
 
 from __future__ import annotations
 
@@ -40,11 +40,11 @@ _FILTERS: Final[Sequence[tuple[tuple[str, ...], tuple[str, ...]]]] = (
     ((), ("consumer",)),
     (("assigning",), ("Classic", "streams")),
 )
-"""States and types that a list of groups is to be of."""
+"""Filters for listing groups: states and types."""
 
 
 class Operator(Host):
-    """Whoever administers the group: each request goes to the coordinator, and is tried a few times."""
+    """The operator's host. It sends each request to the coordinator, and retries it a few times."""
 
     def __init__(self, world: KafkaWorld) -> None:
         super().__init__("operator", world.loop)
@@ -62,14 +62,14 @@ class Operator(Host):
         self._tasks: set[asyncio.Task[None]] = set()
 
     def operate(self, request: str, topics: Sequence[str], share: float) -> None:
-        """Send what a step says; the answers go to the observers."""
+        """Send the requests of a step; observers receive the responses."""
         requests = self._requests(request, topics, share)
         task = self.loop.create_task(self._send_all(requests))
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
 
     def vanish(self) -> None:
-        """The run is over."""
+        """End the process at the end of the run."""
         self.end()
         self._world.network.forget(self)
         for task in self._tasks:
@@ -106,7 +106,7 @@ class Operator(Host):
                 return [DeleteGroupsRequest(group_id=group_id)]
 
     def _partitions(self, topics: Sequence[str]) -> tuple[TopicPartition, ...]:
-        """All partitions of those topics, or of all, and one that does not exist."""
+        """Return all partitions of those topics, or of all topics, and one that does not exist."""
         by_name = self._world.topics.by_name
         known = [by_name[name] for name in topics or by_name if name in by_name]
         found = [TopicPartition(each.name, number) for each in known for number in range(each.partitions)]
@@ -114,7 +114,8 @@ class Operator(Host):
         return tuple(found + missing)
 
     def _some_members(self, share: float) -> tuple[LeaveGroupRequest, ...]:
-        """Some hosts' members, static ones by their instance ids, and one that is in no group."""
+        """Return requests to remove some hosts' members, static ones by their instance ids, and one member
+        that does not exist."""
         hosts = [each for each in self._world.members.values() if each.member_id]
         chosen = self._rng.sample(hosts, min(len(hosts), max(1, round(share * len(hosts)))))
         group_id = self._world.group_id

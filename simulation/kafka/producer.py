@@ -1,4 +1,4 @@
-"""A member's transactional producer, as far as its group's positions go (KIP-98, KIP-447, KIP-890)."""
+"""A member's transactional producer, limited to the group's positions (KIP-98, KIP-447, KIP-890)."""
 
 from __future__ import annotations
 
@@ -27,11 +27,12 @@ if TYPE_CHECKING:
 
 _BACKOFF_US: Final = 100_000
 _GIVES_UP_US: Final = 20_000_000
-"""How long a producer tries: max.block.ms. A rebalance callback that waits for it must not time out."""
+"""Time that a producer tries, in microseconds: max.block.ms. A rebalance callback that waits for the producer
+must not time out."""
 _OUTPUT: Final = TopicPartition("output", 0)
-"""Where the application writes to. Records of its are no part of the simulation."""
+"""The partition that the application writes to. Its records are not simulated."""
 _LATE: Final = frozenset({ErrorCode.NOT_COORDINATOR, ErrorCode.COORDINATOR_NOT_AVAILABLE})
-"""Errors after which a producer asks who the coordinator is."""
+"""Errors after which a producer looks up the coordinator."""
 _FENCED: Final = frozenset(
     {
         ErrorCode.PRODUCER_FENCED,
@@ -39,11 +40,11 @@ _FENCED: Final = frozenset(
         ErrorCode.INVALID_PRODUCER_ID_MAPPING,
     }
 )
-"""Errors of a producer that has been replaced, if it gets them when it asks for its next epoch."""
+"""Errors that mean a producer was replaced, if it gets them when it requests its next epoch."""
 
 
 class TransactionFailed(Exception):
-    """The transaction is to be aborted; `code` is the error."""
+    """Raised if the transaction must be aborted; `code` is the error."""
 
     def __init__(self, code: ErrorCode) -> None:
         super().__init__(code.name)
@@ -51,11 +52,11 @@ class TransactionFailed(Exception):
 
 
 class ProducerReplaced(Exception):
-    """Another producer has this one's transactional id: its process can't go on."""
+    """Raised if another producer has this one's transactional id: its process can't continue."""
 
 
 class SimulatedProducer:
-    """One producer. Its transactional id is its host's name, so that a process fences the one before it.
+    """One producer. Its transactional id is its host's name, so that a new process fences the previous one.
 
     One method runs at a time. A method that raises TransactionFailed leaves the transaction to `renew`.
     """
@@ -76,7 +77,7 @@ class SimulatedProducer:
         self._producer_id = NO_PRODUCER_ID
         self._epoch = NO_PRODUCER_EPOCH
         self._is_added = False
-        """True if the group is part of the transaction, as far as the client is to say so."""
+        """True if the group is part of the transaction, if the client has to add it."""
 
     def _transport(self, *, of_transactions: bool) -> SimulatedTransport:
         world = self._host.world
@@ -89,13 +90,13 @@ class SimulatedProducer:
             of_transactions=of_transactions,
         )
 
-    # -- what the application does -------------------------------------------------------------------------
+    # -- for the application -------------------------------------------------------------------------------
 
     async def renew(self) -> None:
-        """Take the next epoch, or the first one; what is open under the id is aborted (KIP-360).
+        """Get the next epoch, or the first one; an open transaction of the id is aborted (KIP-360).
 
         :raises ProducerReplaced: if another producer has the id.
-        :raises TransactionFailed: if there was no answer in time.
+        :raises TransactionFailed: if there was no response in time.
         """
         try:
             reply = await self._ask(
@@ -115,10 +116,10 @@ class SimulatedProducer:
         self._is_added = False
 
     async def stage(self, offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> None:
-        """Make positions of the group a part of the transaction; the first ones begin it.
+        """Add positions of the group to the transaction; the first ones begin it.
 
         :raises ProducerReplaced: if another producer has the id.
-        :raises TransactionFailed: if they can't be.
+        :raises TransactionFailed: if they can't be added.
         """
         if self._producer_id == NO_PRODUCER_ID:
             await self.renew()
@@ -141,7 +142,7 @@ class SimulatedProducer:
         await self._ask(self._group, request)
 
     async def _add(self) -> None:
-        """Make the partition that is written to, and the group, a part of the transaction."""
+        """Add the output partition and the group to the transaction."""
         await self._ask(
             self._transactions,
             lambda: AddPartitionsToTxnRequest(
@@ -165,7 +166,7 @@ class SimulatedProducer:
     async def end(self, *, commit: bool) -> None:
         """Commit the transaction, or abort it.
 
-        :raises TransactionFailed: if it can't be, or if it is not known what became of it.
+        :raises TransactionFailed: if it can't be ended, or if its outcome is unknown.
         """
         reply = await self._ask(
             self._transactions,
@@ -182,9 +183,9 @@ class SimulatedProducer:
         self._is_added = False
 
     async def committed(self, partitions: Iterable[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Return the group's positions, once no open transaction can change them; -1 for none.
+        """Return the group's positions, once no open transaction can change them; -1 stands for no position.
 
-        :raises TransactionFailed: if there was no answer in time.
+        :raises TransactionFailed: if there was no response in time.
         """
         request = OffsetFetchRequest(
             group_id=self._group_id, partitions=tuple(partitions), require_stable=True
@@ -195,9 +196,9 @@ class SimulatedProducer:
     # -- requests -----------------------------------------------------------------------------------------
 
     async def _ask(self, way: SimulatedTransport, make: Callable[[], Any]) -> Any:
-        """Send a request until it is answered with something that another try would not change.
+        """Send a request until the response is one that a retry would not change.
 
-        :raises TransactionFailed: if that is an error, or if it took too long.
+        :raises TransactionFailed: if that response is an error, or if it took too long.
         """
         loop = self._host.loop
         until_us = loop.now_us + _GIVES_UP_US

@@ -1,4 +1,5 @@
-"""What members ask brokers besides group requests, and how brokers refuse group requests."""
+"""The requests of members to brokers other than group requests, and the responses that refuse group
+requests."""
 
 from __future__ import annotations
 
@@ -45,46 +46,50 @@ from fencepost.simulation.kernel.rng import Streams
 
 
 class FindCoordinator(msgspec.Struct, frozen=True):
-    """Which host coordinates the group, or the transactional id? Answered with `CoordinatorFound`."""
+    """A request for the host that coordinates the group or the transactional id. The response is
+    `CoordinatorFound`."""
 
     key: str
     of_transactions: bool = False
 
 
 class CoordinatorFound(msgspec.Struct, frozen=True):
-    """The coordinator's host; with an error, none."""
+    """The coordinator's host; empty with an error."""
 
     host: str = ""
     error_code: ErrorCode = ErrorCode.NONE
 
 
 class TopicNames(msgspec.Struct, frozen=True):
-    """The names of these topics, from the cluster's metadata. Answered with a mapping."""
+    """A request for the names of these topics, from the cluster's metadata. The response is a mapping."""
 
     topic_ids: tuple[TopicId, ...]
 
 
 class PartitionCounts(msgspec.Struct, frozen=True):
-    """How many partitions these topics have. Answered with a mapping; those that do not exist are missing."""
+    """A request for the numbers of partitions of these topics. The response is a mapping without the topics
+    that do not exist."""
 
     topics: tuple[str, ...]
 
 
 class MatchingTopics(msgspec.Struct, frozen=True):
-    """All topics that a regular expression matches, as a client finds them. The answer is a tuple."""
+    """A request for all topics that a regular expression matches, as a client finds them. The response is a
+    tuple."""
 
     pattern: str
 
 
 class LogOffsets(msgspec.Struct, frozen=True):
-    """The first or the next offset of these logs. Answered with a mapping."""
+    """A request for the first or the next offset of these logs. The response is a mapping."""
 
     partitions: tuple[TopicPartition, ...]
     earliest: bool
 
 
 class OffsetsSince(msgspec.Struct, frozen=True):
-    """Where these logs have their first record of this time or later, or end. Answered with a mapping."""
+    """A request for the first offset of these logs at this time or later, or for their end. The response is a
+    mapping."""
 
     partitions: tuple[TopicPartition, ...]
     since_us: int
@@ -108,7 +113,7 @@ GROUP_REQUESTS: frozenset[type] = frozenset(
         OffsetDeleteRequest,
     }
 )
-"""What only the group's coordinator answers."""
+"""Requests that only the group's coordinator answers."""
 
 TRANSACTION_REQUESTS: tuple[type, ...] = (
     InitProducerIdRequest,
@@ -116,11 +121,11 @@ TRANSACTION_REQUESTS: tuple[type, ...] = (
     AddOffsetsToTxnRequest,
     EndTxnRequest,
 )
-"""What only the coordinator of transactions answers."""
+"""Requests that only the coordinator of transactions answers."""
 
 
 class TxnOffsetCommit(msgspec.Struct, frozen=True):
-    """Commits positions of a group within a producer's transaction. Answered as the commit is."""
+    """A commit of positions of a group within a producer's transaction. The response is that of a commit."""
 
     transactional_id: str
     producer_epoch: int
@@ -134,12 +139,12 @@ _JOINED = (JoinGroupResponse, SyncGroupResponse)
 
 
 def refuse(request: object, code: ErrorCode) -> object:
-    """The response that carries this error for a group request."""
+    """Return the response that carries this error for a group request."""
     return refusal(request, code)  # type: ignore[arg-type]  # GROUP_REQUESTS are events
 
 
 def moves_epoch(request: object, response: object) -> bool:
-    """Return true if a response carries another epoch than its request, or an assignment."""
+    """Return true if a response has an assignment, or an epoch that differs from its request's."""
     if isinstance(response, ConsumerGroupHeartbeatResponse):
         return (
             isinstance(request, ConsumerGroupHeartbeatRequest)
@@ -150,7 +155,7 @@ def moves_epoch(request: object, response: object) -> bool:
 
 
 def error_of(response: object) -> ErrorCode:
-    """The error of a response; of one with an error for each partition, the first that is not NONE."""
+    """Return the error of a response; if each partition has one, the first that is not NONE."""
     if isinstance(response, OffsetCommitResponse | AddPartitionsToTxnResponse):
         errors: Mapping[TopicPartition, ErrorCode] = response.errors
         return next((code for code in errors.values() if code != ErrorCode.NONE), ErrorCode.NONE)
@@ -160,11 +165,12 @@ def error_of(response: object) -> ErrorCode:
 
 
 MAY_WAIT: Final = frozenset({JoinGroupRequest, SyncGroupRequest})
-"""Requests that a coordinator does not answer at once: they wait for other members."""
+"""Requests whose responses wait for other members."""
 
 
 class ArrivalTokens:
-    """What brokers give to requests on arrival: a number, and the id of a member that has none yet."""
+    """The values that brokers add to requests on arrival: a number, and an id for a member that has
+    none yet."""
 
     __slots__ = ("_last", "_streams")
 
@@ -173,7 +179,7 @@ class ArrivalTokens:
         self._last = 0
 
     def stamp(self, request: Any) -> Any:
-        """The request with its number; no two requests have the same."""
+        """Return the request with its number; no two requests have the same number."""
         self._last += 1
         if isinstance(request, SyncGroupRequest):
             return msgspec.structs.replace(request, token=self._last)

@@ -1,7 +1,7 @@
 """An application that commits its positions in transactions: consume, process, produce, exactly once.
 
-After each batch the positions are staged in the open transaction. It ends when it has been open for long
-enough, and before partitions are let go. After an abort the application goes back to what is committed.
+After each batch, the positions are staged in the open transaction. A transaction ends after a set time, and
+before partitions are released. After an abort, the application goes back to the committed positions.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 
 class TransactionalWork:
-    """What one process has processed, and in which transaction it counts.
+    """The records that one process has processed, and the transaction that they belong to.
 
-    `drop` takes partitions out of the batch that is being processed: they will be delivered again.
+    `drop` removes partitions from the batch that is being processed: their records will be delivered again.
     """
 
     def __init__(
@@ -39,14 +39,14 @@ class TransactionalWork:
         self._rewound = world.hooks["on_records_rewound"]
         self._one_at_a_time = asyncio.Lock()
         self._open: dict[TopicPartition, int] = {}
-        """Where the open transaction stands: the positions that are staged in it."""
+        """The positions that are staged in the open transaction."""
         self._unstaged: dict[TopicPartition, int] = {}
         self._ends_us = 0
         self.replaced: ProducerReplaced | TransactionFailed | None = None
-        """Why the process can't go on, if it can't."""
+        """The error for which the process can't continue, if there is one."""
 
     async def processed(self, ends: Mapping[TopicPartition, int]) -> None:
-        """A batch was processed up to these positions: stage them, and end the transaction if it is time."""
+        """Stage the positions of a processed batch, and end the transaction if it is time."""
         self._unstaged.update(ends)
         async with self._one_at_a_time:
             if not self._unstaged and not self._open:
@@ -64,7 +64,7 @@ class TransactionalWork:
                 self._give_up(error)
 
     async def before_release(self, partitions: Iterable[TopicPartition]) -> None:
-        """Commit what was processed; then these partitions may go."""
+        """Commit what was processed; then these partitions may be released."""
         async with self._one_at_a_time:
             try:
                 await self._stage()
@@ -76,7 +76,8 @@ class TransactionalWork:
             self._forget(partitions)
 
     async def lost(self, partitions: Iterable[TopicPartition]) -> None:
-        """These partitions are somebody else's: abort what was processed of them, and of the others."""
+        """Abort what was processed of these partitions, which belong to another member now, and of the other
+        partitions."""
         self._forget(partitions)
         async with self._one_at_a_time:
             try:
@@ -103,13 +104,13 @@ class TransactionalWork:
         await self._producer.stage({each: OffsetAndMetadata(offset=end) for each, end in staged.items()})
 
     async def _end_in_time(self, ends_us: int) -> None:
-        """End the transaction when it is time, if there is no batch then."""
+        """End the transaction when it is time, if no batch does so."""
         await self._host.pause_us(ends_us - self._host.loop.now_us)
         if self._open and self._ends_us == ends_us:
             await self.processed({})
 
     async def _commit_without(self) -> None:
-        """Commit a batch outside of the transaction that is open, as an application should not."""
+        """Commit a batch outside the open transaction, as an application should not."""
         offsets, self._unstaged = self._unstaged, {}
         positions = {each: OffsetAndMetadata(offset=end) for each, end in offsets.items()}
         try:
@@ -128,7 +129,7 @@ class TransactionalWork:
             await self._go_back(renew=False)
 
     async def _go_back(self, *, renew: bool, but_for: Iterable[TopicPartition] = ()) -> None:
-        """Begin anew at what is committed, in all partitions of the transaction that are still owned."""
+        """Go back to the committed positions, in all partitions of the transaction that are still owned."""
         undone = {*self._open, *self._unstaged}
         again = undone.difference(but_for)
         try:
@@ -137,10 +138,10 @@ class TransactionalWork:
             again = again.intersection(self._driver.assignment)
             positions = await self._producer.committed(sorted(again)) if again else {}
         except (TransactionFailed, ProducerReplaced) as error:
-            self._give_up(error)  # it does not know where it stands
+            self._give_up(error)  # it does not know its positions
             return
         self._open.clear()
-        for partition in undone:  # a batch of other partitions may have ended meanwhile: it counts
+        for partition in undone:  # a batch of other partitions may have ended since: it counts
             self._unstaged.pop(partition, None)
         for partition in sorted(again.intersection(self._driver.fetchable())):
             offset = max(0, positions.get(partition, 0))
@@ -149,7 +150,7 @@ class TransactionalWork:
             self._tell_rewound(partition, offset)
 
     def _give_up(self, error: ProducerReplaced | TransactionFailed) -> None:
-        """Let the process end: what it has processed and not committed is for the next one."""
+        """End the process: the next one repeats what it has processed and not committed."""
         self.replaced = error
         for partition in {**self._open, **self._unstaged}:
             self._tell_rewound(partition, 0)

@@ -1,7 +1,7 @@
 """The transaction coordinator of a simulated cluster: one broker leads all transactional ids.
 
-It is the coordinator that `serve` runs, in the same host. What is simulated is around it: its broker dies or
-stands still, and markers take time to reach the group's coordinator, which may be loading or gone.
+It is the coordinator that `serve` runs, in the same kind of host. Its environment is simulated: its broker
+crashes or freezes, and markers take time to reach the group's coordinator, which may be loading or gone.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ if TYPE_CHECKING:
     from fencepost.simulation.kafka.cluster import SimulatedCluster
 
 _AGAIN_US: Final = 20_000
-"""How soon a marker is sent again that reached no coordinator."""
+"""Time until a marker that reached no coordinator is sent again, in microseconds."""
 _COMPACT_BEYOND: Final = 2_000
-"""Records; a coordinator that loads reads all that there are."""
+"""Number of records from which on the log is compacted: a loading coordinator reads all records."""
 
 
 class TransactionJournal(RecordBatches[TransactionRecord]):
-    """The log of transactions; what keeps the group's log from taking records befalls it as well."""
+    """The log of transactions. It fails to append whenever the group's log does."""
 
     __slots__ = ("_fails",)
 
@@ -54,7 +54,7 @@ class TransactionJournal(RecordBatches[TransactionRecord]):
         self._fails = fails
 
     def append(self, records: tuple[TransactionRecord, ...]) -> None:
-        """Keep one batch.
+        """Append one batch.
 
         :raises AppendFailed: while the log fails.
         """
@@ -64,7 +64,8 @@ class TransactionJournal(RecordBatches[TransactionRecord]):
 
 
 class SimulatedTransactions(HostHooks):
-    """Who coordinates transactions, and how their ends reach the group.
+    """The coordinator of transactions, and the path of its markers to the group. `coordinator` is set while a
+    broker runs it.
 
     `coordinator` is there while a broker runs it.
     """
@@ -78,7 +79,7 @@ class SimulatedTransactions(HostHooks):
         self._config = config
         self._host: CoordinatorHost[TransactionCoordinator] | None = None
         self._term = 0
-        """Grows with each election: markers of the leader before are fenced by the coordinator's epoch."""
+        """Grows with each election: the coordinator's epoch fences markers of the previous leader."""
         self._producers = 0
         streams, spec = cluster.streams, cluster.spec
         self._load = streams.samples("transactions/load", spec.load.quantiles)
@@ -89,7 +90,7 @@ class SimulatedTransactions(HostHooks):
     # -- leadership ---------------------------------------------------------------------------------------
 
     def elect(self, avoid: BrokerHost | None = None) -> None:
-        """Let a broker load the journal, one that does not coordinate the group if there is one."""
+        """Let a broker load the journal, if possible one that does not coordinate the group."""
         self._term += 1
         running = [broker for broker in self._cluster.brokers.values() if broker.running]
         chosen = [each for each in running if each is not avoid and each is not self._cluster.leader]
@@ -122,7 +123,7 @@ class SimulatedTransactions(HostHooks):
         self._host.run_due()
 
     def lost(self, broker: BrokerHost) -> None:
-        """The broker is gone: another one takes over after the failover time, if it was in charge."""
+        """Let another broker take over after the failover time, if the lost one was in charge."""
         if broker is not self.leader:
             return
         if self._host is not None:
@@ -132,7 +133,7 @@ class SimulatedTransactions(HostHooks):
         self._loop.schedule(self._loop.now_us + self._failover.draw(), self._elect_due, (self._term, broker))
 
     def stands_still(self, broker: BrokerHost) -> None:
-        """Let another one take over if that lasts for the failover time."""
+        """Let another broker take over if this one stays frozen for the failover time."""
         if broker is self.leader:
             self._loop.schedule(self._loop.now_us + self._failover.draw(), self._given_up, broker)
 
@@ -143,7 +144,7 @@ class SimulatedTransactions(HostHooks):
     # -- requests -----------------------------------------------------------------------------------------
 
     def receive(self, broker: BrokerHost, call: Call) -> None:
-        """Answer a producer."""
+        """Respond to a producer."""
         request: Any = call.request
         assert isinstance(request, TRANSACTION_REQUESTS)
         if broker is not self.leader:
@@ -156,10 +157,11 @@ class SimulatedTransactions(HostHooks):
             call.answer(outcome.reply, ready_us)
 
     def check(self, request: TxnOffsetCommit) -> ErrorCode:
-        """Return true if a producer may commit offsets of the group now; those of newer clients are added.
+        """Return NONE if a producer may commit offsets of the group now, else the error. The groups of newer
+        clients are added to the transaction.
 
-        The group's coordinator asks before it writes. As the marker of a transaction that ended meanwhile
-        would make the write fail (KIP-890), both are one step here.
+        The group's coordinator calls it before it writes. The marker of a transaction that ended in between
+        would make the write fail (KIP-890), so both are one step here.
         """
         if self._host is None or self.leader is None or self.leader.frozen:
             return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
@@ -178,7 +180,7 @@ class SimulatedTransactions(HostHooks):
         return ErrorCode.INVALID_PRODUCER_EPOCH if code is ErrorCode.PRODUCER_FENCED else code
 
     def take_over(self, transactional_id: str, timeout_ms: int) -> None:
-        """A producer somewhere else begins under the same transactional id, if it reaches the coordinator."""
+        """Let a producer elsewhere begin with the same transactional id, if it reaches the coordinator."""
         if self._host is not None and self.leader is not None and not self.leader.frozen:
             request = InitProducerIdRequest(transactional_id=transactional_id, timeout_ms=timeout_ms)
             self._process(request)
@@ -190,15 +192,15 @@ class SimulatedTransactions(HostHooks):
             event = msgspec.structs.replace(event, next_producer_id=self._producers)
         return self._host.process(event)
 
-    # -- what the coordinator's host says and wants -------------------------------------------------------
+    # -- hooks of the coordinator's host ------------------------------------------------------------------
 
     def stepped(self, event: Any, outcome: Any, now_ms: int) -> None:
-        """Tell observers."""
+        """Notify observers of the step."""
         assert self.leader is not None
         self._cluster.tell("on_transaction_step", self.leader.name, event, outcome)
 
     def carry_out(self, effect: WriteMarkers) -> None:
-        """Send the marker on its way to the group."""
+        """Send the marker to the group."""
         self._send(self._arrives, (self._term, effect))
 
     def _send(self, arrives: Callable[[Any], None], marker: Any) -> None:
@@ -232,7 +234,7 @@ class SimulatedTransactions(HostHooks):
         if leader.frozen:
             leader.run(self._written, marker)
             return
-        if broker is not None and broker.generation != generation:  # it died before it could say so
+        if broker is not None and broker.generation != generation:  # it crashed before it could respond
             self._arrives((term, effect))
             return
         self._process(

@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 
 
 class SimulatedTransport:
-    """The way from one member's host to the brokers. Metadata is asked of one broker after the other.
+    """The connection of one member's host to the brokers. Metadata requests go to one broker after the other.
 
-    `on_search` is called when the member asks who coordinates a group. A transport `of_transactions` is a
-    producer's way to the coordinator of transactions.
+    `on_search` is called when the member looks up a group's coordinator. A transport `of_transactions`
+    connects a producer to the coordinator of transactions.
     """
 
     __slots__ = (
@@ -66,7 +66,7 @@ class SimulatedTransport:
         self._connections: dict[str, SimulatedConnection] = {}
         self._coordinator: BrokerHost | None = None
         self._connection: SimulatedConnection | None = None
-        """The one to the coordinator."""
+        """The connection to the coordinator."""
 
     def send(self, request: object, timeout_ms: int) -> Call | asyncio.Future[Any]:
         """Send a request to the coordinator that was found last."""
@@ -80,9 +80,9 @@ class SimulatedTransport:
         return self._network.send(connection, request, timeout_ms * 1_000)
 
     def find_coordinator(self, group_id: str) -> Call:
-        """Ask some broker who coordinates the group, or the transactional id.
+        """Ask a broker for the coordinator of the group, or of the transactional id.
 
-        The call tells the transport first: it makes a failure of an answer that is a refusal.
+        The call notifies the transport first, which turns a response with an error into a failure.
         """
         if self._on_search is not None:
             self._on_search()
@@ -101,27 +101,28 @@ class SimulatedTransport:
             self._connection = None
 
     def topic_names(self, topic_ids: Iterable[TopicId]) -> Reply[Mapping[TopicId, str]]:
-        """Names of topics, as the cluster knows them now."""
+        """Return the names of topics, as the cluster knows them now."""
         return self._asked(TopicNames(tuple(topic_ids)))
 
     def partition_counts(self, topics: Iterable[str]) -> Reply[Mapping[str, int]]:
-        """How many partitions topics have, as the cluster knows them now."""
+        """Return the number of partitions of each topic, as the cluster knows them now."""
         return self._asked(PartitionCounts(tuple(topics)))
 
     def matching_topics(self, pattern: str) -> Call:
-        """The names of all topics that the expression matches now; a tuple."""
+        """Return the names of all topics that the expression matches now, as a tuple."""
         return self._asked(MatchingTopics(pattern))
 
     def log_offsets(self, partitions: Iterable[TopicPartition], *, earliest: bool) -> Call:
-        """The first or the next offset of each partition's log; a mapping."""
+        """Return the first or the next offset of each partition's log, as a mapping."""
         return self._asked(LogOffsets(tuple(partitions), earliest))
 
     def offsets_by_duration(self, partitions: Iterable[TopicPartition], duration_ms: int) -> Call:
-        """The offset of each log's first record that is not older, by the time of the world; a mapping."""
+        """Return the offset of each log's first record that is not older, by the time of the world, as a
+        mapping."""
         return self._asked(OffsetsSince(tuple(partitions), self._host.loop.now_us - duration_ms * 1_000))
 
     def close(self) -> None:
-        """Give all connections up."""
+        """Close all connections."""
         connections, self._connections, self._connection = self._connections, {}, None
         for connection in connections.values():
             self._network.close(connection)

@@ -82,7 +82,7 @@ class KafkaWorld(World):
             for name in host_names("member", members)
         }
 
-    # -- what happens ---------------------------------------------------------------------------------------
+    # -- actions --------------------------------------------------------------------------------------------
 
     def begin(self) -> None:
         """Create the topics, put a coordinator in charge, and let the members start."""
@@ -90,7 +90,7 @@ class KafkaWorld(World):
         self.supervisor.start_soon(list(self.members.values())[: self.scenario.group.members])
 
     def calm(self) -> None:
-        """Nothing disturbs the group from here on: who is to run runs."""
+        """End all disturbances of the group: every member that is meant to run runs."""
         self.cluster.calm()
         for host in self.members.values():
             host.thaw_process()
@@ -100,21 +100,21 @@ class KafkaWorld(World):
         self.tell("on_faults_end")
 
     def vanish(self) -> None:
-        """End all processes without a word; what they leave to the loop ends at this moment."""
+        """Kill all processes; work that they left on the loop ends at this moment."""
         for host in self.members.values():
             host.vanish()
         if self._operator is not None:
             self._operator.vanish()
 
     def operate(self, request: str, topics: Sequence[str], share: float) -> None:
-        """Let people send a request about the group to its coordinator."""
+        """Let the operator send a request about the group to its coordinator."""
         if self._operator is None:
-            self._operator = Operator(self)  # the entry is of a plan that was edited
+            self._operator = Operator(self)  # the entry is from an edited plan
         self._operator.operate(request, topics, share)
 
     @property
     def settled(self) -> bool:
-        """Whether all members that run are STABLE at the group's epoch, and nobody else is in the group."""
+        """True if all running members are STABLE at the group's epoch, and the group has no other members."""
         running = [host for host in self.members.values() if host.status in ALIVE]
         coordinator = self.active
         if coordinator is None:
@@ -143,16 +143,16 @@ class KafkaWorld(World):
 
     @property
     def topics(self) -> TopicsImage:
-        """The cluster's topics as they are."""
+        """The cluster's topics at this moment."""
         return self.cluster.topics
 
     @property
     def active(self) -> GroupCoordinator | None:
-        """The coordinator that answers requests now, if there is one."""
+        """The coordinator that serves requests now, if there is one."""
         return self.cluster.active
 
     def subscription_of(self, host: str) -> Subscribed:
-        """What the application on that host subscribes to."""
+        """Return the subscription of the application on that host."""
         return self.members[host].subscription
 
     @property
@@ -162,12 +162,13 @@ class KafkaWorld(World):
 
     @property
     def journal_fails(self) -> bool:
-        """True if the logs take no records now."""
+        """True if the logs refuse records now."""
         return bool(self.cluster.journal.failing)
 
     @cached_property
     def settling_ms(self) -> int | None:
-        """How long the group may take to settle once nothing disturbs it; None if it may never."""
+        """Time that the group may take to settle once nothing disturbs it, in ms; None if it may never
+        settle."""
         may = is_answered(self.scenario) and self.scenario.is_kept(self.config)
         return self.scenario.settling_ms(self.config) if may else None
 
@@ -181,7 +182,7 @@ def prepare(
     *,
     checkers: Iterable[Observer] | None = None,
 ) -> PreparedRun:
-    """Return the run of a scenario and a seed. `checkers` replace all of ours."""
+    """Return the run of a scenario and a seed. `checkers` replace all default checkers."""
     if checkers is None:
         from fencepost.simulation.checkers import all_checkers
 

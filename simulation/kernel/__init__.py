@@ -1,1 +1,1 @@
-"""The simulated world: virtual time, seeded randomness, a network with faults, and who watches it."""
+"""The simulated world: virtual time, seeded randomness, a network with faults, and observers."""

@@ -1,4 +1,4 @@
-"""A machine of the world: whatever reaches it waits while it is frozen, and is lost when it dies."""
+"""A machine of the world: deliveries and timers wait while it is frozen, and are lost when it crashes."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from fencepost.simulation.kernel.rng import Samples
 
 
 class Host:
-    """One process on one machine. Deliveries and timers come in through `run`, in their order.
+    """One process on one machine. Deliveries and timers arrive through `run`, in order.
 
-    A process that ends takes its timers and everything that waits for it along: `generation` tells
-    those of an earlier process.
+    When a process ends, its timers and waiting deliveries are dropped: `generation` identifies those of an
+    earlier process.
     """
 
-    # What each delivery looks at; subclasses keep what they add in a dictionary.
+    # Each delivery reads these; subclasses keep further attributes in a dictionary.
     __slots__ = ("_waiting", "frozen", "generation", "loop", "name", "timer_delays")
 
     def __init__(self, name: str, loop: VirtualLoop) -> None:
@@ -26,7 +26,7 @@ class Host:
         self.frozen = False
         self.generation = 0
         self.timer_delays: Samples | None = None
-        """By how much its timers are late; None if they go off in time."""
+        """The delays of its timers; None if they are on time."""
         self._waiting: list[tuple[Callable[[Any], Any], Any]] = []
 
     def run(self, action: Callable[[Any], Any], argument: object) -> None:
@@ -37,18 +37,19 @@ class Host:
             action(argument)
 
     async def pause_us(self, us: int) -> None:
-        """Let so many microseconds pass in this process; nothing happens after them if it has ended."""
+        """Let `us` microseconds pass in this process; if the process ends first, nothing happens after
+        them."""
         if us > 0:
             future: asyncio.Future[None] = self.loop.create_future()
             HostTimer(self, self.loop.now_us + us, _wake, (future,))
             await future
 
     def freeze(self) -> None:
-        """Stand still: nothing that arrives is seen, no timer runs."""
+        """Freeze: arrivals wait, and no timer runs."""
         self.frozen = True
 
     def thaw(self) -> None:
-        """Go on, with all that has come in meanwhile."""
+        """Continue, with everything that has arrived since the freeze."""
         self.frozen = False
         waiting, self._waiting = self._waiting, []
         generation = self.generation
@@ -61,7 +62,7 @@ class Host:
             action(argument)
 
     def end(self) -> None:
-        """The process is gone, and what waited for it."""
+        """End the process, and drop everything that waited for it."""
         self.generation += 1
         self.frozen = False
         self._waiting.clear()
@@ -73,7 +74,7 @@ def _wake(future: asyncio.Future[None]) -> None:
 
 
 class HostTimer(Timer):
-    """A timer of a host; it keeps still once its process has ended."""
+    """A timer of a host; it does nothing once its process has ended."""
 
     __slots__ = ("_generation", "_host")
 
@@ -103,8 +104,7 @@ class HostTimer(Timer):
 class HostClock:
     """A host's clock: milliseconds since its first start, a little faster or slower than the world's.
 
-    `drift_ppm` is how many parts in a million it runs ahead; `offset_us` is where it stood at the start
-    of the run.
+    `drift_ppm` is its speed difference in parts per million; `offset_us` is its time at the start of the run.
     """
 
     __slots__ = ("_host", "_loop", "_offset_ps", "_rate")
@@ -113,7 +113,7 @@ class HostClock:
         self._host = host
         self._loop = host.loop
         self._rate = 1_000_000 + drift_ppm
-        """Picoseconds of this clock in a microsecond of the world's."""
+        """Picoseconds of this clock per microsecond of the world's clock."""
         self._offset_ps = offset_us * 1_000_000
 
     def now_us(self) -> int:
@@ -126,7 +126,7 @@ class HostClock:
 
     def call_at(self, when_ms: int, callback: Callable[..., Any], *args: Any) -> HostTimer:
         """Run the callback once `now_ms` has reached that time."""
-        # Rounded up: the first moment of that time.
+        # Rounded up, to the first moment of that millisecond.
         true_us = -((self._offset_ps - when_ms * 1_000_000_000) // self._rate)
         now_us = self._loop.now_us
         return HostTimer(self._host, true_us if true_us > now_us else now_us, callback, args)

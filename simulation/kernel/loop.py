@@ -1,13 +1,13 @@
 """An asyncio loop on a virtual clock: integer microseconds, ties in the order of insertion, nothing outside.
 
-A heap of (time, sequence) holds what is going to happen soon; what is later waits unsorted in slots of
-a tenth of a second. Ready callbacks run first; when none is left the clock jumps to the next entry of the
-heap. Two things feed it: asyncio's own timers, and `schedule`, which takes a plain function and one
-argument and makes no handle, for deliveries of the network and timers of hosts.
+A heap of (time, sequence) holds the entries of the near future; later entries wait unsorted in slots of a
+tenth of a second. Ready callbacks run first. When there are no more, the clock jumps to the next entry of the
+heap. Entries come from asyncio's own timers and from `schedule`. The latter takes a plain function and one
+argument and makes no handle; it is for deliveries of the network and timers of hosts.
 
-Runs are repeatable: tasks and futures hash by a counter instead of their address, so that sets of
-them (asyncio.wait, anyio, TaskGroup) iterate in the same order in every process. Whatever would bring
-in the outside world (threads, executors, sockets, signals, subprocesses) raises `OutsideWorld`.
+Runs are repeatable: tasks and futures hash by a counter instead of their address, so that sets of them
+(asyncio.wait, anyio, TaskGroup) iterate in the same order in every process. Access to the outside world
+(threads, executors, sockets, signals, subprocesses) raises `OutsideWorld`.
 """
 
 from __future__ import annotations
@@ -24,25 +24,27 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVarTuple, Unpack
 Arguments = TypeVarTuple("Arguments")
 
 _PURGE_FROM = 4096
-"""Cancelled entries that may be held before they are worth being swept out."""
+"""Number of cancelled entries from which on they are swept out."""
 _SLOT_BITS = 17
-"""A slot is 2**17 microseconds long: most timers of a host are some slots away, most deliveries are not."""
+"""The length of a slot is 2**17 microseconds: most timers of a host are some slots away, most deliveries are
+not."""
 
 
 class Deadlock(RuntimeError):
-    """Something is waited for, and nothing is going to happen any more."""
+    """Raised if tasks wait and no further event is scheduled."""
 
 
 class TooManyEvents(RuntimeError):
-    """The run used up its bound of events: something spins without time passing, or the bound is too low."""
+    """Raised if the run exceeds its limit on events: a task spins without time passing, or the limit is too
+    low."""
 
 
 class OutsideWorld(RuntimeError):
-    """Code in virtual time reached for a thread, a socket, a signal or a process."""
+    """Raised if code in virtual time uses a thread, a socket, a signal or a process."""
 
 
 def _count(self: VirtualTask | VirtualFuture) -> int:
-    """The hash of a task or a future: the number under which its loop counted it when it was first asked."""
+    """Return the hash of a task or a future: a number that its loop assigns on first use."""
     try:
         return self._number
     except AttributeError:
@@ -69,7 +71,7 @@ class VirtualFuture(asyncio.Future[Any]):
 
 
 class Timer:
-    """What an entry of the heap runs that can be taken back."""
+    """An entry of the heap that can be cancelled."""
 
     __slots__ = ("_loop", "action", "argument")
 
@@ -79,7 +81,7 @@ class Timer:
         self.argument = argument
 
     def cancel(self) -> None:
-        """Do nothing if it has run already."""
+        """Cancel the entry; do nothing if it has run already."""
         if self.action is not None:
             self.action = None
             self.argument = None
@@ -100,7 +102,7 @@ def _run_handle(handle: asyncio.TimerHandle) -> None:
 
 
 def _refusing(what: str) -> Callable[..., NoReturn]:
-    """A method that refuses a part of asyncio's interface."""
+    """Return a method that refuses a part of asyncio's interface."""
 
     def refuse(self: VirtualLoop, *_: object, **__: object) -> NoReturn:
         self._refuse(what)
@@ -117,7 +119,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     `events` counts what ran: ready callbacks and entries of the heap. `max_events` bounds it.
     """
 
-    if TYPE_CHECKING:  # asyncio's own, which typeshed does not show
+    if TYPE_CHECKING:  # asyncio's own attributes, which typeshed does not declare
         _ready: Any
         _stopping: bool
         _closed: bool
@@ -131,14 +133,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self.hashed = 0
         self.max_events = max_events
         self.on_task_failed: Callable[[BaseException], None] | None = None
-        """Called with the exception that a task ended with, whether or not somebody waits for the task."""
+        """Called with the exception that ended a task, whether or not other code waits for the task."""
         self._heap: list[Entry] = []
-        """What happens before `_horizon_us`."""
+        """Entries that are due before `_horizon_us`."""
         self._horizon_us = 0
         self._slots: dict[int, list[Entry]] = {}
-        """What happens later, by the number of the slot; none is empty."""
+        """Entries that are due later, by the number of their slot; no slot is empty."""
         self._next_slots: list[int] = []
-        """The heap of their numbers."""
+        """The heap of the slots' numbers."""
         self._sequence = 0
         self._cancelled = 0
         self._thread = threading.get_ident()
@@ -146,11 +148,11 @@ class VirtualLoop(asyncio.BaseEventLoop):
     # -- time ---------------------------------------------------------------------------------------
 
     def time(self) -> float:
-        """Virtual seconds since the loop was made."""
+        """Return the virtual seconds since the loop was made."""
         return self.now_us / 1_000_000
 
     def schedule(self, when_us: int, action: Callable[[Any], Any], argument: object) -> None:
-        """Run `action(argument)` at that time. It can't be taken back. An exception ends the run."""
+        """Run `action(argument)` at that time. It can't be cancelled. An exception ends the run."""
         self._sequence = sequence = self._sequence + 1
         if when_us < self._horizon_us:
             heappush(self._heap, (when_us, sequence, action, argument))
@@ -163,20 +165,20 @@ class VirtualLoop(asyncio.BaseEventLoop):
         entries.append((when_us, sequence, action, argument))
 
     def timer(self, when_us: int, action: Callable[[Any], Any], argument: object) -> Timer:
-        """As `schedule`, but with a way to take it back."""
+        """Do the same as `schedule`, but return a timer that can be cancelled."""
         timer = Timer(self, action, argument)
         self.schedule(when_us, _run_timer, timer)
         return timer
 
     def run_until(self, when_us: int) -> None:
-        """Let time pass up to that moment, whatever happens in between."""
+        """Run everything up to that time, and let time pass until then."""
         self.schedule(when_us, self._stop_here, None)
         self.run_forever()
 
     def _stop_here(self, _: object) -> None:
         self.stop()
 
-    # -- what asyncio asks of a loop ------------------------------------------------------------------
+    # -- asyncio's interface -------------------------------------------------------------------------
 
     def call_soon(
         self,
@@ -212,7 +214,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *Arguments,
         context: contextvars.Context | None = None,
     ) -> asyncio.TimerHandle:
-        """Run the callback after so many virtual seconds."""
+        """Run the callback after `delay` virtual seconds."""
         return self.call_at(self.time() + delay, callback, *args, context=context)
 
     def call_soon_threadsafe(
@@ -221,13 +223,13 @@ class VirtualLoop(asyncio.BaseEventLoop):
         *args: *Arguments,
         context: contextvars.Context | None = None,
     ) -> asyncio.Handle:
-        """As `call_soon`; from another thread it raises OutsideWorld."""
+        """Do the same as `call_soon`; from another thread, raise OutsideWorld."""
         if threading.get_ident() != self._thread:
             self._refuse("a call from another thread")
         return self.call_soon(callback, *args, context=context)
 
     def create_task(self, coro: Any, **options: Any) -> asyncio.Task[Any]:
-        """A task of this loop, hashed by a counter."""
+        """Return a task of this loop, hashed by a counter."""
         self._check_closed()
         task = VirtualTask(coro, loop=self, **options)
         if self.on_task_failed is not None:
@@ -240,14 +242,14 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self.on_task_failed(error)
 
     def create_future(self) -> asyncio.Future[Any]:
-        """A future of this loop, hashed by a counter."""
+        """Return a future of this loop, hashed by a counter."""
         return VirtualFuture(loop=self)
 
     def _timer_handle_cancelled(self, handle: asyncio.TimerHandle) -> None:
         self.note_cancelled()
 
     def close(self) -> None:
-        """Forget what has not happened."""
+        """Drop all pending entries."""
         super().close()
         self._heap.clear()
         self._slots.clear()
@@ -256,7 +258,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     # -- the run ----------------------------------------------------------------------------------------
 
     def _run_once(self) -> None:
-        """One pass for asyncio's `run_forever`: goes on until the loop is told to stop."""
+        """Run one pass for asyncio's `run_forever`: it continues until the loop is stopped."""
         ready, heap = self._ready, self._heap
         limit = sys.maxsize if self.max_events is None else self.max_events
         count = self.events
@@ -286,7 +288,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
             self.events = count
 
     def _open_slot(self) -> None:
-        """Sort what happens next into the empty heap."""
+        """Move the next slot's entries into the empty heap."""
         if not self._next_slots:
             self._report_deadlock()
         slot = heappop(self._next_slots)
@@ -295,7 +297,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         heapify(self._heap)
 
     def note_cancelled(self) -> None:
-        """Count a cancelled entry; sweep them out when they are half of all."""
+        """Count a cancelled entry; remove cancelled entries when they are half of all."""
         self._cancelled += 1
         if self._cancelled % _PURGE_FROM or self._cancelled * 2 < self.pending():
             return
@@ -307,7 +309,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
         self._cancelled = 0
 
     def pending(self) -> int:
-        """How many entries wait for their time, cancelled ones included."""
+        """Return the number of entries that wait for their time, cancelled ones included."""
         return len(self._heap) + sum(map(len, self._slots.values()))
 
     def _give_up(self, limit: int) -> NoReturn:
@@ -321,7 +323,7 @@ class VirtualLoop(asyncio.BaseEventLoop):
     def _refuse(self, what: str) -> NoReturn:
         raise OutsideWorld(f"{what} has no place in virtual time")
 
-    if not TYPE_CHECKING:  # their many signatures say nothing about refusals
+    if not TYPE_CHECKING:  # the signatures do not matter for refusals
         run_in_executor = _refusing("a thread")
         add_signal_handler = _refusing("a signal")
         add_reader = _refusing("a socket")

@@ -1,9 +1,9 @@
 """Connections between members and brokers, on which messages take time, keep their order, and get lost.
 
-A connection is TCP's: what is sent on it arrives in order or not at all, and nothing arrives twice. A
-member that opens another connection can overtake itself. A message is on its way from the moment it is
-sent; rules decide then what becomes of it. A request whose answer is lost without a trace fails when its
-time is up, and its connection is given up with it, as Kafka's clients do.
+A connection behaves like TCP: messages arrive in order or not at all, and none arrives twice. A member that
+opens another connection can overtake itself. Rules decide the fate of a message when it is sent. If the
+response to a request is silently lost, the request fails at its timeout and its connection is closed, as in
+Kafka's clients.
 """
 
 from __future__ import annotations
@@ -32,20 +32,20 @@ class Server(Protocol):
 
     @property
     def up(self) -> bool:
-        """True if anybody listens there."""
+        """True if the server accepts connections."""
 
     def receive(self, call: Call) -> None:
-        """Take a request; answer it with `call.answer`, now or later."""
+        """Take a request; respond with `call.answer`, now or later."""
 
 
 class PipeState(enum.Enum):
-    """What a connection still carries."""
+    """The messages that a connection still carries."""
 
     OPEN = "open"
     STALLED = "stalled"
-    """A message was lost on it: nothing gets through any more, and nobody knows."""
+    """A message was lost on it: nothing gets through any more, and neither side knows."""
     CLOSED = "closed"
-    """The member's side gave it up; requests under way still arrive."""
+    """The member's side closed it; requests under way still arrive."""
     CUT = "cut"
     """Broken: nothing arrives."""
 
@@ -56,20 +56,20 @@ REQUEST, RESPONSE = Direction
 
 
 class Call(msgspec.Struct, eq=False):
-    """A request under way, and its answer. To the member's side it is what a future is.
+    """A request under way, and its response. For the member's side it acts as a future.
 
-    A future of asyncio would take two more passes through the loop, and a run has a million calls.
+    An asyncio future would take two more passes through the loop, and a run has a million calls.
     """
 
     connection: SimulatedConnection
     request: object
     deadline_us: int
     generation: int
-    """Of the member's host, when it was sent."""
+    """The generation of the member's host when the request was sent."""
     response: object = None
-    """The answer, or the exception that stands for it; under way to the member until `done`."""
+    """The response, or the exception in its place; it is under way to the member until `done`."""
     _callbacks: tuple[Callable[[Any], object], ...] | None = ()
-    """Who is to be told; None once it is over."""
+    """The callbacks to run when it is over; None once it is over."""
 
     # -- the broker's side --------------------------------------------------------------------------------
 
@@ -100,11 +100,11 @@ class Call(msgspec.Struct, eq=False):
     # -- the member's side --------------------------------------------------------------------------------
 
     def is_expected(self) -> bool:
-        """Whether the process that sent it is still there, and still waits."""
+        """Return true if the process that sent it still exists and still waits."""
         return self._callbacks is not None and self.generation == self.connection.client.generation
 
     def finish(self) -> tuple[Callable[[Any], object], ...]:
-        """It is over; answers who is to be told."""
+        """End the call, and return the callbacks to run."""
         callbacks, self._callbacks = self._callbacks or (), None
         return callbacks
 
@@ -113,16 +113,16 @@ class Call(msgspec.Struct, eq=False):
         return self._callbacks is None
 
     def cancelled(self) -> bool:
-        """Never: nobody takes a request back."""
+        """Return false: a request is never cancelled."""
         return False
 
     def exception(self) -> BaseException | None:
-        """What it failed with, if it did."""
+        """Return the exception that it failed with, if it did."""
         response = self.response
         return response if isinstance(response, BaseException) else None
 
     def result(self) -> Any:
-        """The answer; raises the exception if there is one."""
+        """Return the response; raise the exception if there is one."""
         response = self.response
         if isinstance(response, BaseException):
             raise response
@@ -148,7 +148,7 @@ class Call(msgspec.Struct, eq=False):
 
 
 class SimulatedConnection:
-    """A member's way to one broker."""
+    """A member's connection to one broker."""
 
     __slots__ = ("calls", "client", "network", "pipe", "requests_us", "responses_us", "samples", "server")
 
@@ -160,12 +160,12 @@ class SimulatedConnection:
         self.pipe = OPEN
         self.calls: dict[Call, None] = {}
         self.requests_us = 0
-        """When the last request arrives; the next one does not arrive before."""
+        """Arrival time of the last request, in microseconds; the next one does not arrive earlier."""
         self.responses_us = 0
 
 
 class Network:
-    """All connections. `rules` are asked about each message, in their order."""
+    """All connections. Each message is passed to the `rules`, in their order."""
 
     def __init__(
         self,
@@ -183,11 +183,11 @@ class Network:
         self._detection = streams.samples("network/detection", detection)
         self._on_loss = on_loss
         self._connections: dict[SimulatedConnection, None] = {}
-        """Those that neither side knows to be over, in the order in which they were made."""
+        """Connections that neither side knows to be closed, in the order in which they were made."""
         self._links: dict[tuple[str, str], Samples] = {}
 
     def connect(self, client: Host, server: Server) -> SimulatedConnection:
-        """A new connection; the handshake is one round trip, which the first request waits for."""
+        """Open a connection; the handshake is one round trip, and the first request waits for it."""
         link = (client.name, server.name)
         samples = self._links.get(link)
         if samples is None:
@@ -223,11 +223,13 @@ class Network:
         return call
 
     def wait(self, call: Call) -> None:
-        """The server does not answer for now: the member's side gives the call up when its time is over."""
+        """Note that the server does not respond for now: the member's side gives up the call at its
+        timeout."""
         self.loop.schedule(max(call.deadline_us, self.loop.now_us), self._time_out, call)
 
     def judge(self, call: Call, direction: Direction, response: object = None) -> int | None:
-        """The delay that the rules put on a call's request, or on its response; None if that is lost."""
+        """Return the delay that the rules add to a call's request, or to its response; None if that message
+        is lost."""
         connection = call.connection
         member, broker = connection.client.name, connection.server.name
         message: Message | None = None
@@ -265,7 +267,7 @@ class Network:
             self.cut(connection)
 
     def deliver(self, call: Call) -> None:
-        """The answer arrives."""
+        """Deliver the response."""
         connection = call.connection
         client = connection.client
         if connection.pipe is OPEN and not client.frozen:
@@ -273,11 +275,11 @@ class Network:
             callbacks = call._callbacks
             if callbacks is not None and call.generation == client.generation:
                 call._callbacks = None
-                # Nothing else is ready at this moment: whoever waits would be called next in any case.
+                # Nothing else is ready at this moment: the waiting task would run next in any case.
                 for callback in callbacks:
                     callback(call)
         elif connection.pipe is OPEN or connection.pipe is STALLED:
-            # Overtaken by a loss in the other direction; TCP would still deliver what had arrived before it.
+            # A loss in the other direction came first; TCP would still deliver what had arrived before it.
             connection.client.run(self._complete, call)
 
     def _complete(self, call: Call) -> None:
@@ -296,7 +298,7 @@ class Network:
     # -- losses -----------------------------------------------------------------------------------------
 
     def cut(self, connection: SimulatedConnection) -> None:
-        """Break a connection; the member's side hears of it after a while."""
+        """Break a connection; the member's side notices after a while."""
         if connection.pipe in (OPEN, STALLED):
             connection.pipe = CUT
             self.loop.schedule(self.loop.now_us + self._detection.draw(), self._detected, connection)
@@ -307,14 +309,14 @@ class Network:
             self.cut(connection)
 
     def close(self, connection: SimulatedConnection) -> None:
-        """The member's side gives a connection up: what is outstanding fails at once."""
+        """Close a connection from the member's side: outstanding requests fail at once."""
         self._connections.pop(connection, None)
         if connection.pipe is not CUT:
             connection.pipe = CLOSED
         self._fail_all(connection)
 
     def forget(self, client: Host) -> None:
-        """A member's process is gone; requests under way still arrive, nobody waits for answers."""
+        """Forget a member's process: requests under way still arrive, but their responses are dropped."""
         for connection in [c for c in self._connections if c.client is client]:
             del self._connections[connection]
             if connection.pipe is not CUT:

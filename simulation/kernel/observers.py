@@ -1,7 +1,7 @@
-"""Who watches a run: checkers, and the recorder of the trace.
+"""Observers of a run: checkers, and the recorder of the trace.
 
-An observer overrides the hooks that it needs; the world calls no others. Hooks run inside the step that
-they tell of, after its records were applied: they read, and change nothing.
+An observer overrides the hooks that it needs; the world calls no others. Hooks run inside the step that they
+report, after its records were applied. They must only read.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ if TYPE_CHECKING:
 
 
 RAISED: Final = "raised "
-"""How the `invariant` of a violation begins that is an exception which ended the run; its type follows."""
+"""The first part of the `invariant` of a violation that is an exception which ended the run; the exception's
+type follows."""
 
 
 class Violation(msgspec.Struct, frozen=True, kw_only=True):
-    """An invariant that did not hold. `seq` is the trace row after which it was seen."""
+    """An invariant that did not hold. `seq` is the trace row after which this was seen."""
 
     invariant: str
     seq: int
@@ -39,27 +40,29 @@ class Violation(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RecordsObserved(msgspec.Struct, frozen=True, kw_only=True):
-    """The event of a step that was seen in a real coordinator's journal: what it answered to is not known."""
+    """The event of a step that was seen in a real coordinator's journal; the request that caused it is
+    unknown."""
 
     group_id: str
     cause: str
-    """What raises a group's epoch in the trace: join, full, leave, timeout, topics or expressions.
+    """The cause of a raised group epoch in the trace: join, full, leave, timeout, topics or expressions. It
+    is `load` for records that existed before the observer started, and "" for records without a cause.
 
     `load` is what there was before anybody looked; other records are of no cause: "".
     """
     removed: Mapping[MemberId, str] = {}
-    """Why members were removed that were: left, session, rebalance or replaced."""
+    """The reason for each removed member: left, session, rebalance or replaced."""
     unsettled: frozenset[TopicId] = frozenset()
-    """Topics that changed about then: the coordinator may have seen them before or after."""
+    """Topics that changed around that time: the coordinator may have seen them before or after the change."""
     refused: tuple[str, ...] = ()
-    """Records that can't follow those before them, and why."""
+    """Records that can't follow the records before them, with the reasons."""
 
 
 StepEvent: TypeAlias = Event | RecordsObserved
-"""What a coordinator's step may be about."""
+"""The event of a coordinator's step."""
 
 Report: TypeAlias = Callable[[str, str], None]
-"""Takes the invariant's name and a message; the world adds when and where in the trace."""
+"""Takes the invariant's name and a message; the world adds the time and the place in the trace."""
 
 
 class CoordinatorView(Protocol):
@@ -91,7 +94,8 @@ class MemberView(Protocol):
 
     @property
     def member_id(self) -> MemberId:
-        """The id of the member that runs here now, or ran here last; empty before a classic one has its."""
+        """The id of the member that runs here now, or ran here last; empty until a classic member has its
+        id."""
 
     @property
     def instance_id(self) -> str | None:
@@ -103,7 +107,7 @@ class MemberView(Protocol):
 
 
 class WorldView(Protocol):
-    """What an observer may read of the world."""
+    """The part of the world that an observer may read."""
 
     @property
     def now_us(self) -> int:
@@ -119,7 +123,7 @@ class WorldView(Protocol):
 
     @property
     def topics(self) -> TopicsImage:
-        """The cluster's topics as they are; coordinators may lag behind."""
+        """The cluster's current topics; coordinators may lag behind."""
 
     @property
     def journal(self) -> MemoryJournal:
@@ -131,7 +135,7 @@ class WorldView(Protocol):
 
     @property
     def active(self) -> GroupCoordinator | None:
-        """The coordinator that answers requests now, if there is one."""
+        """The coordinator that serves requests now, if there is one."""
 
     @property
     def members(self) -> Mapping[str, MemberView]:
@@ -139,7 +143,7 @@ class WorldView(Protocol):
 
     @property
     def hosts_by_member(self) -> Mapping[MemberId, str]:
-        """The host of each member id that there ever was."""
+        """The host of each member id that ever existed."""
 
     @property
     def log_ends(self) -> Mapping[TopicPartition, int]:
@@ -147,11 +151,12 @@ class WorldView(Protocol):
 
     @property
     def faults_over(self) -> bool:
-        """Whether the last phase has begun, in which nothing disturbs the group."""
+        """True if the last phase has begun, in which nothing disturbs the group."""
 
     @property
     def settling_ms(self) -> int | None:
-        """How long the group may take to settle once nothing disturbs it; None if it may never."""
+        """Time that the group may take to settle once nothing disturbs it, in ms; None if it may never
+        settle."""
 
 
 Subscribed: TypeAlias = tuple[frozenset[str], str | None]
@@ -159,26 +164,26 @@ Subscribed: TypeAlias = tuple[frozenset[str], str | None]
 
 
 class MembersWorldView(WorldView, Protocol):
-    """What an observer may read of a world whose members a scenario has made."""
+    """The part that an observer may read of a world whose members a scenario has made."""
 
     @property
     def scenario(self) -> Scenario:
-        """What the run is about: how its applications are, and what their members are told."""
+        """The scenario of the run: its applications, and the requests to their members."""
 
     def subscription_of(self, host: str) -> Subscribed | None:
-        """What the application on that host subscribes to; None if that is not known."""
+        """Return the subscription of the application on that host; None if it is not known."""
 
 
 class TransactionsView(WorldView, Protocol):
-    """What an observer may read of a world with transactions."""
+    """The part of a world with transactions that an observer may read."""
 
     @property
     def journal_fails(self) -> bool:
-        """True if the coordinators' logs take no records now."""
+        """True if the coordinators' logs refuse records now."""
 
     @property
     def transactions(self) -> TransactionCoordinator | None:
-        """The coordinator of transactions that answers requests now, if there is one."""
+        """The coordinator of transactions that serves requests now, if there is one."""
 
 
 class WorldObserver:
@@ -190,7 +195,7 @@ class WorldObserver:
     hooks: ClassVar[tuple[str, ...]] = ()
     """All hooks that a world of this kind calls."""
     declared_by: ClassVar[type[WorldObserver]]
-    """The class in which none of these hooks does anything."""
+    """The class that declares these hooks without doing anything in them."""
     overridden: ClassVar[tuple[str, ...]] = ()
     """The hooks of this class that do something."""
 
@@ -202,19 +207,19 @@ class WorldObserver:
         cls.overridden = tuple(hook for hook in cls.hooks if getattr(cls, hook) is not getattr(base, hook))
 
     def attach(self, world: Any, report: Report) -> None:
-        """Called once, before anything happens."""
+        """Receive the world once, before anything happens."""
 
     def on_fault(self, fault: str, phase: str, detail: str, now_us: int) -> None:
-        """A fault `begin`s or `end`s; one that lasts no time only begins."""
+        """Observe that a fault `begin`s or `end`s; one without a duration only begins."""
 
     def on_faults_end(self, now_us: int) -> None:
-        """From here on nothing disturbs the world."""
+        """Observe that nothing disturbs the world from now on."""
 
     def on_violation(self, violation: Violation) -> None:
-        """A checker reported."""
+        """Observe a violation that a checker reported."""
 
     def on_end(self, now_us: int) -> None:
-        """The run is over; checkers of progress report now."""
+        """Observe the end of the run; checkers of progress report now."""
 
 
 WorldObserver.declared_by = WorldObserver
@@ -222,92 +227,101 @@ WorldObserver.hooks = tuple(name for name in vars(WorldObserver) if name.startsw
 
 
 class Observer(WorldObserver, declares_hooks=True):
-    """The base of what observes a group's coordinator and its members.
+    """The base of observers of a group's coordinator and its members.
 
-    The names of hosts are those of the world's mappings.
+    The names of hosts are keys of the world's mappings.
     """
 
     def attach(self, world: WorldView, report: Report) -> None:
-        """Called once, before anything happens."""
+        """Receive the world once, before anything happens."""
 
     def on_coordinator_step(self, host: str, event: StepEvent, outcome: Outcome, now_us: int) -> None:
-        """A coordinator's step that wrote records, had effects, or answered an error. Records are applied."""
+        """Observe a coordinator's step that wrote records, had effects, or returned an error. Records are
+        applied."""
 
     def on_steady_step(self, host: str, event: Event, outcome: Outcome, now_us: int) -> None:
-        """Any other step of a coordinator: nothing changed. This is the hot one."""
+        """Observe any other step of a coordinator, which changed nothing. This hook is called most often."""
 
     def on_coordinator_state(self, host: str, what: str, now_us: int) -> None:
-        """A broker's host changed: `crash`, `restart`, `resign`, `load` (begins) or `active` (has loaded)."""
+        """Observe a change of a broker's host: `crash`, `restart`, `resign`, `load` (begins) or `active` (has
+        loaded)."""
 
     def on_member_state(self, host: str, event: str, source: str, target: str, now_us: int) -> None:
-        """A member machine moved along an arrow of its table."""
+        """Observe a transition of a member's state machine."""
 
     def on_member_request(self, host: str, request: Request, now_us: int) -> None:
-        """A member's driver sent a request."""
+        """Observe that a member's driver sent a request."""
 
     def on_member_response(
         self, host: str, request: Request, response: Response | Exception, now_us: int
     ) -> None:
-        """A member's driver got an answer, or the exception that stands for none."""
+        """Observe that a member's driver got a response, or an exception instead of one."""
 
     def on_round_trip(self, host: str, took_us: int, written: bool, now_us: int) -> None:
-        """A process measured how long a request took; `written` if its answer waited for the log."""
+        """Observe the time that a request took; `written` says that its response waited for the log."""
 
     def on_callback(
         self, host: str, kind: str, phase: str, partitions: Iterable[TopicPartition], now_us: int
     ) -> None:
-        """A rebalance callback (`assigned`, `revoked`, `lost`) reached `begin`, `end` or `raised`."""
+        """Observe that a rebalance callback (`assigned`, `revoked`, `lost`) reached `begin`, `end` or
+        `raised`."""
 
     def on_commit(
         self, host: str, request: OffsetCommitRequest, response: OffsetCommitResponse | Exception, now_us: int
     ) -> None:
-        """A member's commit was answered, or got no answer."""
+        """Observe the response to a member's commit, or that none came."""
 
     def on_poll(self, host: str, phase: str, now_us: int) -> None:
-        """The application is about to `begin` a poll, or to `end` one, or a poll has `failed`."""
+        """Observe that the application is about to `begin` or to `end` a poll, or that a poll has
+        `failed`."""
 
     def on_records_delivered(
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
     ) -> None:
-        """The application was handed these records: the end of a poll."""
+        """Observe the end of a poll, with the records that the application received."""
 
     def on_records_processed(
         self, host: str, partition: TopicPartition, first: int, last_exclusive: int, now_us: int
     ) -> None:
-        """The application finished with these records."""
+        """Observe that the application finished these records."""
 
     def on_operation(self, request: Request, response: Response | Exception | None, now_us: int) -> None:
-        """A request of people was answered, or not."""
+        """Observe the response to an operator's request, or that none came."""
 
     def on_records_rewound(self, host: str, partition: TopicPartition, offset: int, now_us: int) -> None:
-        """The application goes back to a committed position, as a transaction of its was aborted.
+        """Observe that the application goes back to a committed position, because its transaction was
+        aborted.
 
-        Or, at offset 0, its process is about to end, and what it has not committed is for the next one.
+        Or, at offset 0, its process is about to end, and the next one repeats what is not committed.
         """
 
     def on_transaction_step(self, host: str, event: Any, outcome: Any, now_us: int) -> None:
-        """A step of the coordinator of transactions. Records are applied."""
+        """Observe a step of the coordinator of transactions. Records are applied."""
 
     def on_transactions_loaded(self, host: str, now_us: int) -> None:
-        """Another broker has loaded the log of transactions, and coordinates them."""
+        """Observe that another broker has loaded the log of transactions, and coordinates them."""
 
     def on_member_host(self, host: str, what: str, now_us: int) -> None:
-        """A member's host: `start`, `stop` (begins), `stopped`, `crash`, `freeze`, `thaw`."""
+        """Observe a change of a member's host: `start`, `stop` (begins), `stopped`, `crash`, `freeze`,
+        `thaw`."""
 
     def on_member_search(self, host: str, now_us: int) -> None:
-        """A member asks who coordinates its group. Until it knows it can send nothing to the coordinator."""
+        """Observe that a member looks up its group's coordinator. Until it knows, it can send nothing to the
+        coordinator."""
 
     def on_loss(self, host: str, broker: str, kind: str, request: Request, now_us: int) -> None:
-        """The network lost a `request`, or the `response` to it, of a member."""
+        """Observe that the network lost a member's `request`, or the `response` to it."""
 
     def on_topic(self, topic: str, what: str, partitions: int, now_us: int) -> None:
-        """A topic was `created`, `grown` or `deleted`; `partitions` is how many it has now."""
+        """Observe that a topic was `created`, `grown` or `deleted`; `partitions` is its number of partitions
+        now."""
 
 
 def hook_lists(
     observers: Iterable[WorldObserver], kind: type[WorldObserver] = Observer
 ) -> dict[str, tuple[Callable[..., Any], ...]]:
-    """Return for each hook of that kind of world the methods of the observers that override it, in order."""
+    """Return, for each hook of that kind of world, the methods of the observers that override it, in
+    order."""
     methods: dict[str, list[Callable[..., Any]]] = {hook: [] for hook in kind.hooks}
     for observer in observers:
         for hook in observer.overridden:

@@ -1,8 +1,8 @@
 """Randomness of a run: named streams from one seed.
 
-Each name has a stream of its own, so that one more draw in one place moves nothing elsewhere. Two kinds:
-`Streams.random` gives a random.Random for plans and jitter, `Streams.samples` a few bytes of state that
-draw from a distribution, for the latency of each of thousands of links.
+Each name has a stream of its own, so that one more draw in one place changes nothing elsewhere. There are two
+kinds. `Streams.random` returns a random.Random, for plans and jitter. `Streams.samples` draws from a
+distribution with a few bytes of state, for the latency of each of thousands of links.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Quantiles: TypeAlias = tuple[int, ...]
 """A distribution as 1,024 equally likely values."""
 
 _SIZE = 1024
-_MULTIPLIER = 6364136223846793005  # Knuth's MMIX generator; its high bits are good enough for a table look-up
+_MULTIPLIER = 6364136223846793005  # Knuth's MMIX generator; its high bits are good enough for a table lookup
 _INCREMENT = 1442695040888963407
 _MASK = (1 << 64) - 1
 
@@ -30,7 +30,8 @@ _MASK = (1 << 64) - 1
 class Streams:
     """All streams of one seed.
 
-    :raises FencepostError: if the seed is no whole number, since only these are told and kept as they are.
+    :raises FencepostError: if the seed is not a whole number, because only these are printed and stored
+        exactly.
     """
 
     __slots__ = ("seed",)
@@ -41,24 +42,24 @@ class Streams:
         self.seed = seed
 
     def number(self, name: str, bits: int = 128) -> int:
-        """One number for that name."""
+        """Return a number for that name."""
         digest = hashlib.blake2b(f"{self.seed}/{name}".encode(), digest_size=bits // 8)
         return int.from_bytes(digest.digest(), "big")
 
     def random(self, name: str) -> random.Random:
-        """A generator for that name."""
+        """Return a generator for that name."""
         return random.Random(self.number(name))
 
     def samples(self, name: str, quantiles: Quantiles) -> Samples:
-        """Draws from a distribution for that name."""
+        """Return draws from a distribution for that name."""
         return Samples(self.number(name, 64), quantiles)
 
     def small_random(self, name: str) -> SmallRandom:
-        """A small generator for that name."""
+        """Return a small generator for that name."""
         return SmallRandom(self.number(name, 64))
 
     def uuid(self, name: str) -> TopicId:
-        """A UUID of version 4 for that name, as Kafka prints it."""
+        """Return a UUID of version 4 for that name, as Kafka prints it."""
         return topic_id_from_uuid(uuid.UUID(int=self.number(name), version=4))
 
 
@@ -69,7 +70,8 @@ class Samples:
 
     def __init__(self, state: int, quantiles: Quantiles) -> None:
         self.draw: Callable[[], int] = _draws(state, quantiles).__next__
-        """Answers the next value. A run asks a million times: to resume a generator is the cheapest way."""
+        """Returns the next value. A run calls it a million times, and resuming a generator is the cheapest
+        way."""
 
 
 def _draws(state: int, quantiles: Quantiles) -> Iterator[int]:
@@ -79,7 +81,8 @@ def _draws(state: int, quantiles: Quantiles) -> Iterator[int]:
 
 
 class SmallRandom:
-    """What a host needs of random.Random, in a few bytes instead of 2,500: for jitter, not for plans."""
+    """A replacement for random.Random that takes a few bytes instead of 2,500: for a host's jitter, not for
+    plans."""
 
     __slots__ = ("_state",)
 
@@ -87,32 +90,32 @@ class SmallRandom:
         self._state = state
 
     def random(self) -> float:
-        """A number from 0 up to, but not, 1."""
+        """Return a number from 0 up to, but not including, 1."""
         self._state = state = (self._state * _MULTIPLIER + _INCREMENT) & _MASK
         return (state >> 11) / (1 << 53)
 
     def uniform(self, a: float, b: float) -> float:
-        """A number between the two."""
+        """Return a number between the two."""
         return a + (b - a) * self.random()
 
 
 def quantiles(inverse: Callable[[float], float]) -> Quantiles:
-    """The table of a distribution from its inverse cumulative function, rounded to whole numbers."""
+    """Return the table of a distribution from its inverse cumulative function, rounded to whole numbers."""
     return tuple(max(0, round(inverse((i + 0.5) / _SIZE))) for i in range(_SIZE))
 
 
 def constant(value: int) -> Quantiles:
-    """Always that value."""
+    """Return the distribution of a constant."""
     return (value,) * _SIZE
 
 
 def uniform(low: int, high: int) -> Quantiles:
-    """Each value between the two equally likely."""
+    """Return the uniform distribution between the two."""
     return quantiles(lambda p: low + p * (high - low))
 
 
 def lognormal(median: int, p99: int) -> Quantiles:
-    """Most near the median, a long tail above; one in a hundred is beyond `p99`.
+    """Return a lognormal distribution: most values are near the median, and one in a hundred exceeds `p99`.
 
     :raises ValueError: unless 0 < median <= p99.
     """
@@ -124,5 +127,5 @@ def lognormal(median: int, p99: int) -> Quantiles:
 
 
 def exponential(mean: int) -> Quantiles:
-    """Waiting times of something that comes at any moment with equal chance."""
+    """Return the distribution of waiting times for events that are equally likely at any moment."""
     return quantiles(lambda p: -mean * math.log(1 - p))

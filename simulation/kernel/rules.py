@@ -1,8 +1,8 @@
-"""Faults of the network are rules: each sees one message and says what becomes of it.
+"""Faults of the network as rules: each rule sees one message and decides its fate.
 
-The rules of a network are asked in their order; the first that does not let a message pass decides. What
-they say holds in the simulated network and in the proxy before real brokers; only there messages are bytes,
-so a stall, a throttle and damage are for the proxy alone.
+A message goes through the rules of a network in order; the first rule that does not let it pass decides.
+Rules work in the simulated network and in the proxy in front of real brokers. Only in the proxy messages are
+bytes, so only the proxy has stalls, throttles and damage.
 """
 
 from __future__ import annotations
@@ -18,64 +18,64 @@ from fencepost.simulation.kernel.rng import Samples
 
 
 class Direction(enum.StrEnum):
-    """Which way a message goes."""
+    """The direction of a message."""
 
     REQUEST = "request"
     RESPONSE = "response"
 
 
 class Message(msgspec.Struct, frozen=True, gc=False):
-    """One message under way between a member's host and a broker's."""
+    """One message under way between a member's host and a broker's host."""
 
     member: str
     broker: str
     direction: Direction
     request: object
-    """The request; for a response, the one that it answers."""
+    """The request; for a response, the request that it belongs to."""
     response: object = None
     api_key: int | None = None
-    """Kafka's number of the request's API, where messages are bytes."""
+    """Kafka's number of the request's API, if messages are bytes."""
 
 
 class Delay(NamedTuple):
-    """The message takes longer by so many microseconds, and what follows on its connection with it."""
+    """Delays the message by this many microseconds, and everything after it on its connection."""
 
     us: int
 
 
 class Throttle(NamedTuple):
-    """The message takes the time that its bytes need at this rate, and what follows waits for it."""
+    """Delays the message by the time that its bytes need at this rate; everything after it waits."""
 
     bytes_per_second: int
 
 
 class Damage(enum.Enum):
-    """How a message's bytes are spoiled."""
+    """Ways to damage a message's bytes."""
 
     FLIP = "flip"
-    """A few bits are not what they were."""
+    """A few bits are flipped."""
     TRUNCATE = "truncate"
     """The end is missing, and the length says so."""
     LENGTH = "length"
-    """The length is wrong: what follows is not where the receiver looks for it."""
+    """The length is wrong: the receiver looks for the next message in the wrong place."""
 
 
 class Corrupt(NamedTuple):
-    """The message arrives, but spoiled."""
+    """Delivers the message damaged."""
 
     damage: Damage
 
 
 class Fate(enum.Enum):
-    """What else may become of a message."""
+    """Further fates of a message."""
 
     PASS = "pass"
     DROP = "drop"
-    """It is lost, and nothing that follows on its connection arrives: the member's side times out."""
+    """It is lost, and nothing after it on its connection arrives: the member's side times out."""
     CUT = "cut"
-    """It is lost because the connection breaks; the member's side hears of that soon."""
+    """It is lost because the connection breaks; the member's side notices soon."""
     STALL = "stall"
-    """It waits until the rule is taken out, and what follows in its direction with it."""
+    """It waits until the rule is removed, and so does everything after it in its direction."""
 
 
 Verdict: TypeAlias = Delay | Throttle | Corrupt | Fate
@@ -84,21 +84,22 @@ PASS = Fate.PASS
 
 
 class NetworkRule(Protocol):
-    """Decides about messages."""
+    """A rule that decides about messages."""
 
     def concerns(self, member: str, broker: str, direction: Direction, api_key: int | None = None) -> bool:
-        """Whether it may judge such a message, whatever that says: if not, nobody need make one."""
+        """Return true if the rule may judge such a message, whatever its content. If no rule does, no message
+        is made."""
 
     def judge(self, message: Message) -> Verdict:
-        """What becomes of a message that it concerns; `Fate.PASS` leaves it to the next rule."""
+        """Decide about a message that it concerns; `Fate.PASS` leaves it to the next rule."""
 
 
 class Matching:
     """A rule for messages of some members, brokers, directions or kinds; None stands for all of them.
 
-    `kinds` are classes of requests, `api_keys` numbers of APIs. `condition` sees what the other filters let
-    through. `chance`, with `rng`, picks some of those at random. After `limit` verdicts the rule lets
-    everything pass, and `spent` is true.
+    `kinds` are classes of requests, `api_keys` numbers of APIs. `condition` sees the messages that the other
+    filters let through. `chance`, with `rng`, picks some of these at random. After `limit` verdicts the rule
+    lets everything pass, and `spent` is true.
     """
 
     def __init__(
@@ -132,7 +133,7 @@ class Matching:
         return self._left == 0
 
     def judge(self, message: Message) -> Verdict:
-        """What becomes of a message that the rule concerns."""
+        """Decide about a message that the rule concerns."""
         if self._kinds is not None and not isinstance(message.request, self._kinds):
             return PASS
         if self._condition is not None and not self._condition(message):
@@ -166,7 +167,7 @@ def cutting(_: Message) -> Verdict:
 
 
 def stalling(_: Message) -> Verdict:
-    """Hold the message until the rule is taken out."""
+    """Hold the message until the rule is removed."""
     return Fate.STALL
 
 

@@ -1,4 +1,4 @@
-"""Who starts the processes of a world, and starts them again."""
+"""The supervisor of a world's processes: it starts them, and starts them again."""
 
 from __future__ import annotations
 
@@ -9,34 +9,34 @@ from fencepost.simulation.kernel.rng import Quantiles, Streams
 
 
 class RunSchedule(Protocol):
-    """The time of a run, in microseconds since its start, and what is due."""
+    """The time of a run, in microseconds since its start, and its scheduled actions."""
 
     @property
     def now_us(self) -> int:
-        """What it is now."""
+        """The time now."""
 
     def schedule(self, when_us: int, action: Callable[[Any], Any], argument: object) -> None:
         """Call `action(argument)` at that time."""
 
 
 class Supervised(Protocol):
-    """A host whose processes are started from here."""
+    """A host whose processes the supervisor starts."""
 
     wanted: bool
     """True if it is meant to run."""
 
     @property
     def generation(self) -> int:
-        """How many of its processes have ended."""
+        """Number of its processes that have ended."""
 
     def start(self) -> None:
         """Start a new process, if none runs."""
 
 
 class Supervisor:
-    """Starts processes in times that are drawn, unless they are not wanted any more when it is time.
+    """Starts processes at random times, unless they are no longer wanted by then.
 
-    `goes_on` says whether any process is to be started at all.
+    `goes_on` returns true while processes are to be started at all.
     """
 
     def __init__(
@@ -64,7 +64,7 @@ class Supervisor:
             host.start()
 
     def restart_later(self, host: Supervised) -> None:
-        """Start a host's next process after the time that a restart takes, unless it had one by then."""
+        """Start a host's next process after the restart time, unless another one ran in between."""
         if not self._goes_on():
             return
         host.wanted = True

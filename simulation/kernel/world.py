@@ -1,4 +1,5 @@
-"""What every world is: hosts on one clock, observers that are told what happens, and their findings."""
+"""The base of every world: hosts on one clock, observers that are notified of what happens, and their
+findings."""
 
 from __future__ import annotations
 
@@ -16,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class HasTime(Protocol):
-    """What knows the time of a run."""
+    """Something that knows the time of a run."""
 
     @property
     def now_us(self) -> int:
@@ -24,7 +25,7 @@ class HasTime(Protocol):
 
 
 class ObservedWorld:
-    """A world, as far as it has observers. `sequence` returns the number of the last trace row."""
+    """A world with observers. `sequence` returns the number of the last trace row."""
 
     hooks: dict[str, tuple[Callable[..., Any], ...]]
     """The observers' methods by hook."""
@@ -34,10 +35,10 @@ class ObservedWorld:
         self._sequence = sequence
         self.violations: list[Violation] = []
         self.faults_over = False
-        """Whether the last phase has begun, in which nothing disturbs the world."""
+        """True if the last phase has begun, in which nothing disturbs the world."""
 
     def attach(self, observers: Iterable[WorldObserver], kind: type[WorldObserver] = Observer) -> None:
-        """Let these observe the world, which calls the hooks of that kind."""
+        """Attach these observers; the world calls the hooks of that kind."""
         watching = tuple(observers)
         for observer in watching:
             observer.attach(self, self.report)
@@ -49,12 +50,12 @@ class ObservedWorld:
         return self._time.now_us
 
     def tell(self, hook: str, *arguments: object) -> None:
-        """Tell observers what happened now."""
+        """Notify observers by this hook."""
         for method in self.hooks[hook]:
             method(*arguments, self._time.now_us)
 
     def report(self, invariant: str, message: str) -> None:
-        """Take a checker's finding down."""
+        """Record a checker's finding."""
         violation = Violation(
             invariant=invariant, seq=self._sequence(), t_us=self._time.now_us, message=message
         )
@@ -64,15 +65,15 @@ class ObservedWorld:
 
 
 class AppliedTimes(Protocol):
-    """How long an application takes."""
+    """The times that an application takes."""
 
     @property
     def callback(self) -> Span:
-        """For a rebalance callback."""
+        """Time that a rebalance callback takes."""
 
     @property
     def processing(self) -> Span:
-        """For one record."""
+        """Time that processing one record takes."""
 
 
 class World(ObservedWorld, abc.ABC):
@@ -85,12 +86,12 @@ class World(ObservedWorld, abc.ABC):
         self.loop = loop
         self.streams = Streams(seed)
         self.timer_delays: Samples | None = None
-        """By how much timers of members are late; None if they go off in time."""
+        """The delays of members' timers; None if they are on time."""
         self.callback_times = self.streams.samples("callbacks", application.callback.quantiles)
         self.processing_times = self.streams.samples("processing", application.processing.quantiles)
 
     def delay_timers(self, late: Span) -> None:
-        """Let timers of members be late from now on."""
+        """Delay timers of members from now on."""
         if late.longest_us:
             self.timer_delays = self.streams.samples("timers", late.quantiles)
 
@@ -101,14 +102,14 @@ class World(ObservedWorld, abc.ABC):
     @property
     @abc.abstractmethod
     def settled(self) -> bool:
-        """True if everything is as it is to be when nothing disturbs it."""
+        """True if everything is in the state that it should reach when nothing disturbs it."""
 
     @abc.abstractmethod
     def vanish(self) -> None:
-        """End all processes without a word; what they leave to the loop ends at this moment."""
+        """Kill all processes; work that they left on the loop ends at this moment."""
 
     def end(self) -> bool:
-        """The run is over: observers report what they still have to, then all processes end.
+        """End the run: observers report their last findings, then all processes end.
 
         Return whether everything had settled.
         """
@@ -119,36 +120,36 @@ class World(ObservedWorld, abc.ABC):
 
 
 def host_names(kind: str, count: int) -> list[str]:
-    """Return the names of so many hosts: `member-01` to `member-12`."""
+    """Return the names of `count` hosts, such as `member-01` to `member-12`."""
     width = len(str(count))
     return [f"{kind}-{number:0{width}}" for number in range(1, count + 1)]
 
 
 class RunCounts(NamedTuple):
-    """What was measured in a run."""
+    """The counts that were measured in a run."""
 
     heartbeats: int
-    """Those that a coordinator answered; for single active consumers the commands that it answered."""
+    """Heartbeats that a coordinator answered; for single active consumers, the commands that it answered."""
     rebalances: int
-    """Those that ended; for single active consumers how often one was told to be active."""
+    """Rebalances that ended; for single active consumers, the number of times that one was made active."""
     figures: Mapping[str, float] = MappingProxyType({})
 
 
 class Begins(Protocol):
-    """What is put on the loop when a run begins."""
+    """Something that is put on the loop when a run begins."""
 
     def begin(self) -> None:
-        """Put it there."""
+        """Put it on the loop."""
 
 
 class PreparedRun(NamedTuple):
-    """A world that is ready to run, what disturbs it, and what it measures."""
+    """A world that is ready to run, its nemesis, and its measurements."""
 
     world: World
     nemesis: Begins
     counts: Callable[[], RunCounts]
 
     def begin(self) -> None:
-        """Let the world begin, and then what disturbs it."""
+        """Start the world, and then its nemesis."""
         self.world.begin()
         self.nemesis.begin()

@@ -1,1 +1,1 @@
-"""Traces as they grow: rows in a Kafka topic, or Kafka's own group log, followed by Structured Streaming."""
+"""Live traces: Structured Streaming follows rows in a Kafka topic, or Kafka's own group log."""

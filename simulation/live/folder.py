@@ -1,13 +1,13 @@
-"""The folder that a topic is followed into: rows, a file a batch; what was skipped; Spark's checkpoint.
+"""The folder of a followed topic: rows, one file per batch; counts of skipped records; Spark's checkpoint.
 
-OUT/following.json           which topic it is
-OUT/traces/batch-N.parquet   rows of batch N, sorted by run; none if it had none
-OUT/batches/N.json           how many rows there were, and what was skipped
-OUT/checkpoint               how far it came
-OUT/lock                     held by who follows
+OUT/following.json           the topic
+OUT/traces/batch-N.parquet   rows of batch N, sorted by run; missing if it had no rows
+OUT/batches/N.json           numbers of rows and of skipped records
+OUT/checkpoint               Spark's progress
+OUT/lock                     held by the process that follows
 
-A batch that is written again, because nobody knows whether it was written, replaces what it left: so each
-record counts once, whenever the process was killed.
+After a crash, Spark may write a batch again without knowing whether it was written. The batch replaces its
+earlier file, so each record counts once, whenever the process was killed.
 """
 
 from __future__ import annotations
@@ -30,26 +30,26 @@ if TYPE_CHECKING:
 
 
 class Following(msgspec.Struct, frozen=True):
-    """Which topic a folder is of."""
+    """The topic that a folder follows."""
 
     kafka: str
     topic: str
     topic_id: str | None = None
-    """Another topic may have the name by now."""
+    """The topic's id: another topic may have the same name by now."""
 
 
 class Counts(msgspec.Struct, frozen=True):
-    """What a batch had."""
+    """The counts of one batch."""
 
     rows: int
     skipped: dict[str, int] = {}
-    """Records that were no rows, by the reason."""
+    """Number of skipped records, by the reason."""
 
 
 class LiveFolder:
     """The files of one topic.
 
-    :raises FencepostError: if the folder is of another topic, or can't be read or written.
+    :raises FencepostError: if the folder belongs to another topic, or can't be read or written.
     """
 
     def __init__(self, path: Path, following: Following) -> None:
@@ -76,16 +76,16 @@ class LiveFolder:
 
     @property
     def traces(self) -> Path:
-        """Where the rows are."""
+        """The folder with the rows."""
         return self._traces
 
     @property
     def checkpoint(self) -> Path:
-        """Where Spark keeps how far it came."""
+        """The folder in which Spark keeps its progress."""
         return self.path / "checkpoint"
 
     def offsets(self) -> dict[int, int]:
-        """Up to where each partition is read, and what was read is written; empty before the first batch."""
+        """Return the offset up to which each partition was read and written; empty before the first batch."""
         commits = (self.checkpoint / "commits").glob("*")
         numbers = [int(file.name) for file in commits if file.name.isdecimal()]
         if not numbers:
@@ -97,7 +97,7 @@ class LiveFolder:
 
     @property
     def files(self) -> list[Path]:
-        """The files of rows that are there, in the order of their batches."""
+        """Return the files with rows, in the order of their batches."""
         return sorted(self._traces.glob("batch-*.parquet"))
 
     def write(self, number: int, rows: pa.Table, skipped: dict[str, int]) -> None:
@@ -116,7 +116,7 @@ class LiveFolder:
         self._count(number, counts)
 
     def counts(self) -> Counts:
-        """What all batches had."""
+        """Return the counts of all batches together."""
         return Counts(self._rows, {reason: n for reason, n in sorted(self._skipped.items()) if n})
 
     def _count(self, number: int, counts: Counts) -> None:
@@ -127,7 +127,7 @@ class LiveFolder:
         self._skipped.update(counts.skipped)
 
     def close(self) -> None:
-        """Let others follow into it."""
+        """Release the folder for other processes."""
         self._lock.close()
 
     def __enter__(self) -> LiveFolder:

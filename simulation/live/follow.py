@@ -1,4 +1,5 @@
-"""Follows a topic: rows into Parquet, each exactly once; windows as they fill; the analyses over all."""
+"""Follows a topic: it writes rows to Parquet exactly once, counts windows, and runs the analyses over all
+rows."""
 
 from __future__ import annotations
 
@@ -35,15 +36,16 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 HEADLINES: Final = ("rebalances", "downtime", "two_owners", "fencings", "violations")
-"""The tables that are kept up to date while rows come; all others are made in the end."""
+"""The tables that are kept up to date while rows arrive; all others are made at the end."""
 
 _LOOK_S: Final = 0.25
 _REFRESH_S: Final = 10.0
-"""The least time between two looks at the tables; they take no more than half of the time."""
+"""Minimum time between two updates of the tables, in seconds; updates take at most half of the time."""
 _TRIGGER: Final = "1 second"
 _WINDOWS_EVERY_S: Final = 1
 _STARVED: Final = "Python worker failed to connect back"
-"""What Spark says if a worker takes more than ten seconds to start: then the machine is busy, and no more."""
+"""Spark's message if a worker takes more than ten seconds to start: the machine is busy, and nothing is
+broken."""
 _STARTS: Final = 5
 _OURS: Final = re.compile(r"EnvironmentLacks: (.+)")
 _RAISED: Final = re.compile(r"^(?:[\w.]+\.)?\w+(?:Error|Lacks|Exception): ")
@@ -52,61 +54,62 @@ _log = structlog.get_logger(__name__)
 
 
 class Until(msgspec.Struct, frozen=True):
-    """When to end by itself: after what is there now, or after so long without a record."""
+    """The condition for ending without a signal: all that is there now was read, or no record came for some
+    time."""
 
     available_now: bool = False
     idle_s: float | None = None
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """How things stand."""
+    """The state of a followed topic at one moment."""
 
     rows: int
     skipped: dict[str, int]
     windows: list[Window]
     tables: Tables
-    """The headlines, as of some seconds ago."""
+    """The headline tables of some seconds ago."""
 
 
 class Followed(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it."""
+    """The result of following a topic."""
 
     kafka: str
     topic: str
     out: str
     reader: str
     rows: int
-    """Rows in the folder, of earlier sessions too."""
+    """Number of rows in the folder, including earlier sessions."""
     skipped: dict[str, int]
     late: int
-    """Rows that came too late for their window, of the last hundred batches."""
+    """Number of rows in the last hundred batches that came too late for their window."""
     windows: list[Window]
     tables: Tables
     report: str | None = None
 
 
 class _Stopping(Exception):
-    """Ends the query before it begins another batch."""
+    """Raised to end the query before it begins another batch."""
 
 
 class _Intake:
-    """Writes what comes. The query calls it in a thread of its own."""
+    """Writes batches of rows. The query calls it in a thread of its own."""
 
     def __init__(self, folder: LiveFolder) -> None:
         self.counts = folder.counts()
         self.stopping = False
         self.last_record_s = time.monotonic()
-        """When a record came last."""
+        """Time of the last record, in seconds of a monotonic clock."""
         self.failure: Exception | None = None
         self._folder = folder
 
     def take(self, batch: DataFrame, number: int) -> None:
-        """One batch, which may have been written already."""
+        """Write one batch, which may have been written already."""
         if self.stopping:
             raise _Stopping
         try:
             self._write(batch, number)
-        except Exception as error:  # the query ends with it, and tells of it in Java's words
+        except Exception as error:  # the query ends with it, and reports it in Java's words
             self.failure = error
             raise
 
@@ -139,13 +142,13 @@ def follow(
     tell: Callable[[Snapshot], None] = lambda snapshot: None,
     progress: Progress | None = None,
 ) -> Followed:
-    """Follow a topic into a folder, until the caller stops it, and analyse what is there.
+    """Follow a topic into a folder until the caller stops it, and analyse all rows.
 
-    Begun again with the same folder it goes on where it was.
+    A restart with the same folder continues where the last one stopped.
 
     :raises FencepostError: if there is no such topic, the login is refused, the folder is another topic's,
         or all records were skipped.
-    :raises EnvironmentLacks: if no broker answers, Spark cannot run here, or following fails on the way.
+    :raises EnvironmentLacks: if no broker responds, Spark cannot run here, or following fails on the way.
     """
     known = require_topic(kafka, topic, "--kafka", security)
     following = Following(kafka, topic, known.topic_id)
@@ -210,10 +213,11 @@ class _Session:
         self._tables: Tables = {}
         self._starts_left = _STARTS
         self._looked = (0.0, 0)
-        """When the tables may be looked at again, and how many rows there were the last time."""
+        """The time when the tables may be computed again, and the number of rows when they were computed
+        last."""
 
     def run(self, until: Until, stop: threading.Event, tell: Callable[[Snapshot], None]) -> int:
-        """Until it is time to end. Answers how many rows came too late for their window."""
+        """Run until the end. Return the number of rows that came too late for their window."""
         with tempfile.TemporaryDirectory(prefix="fencepost-live-") as scratch, _quiet():
             intake = self._begin(until)
             windows = self.windows.start(
@@ -231,7 +235,7 @@ class _Session:
                 return late_rows(windows)
             finally:
                 for query in (intake, windows):
-                    with contextlib.suppress(Exception):  # it has ended, or its JVM has
+                    with contextlib.suppress(Exception):  # the query or its JVM has ended
                         query.stop()
 
     def _begin(self, until: Until) -> StreamingQuery:
@@ -247,7 +251,7 @@ class _Session:
     def _is_idle(self, until: Until) -> bool:
         if until.idle_s is None or time.monotonic() - self._intake.last_record_s < until.idle_s:
             return False
-        # It may not have looked at the topic for a while.
+        # It may not have read the topic for a while.
         from fencepost.simulation.live.reader import TopicReader
 
         following = self._following
@@ -259,14 +263,15 @@ class _Session:
         return False
 
     def _end(self, intake: StreamingQuery) -> None:
-        """Let a batch that is under way come to its end."""
+        """Wait until a batch that is under way has ended."""
         self._intake.stopping = True
         while intake.isActive and intake.status["isTriggerActive"]:
             time.sleep(_LOOK_S)
         intake.stop()
 
     def _again(self, intake: StreamingQuery, until: Until) -> StreamingQuery:
-        """The query, if it came to its end; another one, if only a worker of its could not start in time.
+        """Return the query if it ended normally; a new one if only one of its workers could not start in
+        time.
 
         :raises EnvironmentLacks: if it failed.
         """
@@ -279,13 +284,13 @@ class _Session:
         raise self.failed(self._intake.failure or error) from error
 
     def failed(self, error: Exception) -> EnvironmentLacks:
-        """What to tell of an exception of Spark's, or of ours that ended a query."""
+        """Return the error for an exception of Spark or of our own code that ended a query."""
         why = reason_of(error)
-        again = "" if GONE in why else f"; with the same --out {self._folder.path} it goes on where it was"
+        again = "" if GONE in why else f"; run it again with the same --out {self._folder.path} to continue"
         return EnvironmentLacks(f"--topic {self._following.topic}: following it failed: {why}{again}")
 
     def _look(self) -> None:
-        """Bring the headlines up to date, now and then."""
+        """Update the headline tables from time to time."""
         due_s, rows = self._looked
         files, count = self._folder.files, self._intake.counts.rows
         began_s = time.monotonic()
@@ -306,7 +311,8 @@ class _Session:
 
 
 def reason_of(error: Exception) -> str:
-    """What an exception says that ended a query, in one line: ours, if it is among Java's stacks."""
+    """Return the reason in an exception that ended a query, in one line: our own message, if it is among
+    Java's stacks."""
     text = str(error)
     if ours := _OURS.search(text):
         return ours[1]
@@ -315,7 +321,7 @@ def reason_of(error: Exception) -> str:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """py4j logs a traceback when a batch is refused because it is time to stop."""
+    """Silence py4j, which logs a traceback when a batch is refused because it is time to stop."""
     loggers = [logging.getLogger(name) for name in ("py4j.clientserver", "py4j.java_gateway")]
     before = [each.level for each in loggers]
     for each in loggers:

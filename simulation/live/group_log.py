@@ -1,10 +1,10 @@
-"""Kafka's own log of groups as a trace: records of `__consumer_offsets`, as rows.
+"""Kafka's own log of groups as a trace: it turns records of `__consumer_offsets` into rows.
 
-A log says what a coordinator decided, and not what it was asked: heartbeats are not in it, nor whether a
-member that is gone left or timed out. What a member holds is what the coordinator has given it. The model is
-lenient, for compaction may have taken any older record, and tombstones too.
+A log has a coordinator's decisions, but not the requests. It has no heartbeats, and does not say whether a
+removed member left or timed out. The partitions of a member are those that the coordinator has assigned to
+it. The model is lenient, because compaction may have removed any older record, including tombstones.
 
-Records of one millisecond are one step: the group's state becomes a row once they are all applied.
+Records of one millisecond form one step: the group's state becomes a row once all of them are applied.
 """
 
 from __future__ import annotations
@@ -30,11 +30,11 @@ from fencepost.simulation.trace.schema import Row, RowKind
 WORLD: Final = "kafka"
 
 Names = Callable[[TopicId], str]
-"""The name of a topic by its id; the id itself where it is not known any more."""
+"""Returns the name of a topic by its id, or the id itself if the topic is no longer known."""
 
 
 class LogRecord(NamedTuple):
-    """A record as it lies in the log; its time is in milliseconds, by the broker's clock."""
+    """A record of the log; its time is in milliseconds, by the broker's clock."""
 
     timestamp_ms: int
     key: bytes | None
@@ -42,7 +42,7 @@ class LogRecord(NamedTuple):
 
 
 class _Member(msgspec.Struct):
-    """One member, as far as the log has it: what it holds, and what it has yet to let go of."""
+    """One member as the log shows it: the partitions that it holds, and those that it has yet to release."""
 
     epoch: int = -1
     state: str = ""
@@ -51,7 +51,7 @@ class _Member(msgspec.Struct):
 
 
 class _Known(msgspec.Struct):
-    """What is known of a group: all that is kept between two batches of its records."""
+    """The state of a group that is kept between two batches of its records."""
 
     began_ms: int | None = None
     last_us: int = 0
@@ -64,7 +64,7 @@ class _Known(msgspec.Struct):
 
 
 class GroupLog:
-    """The log of one group, as rows. `kept` is what `keep` answered after the records before."""
+    """The log of one group, as rows. `kept` is the result of `keep` after the earlier records."""
 
     def __init__(self, group_id: str, names: Names, kept: bytes | None = None) -> None:
         self._group_id = group_id
@@ -73,19 +73,19 @@ class GroupLog:
         self._rows: list[Row] = []
         self._now_us = 0
         self.unreadable = 0
-        """Records that are not what their type and version announce, or of a type that nobody knows."""
+        """Number of records that do not match their type and version, or whose type is unknown."""
 
     @property
     def began_ms(self) -> int:
-        """The time of its first record, which is 0 in the trace."""
+        """The time of the group's first record, which is 0 in the trace."""
         return self._known.began_ms or 0
 
     def keep(self) -> bytes:
-        """All that has to be known to go on."""
+        """Return the state that is needed to continue."""
         return msgspec.msgpack.encode(self._known)
 
     def take(self, records: Iterable[LogRecord]) -> list[Row]:
-        """The rows that these records make, in the order of the log."""
+        """Return the rows for these records, in the order of the log."""
         for timestamp_ms, instant in groupby(records, key=lambda each: each.timestamp_ms):
             read = [record for each in instant if (record := self._read(each)) is not None]
             if read:
@@ -101,7 +101,7 @@ class GroupLog:
         if isinstance(found, Record):
             return found
         if isinstance(found, OpaqueRecord) and found.group_id is not None and found.version is None:
-            return None  # the log has no trace of it, as 4.0's partition metadata with each group since
+            return None  # the log ignores it, such as 4.0's partition metadata of each group
         self.unreadable += 1
         return None
 
@@ -113,7 +113,7 @@ class GroupLog:
             known.began_ms = timestamp_ms
             known.seq = 1
             self._rows.append(start_row(WORLD, self._group_id))
-        # A broker's clock may be set back; a trace goes on.
+        # A broker's clock may be set back; the time of a trace may not.
         self._now_us = known.last_us = max((timestamp_ms - known.began_ms) * 1_000, known.last_us)
         cause = self._cause(records)
         first = len(self._rows)
@@ -152,7 +152,7 @@ class GroupLog:
             self._add(RowKind.ASSIGNMENT, key.member_id, detail=key.member_id)
 
     def _cause(self, records: Sequence[Record]) -> str:
-        """What raised the group's epoch, as far as the records tell."""
+        """Return the cause of the raised group epoch, as far as the records show it."""
         said = [each.key.member_id for each in records if isinstance(each.key, r.MEMBER_KEYS) and each.value]
         if any(member_id not in self._known.members for member_id in said):
             return "join"
@@ -165,7 +165,7 @@ class GroupLog:
         return "topics"
 
     def _settle(self, first: int) -> None:
-        """The group's state after the step, in the rows that tell of its epoch, and as a row of its own."""
+        """Add the group's state after the step to the rows about its epoch, and as a row of its own."""
         known = self._known
         before, after = known.state, self._state_now()
         for index in range(first, len(self._rows)):
@@ -177,7 +177,7 @@ class GroupLog:
     def _state_now(self) -> str:
         known = self._known
         if known.epoch < 0:
-            return known.state  # it is gone, or the log has only its offsets
+            return known.state  # it was deleted, or the log has only its offsets
         if not known.members:
             return str(GroupState.EMPTY)
         if known.classic:
@@ -212,7 +212,7 @@ class GroupLog:
         member_id: MemberId,
         value: r.ConsumerGroupCurrentMemberAssignmentValue | s.StreamsGroupCurrentMemberAssignmentValue,
     ) -> None:
-        """A member's epoch, state and partitions."""
+        """Add rows for a member's epoch, state and partitions."""
         self._join(member_id)
         if isinstance(value, r.ConsumerGroupCurrentMemberAssignmentValue):
             held, leaving = self._named(value.assigned), self._named(value.pending_revocation)
@@ -253,7 +253,8 @@ class GroupLog:
     # -- classic groups ----------------------------------------------------------------------------------
 
     def _classic(self, value: r.GroupMetadataValue | None) -> None:
-        """A classic group as of its last generation; the rounds between two are in no record."""
+        """Add rows for the last generation of a classic group; the log has no records of the rounds between
+        generations."""
         known = self._known
         if value is None:
             if known.classic:
@@ -329,14 +330,14 @@ class GroupLog:
 
 
 def _of_client(state: str) -> str:
-    """A member's state as its client calls it: what the coordinator calls it is in `detail`."""
+    """Return a member's state by the client's name; `detail` has the coordinator's name."""
     if not state:
         return "JOINING"
     return "STABLE" if state == ConsumerGroupMemberState.STABLE else "RECONCILING"
 
 
 def _tasks(tasks: TaskIds) -> tuple[TopicPartition, ...]:
-    """Active tasks of a Streams application, as partitions of their subtopology."""
+    """Return active tasks of a Streams application as partitions of their subtopology."""
     return tuple(sorted(TopicPartition(one, number) for one, numbers in tasks.items() for number in numbers))
 
 

@@ -1,7 +1,7 @@
-"""A Kafka topic as a streaming source of Spark, over aiokafka: where its own connector is not to be had.
+"""A Kafka topic as a streaming source of Spark, over aiokafka, if Spark's own connector is not available.
 
-Its rows and its offsets have the forms of Spark's connector, so a checkpoint that one of the two began can be
-carried on by the other.
+Its rows and its offsets have the format of Spark's connector, so either of the two can continue a checkpoint
+of the other.
 """
 
 from __future__ import annotations
@@ -35,17 +35,18 @@ FORMAT: Final = "fencepost-kafka"
 COLUMNS: Final = "key binary, value binary, topic string, partition int, offset bigint, timestamp timestamp"
 
 Offsets: TypeAlias = dict[str, dict[str, int]]
-"""By topic and partition, as Spark's connector writes them into a checkpoint."""
+"""Offsets by topic and partition, as Spark's connector writes them into a checkpoint."""
 
 AWAY_SECONDS: Final = 60.0
-"""How long brokers may be away before a query fails; begun again, it goes on from its checkpoint."""
+"""Time that brokers may be away before a query fails, in seconds. A restarted query continues from its
+checkpoint."""
 _PAUSE_S: Final = 1.0
 _POLL_MS: Final = 1_000
 _AT_ONCE: Final = 5_000
 
 
 class TopicPart(InputPartition):
-    """The records of one partition from `start` up to, and without, `end`."""
+    """The records of one partition from `start` up to, but not including, `end`."""
 
     def __init__(self, partition: int, start: int, end: int) -> None:
         super().__init__(partition)
@@ -55,22 +56,22 @@ class TopicPart(InputPartition):
 
 
 class TopicSource(DataSource):
-    """The format: options `servers`, `topic`, `most`, how many records a batch may have, and `secret`.
+    """The format, with the options `servers`, `topic`, `most` (the limit on records in a batch) and `secret`.
 
-    The last is a `ClientSecurity` as JSON. Spark shows no value of an option with such a name.
+    The last one is a `ClientSecurity` as JSON. Spark hides the value of an option with such a name.
     """
 
     @classmethod
     def name(cls) -> str:
-        """What `format` takes."""
+        """Return the name for Spark's `format`."""
         return FORMAT
 
     def schema(self) -> str:
-        """As Spark's connector has it."""
+        """Return the schema of Spark's connector."""
         return COLUMNS
 
     def streamReader(self, schema: Any) -> TopicReader:  # noqa: N802  # Spark's name
-        """The reader of a query."""
+        """Return the reader of a query."""
         security = msgspec.json.decode(self.options["secret"], type=ClientSecurity)
         return TopicReader(
             self.options["servers"], self.options["topic"], int(self.options["most"]), security
@@ -88,15 +89,15 @@ class TopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         self._target: dict[int, int] | None = None
 
     def initialOffset(self) -> Offsets:  # noqa: N802  # Spark's name
-        """Where each partition begins."""
+        """Return the first offset of each partition."""
         return self._offsets(self.bounds(first=True))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
-        """So that a long topic is read in batches that fit into memory."""
+        """Return the limit on a batch, so that a long topic is read in batches that fit into memory."""
         return ReadMaxRows(self._most)
 
     def latestOffset(self, start: Offsets, limit: ReadLimit) -> Offsets:  # noqa: N802  # Spark's name
-        """The end of each partition, or as far as the limit allows."""
+        """Return the end of each partition, or the offset up to which the limit allows reading."""
         ends = self.bounds(first=False) if self._target is None else self._target
         begun = _by_partition(start, self._topic)
         left = {number: end - begun.get(number, 0) for number, end in ends.items()}
@@ -118,11 +119,11 @@ class TopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         )
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
-        """From now on only what is there already counts."""
+        """Fix the ends of the partitions: later records are not read."""
         self._target = self.bounds(first=False)
 
     def partitions(self, start: Offsets, end: Offsets) -> Sequence[InputPartition]:
-        """A part for each partition that has something new."""
+        """Return a part for each partition with new records."""
         begun = _by_partition(start, self._topic)
         return [
             TopicPart(number, begun.get(number, 0), until)
@@ -131,7 +132,7 @@ class TopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         ]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of a part. Compaction and transactions leave gaps between their offsets."""
+        """Yield the records of a part. Compaction and transactions leave gaps between their offsets."""
         assert isinstance(partition, TopicPart)
         for records in asyncio.run(_records(self._servers, self._security, self._topic, partition)):
             yield _as_arrow(records)
@@ -140,9 +141,10 @@ class TopicReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {self._topic: {str(number): offset for number, offset in sorted(offsets.items())}}
 
     def bounds(self, *, first: bool) -> dict[int, int]:
-        """Where each partition begins, or where it ends, by its number. Brokers may be away for a while.
+        """Return the first offset of each partition, or its end, by the partition's number. Brokers may be
+        away for a while.
 
-        :raises EnvironmentLacks: if they are for longer.
+        :raises EnvironmentLacks: if they are away for longer than `AWAY_SECONDS`.
         """
         until = time.monotonic() + AWAY_SECONDS
         while True:
@@ -161,15 +163,15 @@ def _by_partition(offsets: Offsets, topic: str) -> dict[int, int]:
 
 
 async def _bounds(servers: str, security: ClientSecurity, topic: str, *, first: bool) -> dict[int, int]:
-    """The first offsets of a topic's partitions, or their ends.
+    """Return the first offsets of a topic's partitions, or their ends.
 
-    :raises OSError: if no broker tells.
+    :raises OSError: if no broker responds.
     """
     async with _consumer(servers, security) as consumer:
         try:
             ask = consumer.beginning_offsets if first else consumer.end_offsets
             known = await ask([TopicPartition(topic, 0)])
-            # Once it was asked for a topic, it knows how many partitions there are.
+            # The client knows the number of partitions only after a request for the topic.
             others = (consumer.partitions_for_topic(topic) or set()) - {0}
             known |= await ask([TopicPartition(topic, number) for number in sorted(others)]) if others else {}
             return {each.partition: offset for each, offset in known.items()}
@@ -180,9 +182,9 @@ async def _bounds(servers: str, security: ClientSecurity, topic: str, *, first: 
 async def _records(
     servers: str, security: ClientSecurity, topic: str, part: TopicPart
 ) -> list[list[ConsumerRecord]]:
-    """The records of a part, as they came.
+    """Return the records of a part, in the fetched lists.
 
-    :raises EnvironmentLacks: if they are not there any more, or no broker gives them.
+    :raises EnvironmentLacks: if they were deleted, or no broker returns them.
     """
     partition = TopicPartition(topic, part.partition)
     found: list[list[ConsumerRecord]] = []
@@ -195,8 +197,8 @@ async def _records(
                 got = await consumer.getmany(partition, timeout_ms=_POLL_MS, max_records=_AT_ONCE)
             except (OffsetOutOfRangeError, NoOffsetForPartitionError) as error:
                 raise EnvironmentLacks(
-                    f"{topic}-{part.partition}: the records from offset {position} on are gone: the topic's "
-                    f"retention was faster; {GONE}"
+                    f"{topic}-{part.partition}: the records from offset {position} on were deleted "
+                    f"by the topic's retention; {GONE}"
                 ) from error
             found += [[each for each in records if each.offset < part.end] for records in got.values()]
             before, position = position, await consumer.position(partition)
@@ -204,7 +206,7 @@ async def _records(
                 until = time.monotonic() + AWAY_SECONDS
             elif time.monotonic() > until:
                 raise EnvironmentLacks(
-                    f"{topic}-{part.partition}: no broker gave a record after offset {position} for "
+                    f"{topic}-{part.partition}: no broker returned a record after offset {position} for "
                     f"{AWAY_SECONDS:.0f} s"
                 )
     return [records for records in found if records]
@@ -212,11 +214,11 @@ async def _records(
 
 @contextlib.asynccontextmanager
 async def _consumer(servers: str, security: ClientSecurity) -> AsyncIterator[AIOKafkaConsumer]:
-    """A consumer of no group.
+    """Yield a consumer without a group.
 
-    :raises OSError: if no broker answers.
+    :raises OSError: if no broker responds.
     """
-    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # of a worker, whose output nobody reads
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # in a worker, whose output is not read
     consumer = AIOKafkaConsumer(
         bootstrap_servers=servers.split(","),
         client_id="fencepost-analyze",

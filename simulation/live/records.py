@@ -1,7 +1,7 @@
 """Records of a topic as rows of a trace, in Spark: a topic that a trace was written to, or the group log.
 
-Both ways lead over JSON documents, so there is one place that knows what a row is. Rows come with `at`, the
-time of their record; what is no row has in `skipped` why, and nothing else.
+Both go through JSON documents, so that only one place knows the format of a row. Rows have `at`, the time of
+their record. A record that is not a row has only `skipped`, the reason.
 """
 
 from __future__ import annotations
@@ -28,18 +28,18 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.state import GroupState
 
 GROUP_LOG: Final = "__consumer_offsets"
-"""The topic that is no trace, but Kafka's own."""
+"""Kafka's own topic of group records, which is not a trace."""
 AT: Final = pa.field("at", pa.timestamp("us", "UTC"))
 SKIPPED: Final = pa.field("skipped", pa.string())
-GONE: Final = "begin anew in another --out"
-"""What there is to do when records were deleted before they were read."""
+GONE: Final = "start again with another --out"
+"""Advice if records were deleted before they were read."""
 UNREADABLE: Final = "no record of a group that is known here"
 
 _BLANK: Final = Row._make(column.type.blank for name, column in COLUMNS.items() if name != "run_id")
 
 
 def rows_of(source: DataFrame, servers: str, topic: str, security: ClientSecurity = OPEN) -> DataFrame:
-    """The rows in records of a streaming source: columns of a trace, then `at` and `skipped`."""
+    """Return the rows in the records of a streaming source: columns of a trace, then `at` and `skipped`."""
     documents, otherwise = source, NO_DOCUMENT
     if topic == GROUP_LOG:
         documents, otherwise = group_documents(source, servers, security), UNREADABLE
@@ -72,7 +72,7 @@ def group_documents(source: DataFrame, servers: str, security: ClientSecurity) -
     from pyspark.sql import functions as f
     from pyspark.sql.streaming.state import GroupStateTimeout
 
-    # A key is two bytes of its type, two of the length of the group's id, and that id.
+    # A key has two bytes for its type, two for the length of the group's id, and that id.
     group = f.expr("substring(key, 5, cast(conv(hex(substring(key, 3, 2)), 16, 10) AS int))")
     return (
         source.withColumn("group_id", f.coalesce(group, f.lit(b"")))
@@ -125,12 +125,12 @@ class _GroupDocuments:
 
 
 def _bytes(value: bytes | None) -> bytes | None:
-    """Columns of pandas have bytearrays, or nan where there is nothing."""
+    """Return bytes from a column of pandas, which has bytearrays, or nan for a missing value."""
     return bytes(value) if isinstance(value, bytes | bytearray | memoryview) else None
 
 
 class _Names:
-    """Topics' names by id, asked of the cluster again when one is not known, but not all the time."""
+    """Topics' names by id. An unknown id causes a new request to the cluster, but not too often."""
 
     def __init__(self, servers: str, security: ClientSecurity) -> None:
         self._servers = servers
@@ -139,7 +139,7 @@ class _Names:
         self._asked_s = -_ASKED_AGAIN_S
 
     def of(self, topic_id: TopicId) -> str:
-        """The name; the id itself where the topic is gone."""
+        """Return the name, or the id itself if the topic was deleted."""
         if topic_id not in self._known and time.monotonic() - self._asked_s >= _ASKED_AGAIN_S:
             with contextlib.suppress(FencepostError):  # rows without names are better than none
                 topics = ask_topics(self._servers, "--kafka", self._security)
@@ -149,4 +149,4 @@ class _Names:
 
 
 _names = functools.cache(_Names)
-"""One for a worker's process."""
+"""One object for each worker process."""

@@ -1,4 +1,4 @@
-"""How Spark reads a topic here: by its own connector where that is to be had, else by ours."""
+"""The reader of a topic in Spark: Spark's own connector if it is available, else our own source."""
 
 from __future__ import annotations
 
@@ -25,26 +25,27 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 MOST_RECORDS: Final = 200_000
-"""How many records one batch may have, so that it fits into memory."""
+"""The limit on records in one batch, so that a batch fits into memory."""
 
 
 _LIBRARIES: Final = {"pyspark": "spark", "pandas": "spark", "aiokafka": "kafka", "kio": "kafka"}
-"""What is needed, and which extra brings it."""
+"""Libraries that are needed, each with the extra that installs it."""
 
 
 class SourceReader(Protocol):
-    """A way to read a topic from its first record on. All have the same columns and forms of offsets."""
+    """A reader of a topic from its first record on. All readers have the same columns and the same format of
+    offsets."""
 
     @property
     def name(self) -> str:
-        """The text for people."""
+        """The name for people."""
 
     @property
     def settings(self) -> Mapping[str, str]:
-        """What the session must be started with."""
+        """The settings that the session must be started with."""
 
     def load(self, spark: SparkSession, servers: str, topic: str, security: ClientSecurity) -> DataFrame:
-        """The records, as a streaming source."""
+        """Return the records as a streaming source."""
 
 
 class ConnectorReader:
@@ -87,9 +88,9 @@ class PythonReader:
 
 
 def choose_reader(topic: str) -> SourceReader:
-    """The connector if there is one and a session can be started with it, else our own source.
+    """Return the connector if it is available and a session can be started with it, else our own source.
 
-    Spark's connector leaves Kafka's internal topics out, so the group log is always read by ours.
+    Spark's connector leaves out Kafka's internal topics, so our own source always reads the group log.
 
     :raises EnvironmentLacks: if a library is missing.
     """
@@ -108,12 +109,12 @@ def choose_reader(topic: str) -> SourceReader:
 
 
 FETCH_SECONDS: Final = 60.0
-"""How long Maven may take, for all versions together: whoever waits wants to see rows."""
+"""Time that Maven may take for all versions together, in seconds: the user waits for the first rows."""
 _TRIED: Final = (("4.2.0", "4.0.0"),)
-"""Versions of the connector and of its part for tokens that work with Spark 4.3, the newest first."""
+"""Versions of the connector and of its token provider that work with Spark 4.3, the newest first."""
 _TOO_SLOW: Final = "Maven took too long"
 _OF_SPARK: Final = re.compile(r"(scala-library|slf4j-api|jsr305|lz4-java|snappy-java)-")
-"""What Spark itself brings along."""
+"""Libraries that Spark itself includes."""
 
 _log = structlog.get_logger(__name__)
 
@@ -149,9 +150,10 @@ class Connector(NamedTuple):
 
 
 def find_connector(spark_version: str, environ: Mapping[str, str] = os.environ) -> Connector | None:
-    """The connector for this Spark, fetched if need be; None if it is not in the cache, and not to be had.
+    """Return the connector for this Spark, fetched if needed; None if it is neither in the cache nor
+    available.
 
-    The log says what is fetched before it is, and why it is not there in the end.
+    It logs what it fetches beforehand, and the reason if that fails.
     """
     versions = ((spark_version, spark_version), *_TRIED)
     folders = {pair: cache_directory(environ) / f"spark-kafka-{pair[0]}" for pair in versions}
@@ -178,7 +180,7 @@ def find_connector(spark_version: str, environ: Mapping[str, str] = os.environ) 
 def _fetch(
     maven: str, versions: tuple[str, str], folder: Path, environ: Mapping[str, str], seconds: float
 ) -> str:
-    """Put the jars into the folder, all of them or none; answers why they are not there."""
+    """Put the jars into the folder, all of them or none; return the reason if they are missing."""
     try:
         folder.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".connector-", dir=folder.parent) as scratch:

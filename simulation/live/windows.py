@@ -1,7 +1,7 @@
-"""What happens in each stretch of time, by group: an aggregation that Spark keeps up to date as rows come.
+"""Counts for each window of time, by group: an aggregation that Spark updates as rows arrive.
 
-Time is that of the records. A row that comes later than `LATENESS` after a newer one is in the tables, but in
-no window: a window is forgotten by then.
+The time is that of the records. A row that arrives more than `LATENESS` after a newer one is in the tables,
+but in no window: its window is dropped by then.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 LATENESS: Final = "10 minutes"
 MOST_WINDOWS: Final = 10_000
-"""Windows that are remembered; the oldest go first."""
+"""The limit on windows that are kept; the oldest are dropped first."""
 
 COUNTS: Final[Mapping[str, str]] = {
     "heartbeats": "kind = 'heartbeat'",
@@ -30,37 +30,37 @@ COUNTS: Final[Mapping[str, str]] = {
     "commits": "kind = 'commit'",
     "violations": "kind = 'violation'",
 }
-"""What is counted, and which rows count. A rebalance counts where it ends."""
+"""The counts of a window, each with the rows that count. A rebalance counts where it ends."""
 
 
 class Window(msgspec.Struct, frozen=True, kw_only=True):
-    """What happened in a group from `start` on, by the clock, for `seconds`."""
+    """The counts of a group from `start` on, for `seconds`."""
 
     start: str
-    """ISO 8601, UTC."""
+    """Start of the window, in ISO 8601 and UTC."""
     seconds: float
     group: str
     rows: int
     heartbeats: int
     epochs: int
-    """How often the group epoch, or the generation, was raised."""
+    """Number of times that the group epoch, or the generation, was raised."""
     rebalances: int
-    """How many ended."""
+    """Number of rebalances that ended."""
     removed: int
-    """Members that were removed."""
+    """Number of members that were removed."""
     commits: int
     violations: int
 
 
 class Windows:
-    """The windows so far. Each session counts anew from the rows that were written, which is quick."""
+    """The windows so far. Each session counts again from the written rows, which is quick."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self._found: dict[tuple[str, str], Window] = {}
 
     def start(self, spark: SparkSession, traces: Path, scratch: Path, *, every_s: float) -> StreamingQuery:
-        """Count the rows in this folder, and those that come."""
+        """Count the rows in this folder, and all new ones."""
         from pyspark.sql import functions as f
 
         rows = spark.readStream.schema(f"{TRACE_DDL}, at timestamp").parquet(str(traces))
@@ -83,12 +83,12 @@ class Windows:
             del self._found[oldest]
 
     def all(self) -> list[Window]:
-        """By time, then by group."""
-        found = dict(self._found)  # at once: another thread adds to it
+        """Return all windows, by time, then by group."""
+        found = dict(self._found)  # in one operation: another thread adds to it
         return [found[key] for key in sorted(found)]
 
 
 def late_rows(query: StreamingQuery) -> int:
-    """How many rows the query's last batches left out for being too late."""
+    """Return the number of rows that the query's last batches left out because they were too late."""
     operators = (each for progress in query.recentProgress for each in progress["stateOperators"])
     return sum(each["numRowsDroppedByWatermark"] for each in operators)

@@ -1,5 +1,5 @@
-"""Known historic bugs, put back one at a time from outside: is each of them caught by a checker?
+"""Known historic bugs that are put back one at a time from outside, to test that a checker catches each.
 
-The product has no switch for them. A mutant replaces functions while it is applied, so a function that is
-renamed breaks the mutant loudly.
+The product has no switch for them. A mutant replaces functions while it is applied, so renaming a function
+breaks the mutant with an error.
 """

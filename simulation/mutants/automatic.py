@@ -1,7 +1,7 @@
 """Finds the automatic mutants of the cores, and puts one into the running code.
 
 A mutant is named by its function and a number, such as `coordinator.consumer.heartbeat:heartbeat#12`. It is
-applied by giving the function another code object, so that whoever holds the function has the mutant.
+applied by giving the function another code object, so that every holder of the function runs the mutant.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ NOT_CORE: Final = (
     "member.base.config",
     "member.sac.settings",
 )
-"""Modules of those packages that check what a caller passed, or read a clock: unit tests judge them."""
+"""Modules of those packages that check arguments, or read a clock: unit tests judge them."""
 
 _NOT_JUDGED: Final = ("__repr__", "__str__", "__hash__", "__eq__")
 
@@ -125,14 +125,14 @@ def all_mutants() -> list[AutomaticMutant]:
 
 
 def is_automatic(name: str) -> bool:
-    """Return whether this is how automatic mutants are named, and known bugs are not."""
+    """Return true if the name has the form of automatic mutants, which known bugs do not have."""
     return ":" in name
 
 
 def mutant_named(name: str) -> AutomaticMutant:
     """Return the mutant of that name.
 
-    :raises FencepostError: if there is none, with what a name looks like.
+    :raises FencepostError: if there is none; the text shows the form of a name.
     """
     module = name.partition(":")[0]
     for known, core in core_modules():
@@ -148,7 +148,7 @@ def mutant_named(name: str) -> AutomaticMutant:
 
 
 def function_of(module: str, qualified: str) -> FunctionType | None:
-    """Return the function that runs under that name; None for one that is not reached by its name."""
+    """Return the function that runs under that name; None if it can't be reached by its name."""
     found: Any = importlib.import_module(f"{PACKAGE}.{module}")
     for part in qualified.split("."):
         found = vars(found).get(part) if isinstance(found, type | ModuleType) else None
@@ -226,7 +226,7 @@ def with_automatic_mutant(name: str) -> Iterator[None]:
 
 
 class ReachedStatements:
-    """Notes which statements of the cores run. It stays in the code of this process for good."""
+    """Notes which statements of the cores run. It stays in the code of this process forever."""
 
     def __init__(self) -> None:
         self.reached: set[tuple[str, int]] = set()

@@ -74,32 +74,32 @@ def _nothing(_: Original, data: bytes) -> ConsumerProtocolAssignment:
 
 
 def _nobody_comes_later(original: Original, step: ClassicStep) -> None:
-    """The first members of an empty group are joined by nobody who comes in the initial delay."""
+    """Members that arrive during the initial delay of an empty group do not join its first members."""
     step.group.new_member_added = False
     original(step)
 
 
 def _is_not_written(original: Original, step: ClassicStep, value: GroupMetadataValue | None) -> None:
-    """A static member that comes back changes what is in memory only."""
+    """A static member that returns changes only the state in memory."""
     if not step.group.is_in(ClassicGroupState.STABLE):
         original(step, value)
 
 
 def _assigns_anyway(original: Original, *arguments: Any, **named: Any) -> JoinGroupResponse:
-    """A leader that came back assigns anew."""
+    """A leader that returned assigns again."""
     told: JoinGroupResponse = original(*arguments, **named)
     return msgspec.structs.replace(told, skip_assignment=False)
 
 
 def _too_late_for_it(original: Original, group: ClassicGroup, assignment: bytes) -> SyncGroupResponse:
-    """Who asks when the others have theirs gets nothing."""
+    """A member that sends SyncGroup after the others have their assignment gets nothing."""
     given: SyncGroupResponse = original(group, assignment)
     stable = group.is_in(ClassicGroupState.STABLE)
     return msgspec.structs.replace(given, assignment=b"") if stable else given
 
 
 def _no_end(original: Original, step: ClassicStep, kind: GroupTimerKind, length_ms: int) -> None:
-    """A generation waits for its assignment as long as it takes."""
+    """A generation waits for its assignment without a limit."""
     if kind is not GroupTimerKind.SYNC:
         original(step, kind, length_ms)
 

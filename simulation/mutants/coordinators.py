@@ -34,7 +34,8 @@ def _forgetful_map(
     old: ConsumerGroupMember | None,
     new: ConsumerGroupMember | None,
 ) -> None:
-    """What is assigned is entered before what was pending is taken out, whoever holds it by then."""
+    """The new assignment is entered before the old pending one is taken out, although another member may hold
+    it by then."""
     topics = self._topics
     original(self, old, new)
     for topic_id, partitions in (NO_PARTITIONS if old is None else old.pending_revocation).items():
@@ -49,7 +50,7 @@ def _forgetful_map(
 def _epoch_zero_is_smaller(
     _: Callable[..., None], member: ConsumerGroupMember, epoch: int, owned: Partitions | None
 ) -> None:
-    """A repeated join is judged as any smaller epoch."""
+    """A repeated join is treated like any smaller epoch."""
     if epoch == member.member_epoch:
         return
     lost_reply = epoch == member.previous_member_epoch and validation.is_subset(owned, member.assigned)
@@ -60,7 +61,7 @@ def _epoch_zero_is_smaller(
 def _lost_reply_is_fenced(
     original: Callable[..., None], member: ConsumerGroupMember, epoch: int, owned: Partitions | None
 ) -> None:
-    """The epoch before is refused whatever the member owns."""
+    """The previous epoch is refused, whatever the member owns."""
     if epoch not in (JOIN_EPOCH, member.member_epoch):
         raise ProtocolError(ErrorCode.FENCED_MEMBER_EPOCH, "the epoch is not the member's")
     original(member, epoch, owned)
@@ -88,7 +89,7 @@ def _target_is_told(
     member_id: str,
     *around: Any,
 ) -> Outcome:
-    """The reply has the member's target instead of what is free of it."""
+    """The response has the member's whole target instead of its free part."""
     outcome = original(group, soft, request, member_id, *around)
     reply = outcome.reply
     if not isinstance(reply, ConsumerGroupHeartbeatResponse) or reply.assignment is None:
@@ -115,7 +116,7 @@ def _delivered_is_delivered(
     new: ConsumerGroupMember,
     interval_ms: int,
 ) -> ConsumerGroupHeartbeatResponse:
-    """An assignment is told once; a full heartbeat does not bring it again."""
+    """An assignment is sent once; a full heartbeat does not return it again."""
     answer = original(request, old, new, interval_ms)
     told = request.member_epoch == JOIN_EPOCH or old.assigned != new.assigned
     return answer if told else msgspec.structs.replace(answer, assignment=None)
@@ -141,7 +142,7 @@ def _recomputed_in_revocation(
     owned: Any,
     **rest: Any,
 ) -> ConsumerGroupMember:
-    """A newer target adds to what is to be revoked, and starts the timer anew."""
+    """A newer target adds partitions to revoke, and restarts the timer."""
     waiting = member.state is ConsumerGroupMemberState.UNREVOKED_PARTITIONS
     if not waiting or reconciliation.releases(owned, member.pending_revocation):
         return original(member, target_epoch=target_epoch, target=target, owned=owned, **rest)
@@ -165,13 +166,13 @@ def _any_topic_is_subscribed(
     subscribed: Any,
     **rest: Any,
 ) -> ConsumerGroupMember:
-    """The target is applied as it is, topics that the member has dropped meanwhile included."""
+    """The target is applied unchanged, including topics that the member has unsubscribed from since."""
     everything = frozenset((*subscribed, *target, *member.assigned))
     return original(member, target=target, subscribed=everything, **rest)
 
 
 def _null_releases(original: Callable[..., bool], owned: Partitions | None, partitions: Partitions) -> bool:
-    """A heartbeat that lists nothing is taken for one that owns nothing."""
+    """A heartbeat without a partition list counts as one that owns nothing."""
     return owned is None or original(owned, partitions)
 
 

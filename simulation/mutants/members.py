@@ -30,7 +30,7 @@ from fencepost.simulation.mutants.mutant import UNREPORTED, Mutant, Original, in
 
 
 def _keepalive_after_failure(original: Original, self: Heartbeats, now_ms: int, *, wait: bool = True) -> None:
-    """After a failure the next heartbeat says only what changed."""
+    """After a failure, the next heartbeat has only what changed."""
     sent = self._sent
     self._sent = SentFields()
     original(self, now_ms, wait=wait)
@@ -38,11 +38,11 @@ def _keepalive_after_failure(original: Original, self: Heartbeats, now_ms: int, 
 
 
 _put_aside: Final[dict[Reconciler, tuple[Any, int]]] = {}
-"""By reconciler: what a late commit holds and until when. Members themselves have no place for it."""
+"""By reconciler, the offsets of a late commit and its time. Members themselves have no place for it."""
 
 
 def _late_commit(_: Original, self: Reconciler, current: Pass, offsets: Any, deadline_ms: int) -> PassResult:
-    """The commit before a release is put aside, and the release goes on without it."""
+    """The commit before a release is put aside, and the release continues without it."""
     _put_aside[self] = offsets, deadline_ms
     return self._revoke(current)
 
@@ -50,7 +50,7 @@ def _late_commit(_: Original, self: Reconciler, current: Pass, offsets: Any, dea
 def _commit_after_release(
     original: Original, self: Any, callback: Callback, error: BaseException | None, now_ms: int
 ) -> None:
-    """What was put aside is committed once the callback has ended."""
+    """The commit that was put aside is sent after the callback has ended."""
     original(self, callback, error, now_ms)
     if self.reconciler in _put_aside and callback.kind is CallbackKind.REVOKED:
         self.commits.make(CommitKind.AUTO, *_put_aside.pop(self.reconciler), self.reconciler.topic_ids())
@@ -69,7 +69,7 @@ def _commits_in_the_background(original: Original, self: Any, consumed: Any, now
 
 
 def _never_suspends(_: Original, self: Positions, partitions: Iterable[TopicPartition]) -> None:
-    """Partitions on their way out can still be fetched."""
+    """Partitions that are being released can still be fetched."""
     return
 
 
@@ -78,7 +78,7 @@ _left_behind: Final[dict[ConsumerMember, int]] = {}
 
 
 def _epoch_of_the_step_before(original: Original, self: ConsumerMember, now_ms: int) -> None:
-    """A commit that goes out in the step in which the epoch moves has the epoch of before."""
+    """A commit that is sent in the step in which the epoch changes has the old epoch."""
     newest = self.member_epoch
     self.member_epoch = _left_behind.get(self, newest)
     try:
@@ -88,17 +88,17 @@ def _epoch_of_the_step_before(original: Original, self: ConsumerMember, now_ms: 
 
 
 def _stale_list(original: Original, self: Assignment, revoked: Any) -> None:
-    """The list of owned partitions is the one of the acknowledgement before."""
+    """The list of owned partitions is that of the previous acknowledgement."""
     self.unconfirmed = {}
 
 
 def _never_frees(original: Original, self: Any, now_ms: int) -> None:
-    """A join that is refused is refused for good, whoever has the instance id."""
+    """A refused join is final, whichever member has the instance id."""
     self._fail(ErrorCode.UNRELEASED_INSTANCE_ID, "")
 
 
 def _empty_commit_blocks(original: Original, self: MemberMachine, now_ms: int) -> None:
-    """A commit that has nothing to say is taken for one under way, for good."""
+    """A commit without offsets counts as under way forever."""
     if self.positions.uncommitted(delivered=False):
         original(self, now_ms)
     else:
@@ -106,7 +106,7 @@ def _empty_commit_blocks(original: Original, self: MemberMachine, now_ms: int) -
 
 
 def _no_leave_beside_a_heartbeat(original: Original, self: Heartbeats, option: CloseOption) -> Any:
-    """While a heartbeat is in flight no leave is sent, and later none is thought of."""
+    """While a heartbeat is in flight, no leave is sent, and it is not sent later either."""
     return None if self.in_flight is not None else original(self, option)
 
 
@@ -116,7 +116,7 @@ def _at_once(_: Original, self: Backoff) -> int:
 
 
 def _stays_fenced(original: Original, self: ConsumerMember, now_ms: int) -> bool:
-    """A member that has given everything up does not ask to join again."""
+    """A member that has released everything does not join again."""
     waits = self.callbacks.running is not None or self.callbacks.release is not None
     return False if self.state is ConsumerMemberState.FENCED and not waits else original(self, now_ms)
 
@@ -131,12 +131,12 @@ def _waits_twice_as_long(original: Original, self: Polls, now_ms: int) -> None:
 def _forgets_what_is_committed(
     original: Original, self: Positions, token: int, response: OffsetFetchResponse, now_ms: int
 ) -> Any:
-    """Committed offsets are asked for, and not taken."""
+    """Committed offsets are fetched, but not used."""
     return original(self, token, msgspec.structs.replace(response, offsets={}), now_ms)
 
 
 def _leaves_one_out(original: Original, self: Positions) -> Any:
-    """One partition of several is never fetched."""
+    """One of several partitions is never fetched."""
     found = original(self)
     return dict(list(found.items())[1:]) if len(found) > 1 else found
 
@@ -152,19 +152,19 @@ def _keeps_it_to_itself(
 
 
 def _loading_is_the_end(original: Original, code: ErrorCode) -> ErrorRule:
-    """A coordinator that loads is taken for one that refuses."""
+    """A loading coordinator counts as one that refuses."""
     return ErrorRule.FATAL if code is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS else original(code)
 
 
 def _waits_for_good(original: Original, self: Polls) -> None:
-    """What a callback that raised has stopped is not taken up again by the next poll."""
+    """The next poll does not resume what a callback that raised has stopped."""
     waits = self.waits_for_next
     original(self)
     self.waits_for_next = waits
 
 
 def _stays_with_its_broker(_: Original, self: CoordinatorLookup, code: ErrorCode, now_ms: int) -> None:
-    """That the coordinator is another one is learned from heartbeats only."""
+    """The member learns only from heartbeats that the coordinator has changed."""
     if not code:
         self.answered()
 
@@ -172,7 +172,7 @@ def _stays_with_its_broker(_: Original, self: CoordinatorLookup, code: ErrorCode
 def _never_fails(
     original: Original, self: MemberMachine, commit: Commit, error: ErrorCode, now_ms: int
 ) -> None:
-    """A commit that fails is over, and its application does not hear of it."""
+    """A failed commit ends, and its application is not notified."""
     if not (error and commit.kind is CommitKind.MANUAL):
         original(self, commit, error, now_ms)
 

@@ -1,4 +1,5 @@
-"""What a mutant is: a historic bug, what it replaces, and who must catch it."""
+"""The definition of a mutant: a historic bug, the function that it replaces, and the checkers that must catch
+it."""
 
 from __future__ import annotations
 
@@ -8,15 +9,15 @@ from typing import Any, Final, NamedTuple, TypeAlias
 from unittest import mock
 
 UNREPORTED: Final = "no report"
-"""The `bug` of a mutant that no one is known to have had."""
+"""The `bug` of a mutant that no project is known to have had."""
 
 
 Original: TypeAlias = Callable[..., Any]
-"""A function as it is without the bug."""
+"""The function without the bug."""
 
 
 class Replacement(NamedTuple):
-    """One attribute of a class or a module, and what stands there instead while a mutant is applied."""
+    """One attribute of a class or a module, and its replacement while a mutant is applied."""
 
     owner: Any
     attribute: str
@@ -24,7 +25,7 @@ class Replacement(NamedTuple):
 
     @property
     def original(self) -> Any:
-        """What is replaced.
+        """The attribute that is replaced.
 
         :raises KeyError: if a class does not have it (any more).
         :raises AttributeError: if a module does not.
@@ -55,34 +56,34 @@ class Replacement(NamedTuple):
 
 
 def instead_of(owner: Any, attribute: str, faulty: Callable[..., Any]) -> Replacement:
-    """Return what makes each call of a function, or of a property, a call of `faulty`.
+    """Return a replacement that turns each call of a function, or of a property, into a call of `faulty`.
 
-    `faulty` takes the original function in front of the call's own arguments. An attribute that can't be
-    called, such as a table, becomes what `faulty` returns for it.
+    `faulty` takes the original function before the call's own arguments. An attribute that can't be called,
+    such as a table, is replaced by the result of `faulty`.
     """
     return Replacement(owner, attribute, faulty)
 
 
 class Mutant(NamedTuple):
-    """One bug that somebody really had."""
+    """One known bug."""
 
     name: str
     bug: str
-    """Where it is known from: an issue of Kafka's, or a pull request or commit of another project."""
+    """The source of the bug: an issue of Kafka's, or a pull request or commit of another project."""
     summary: str
     expected: tuple[str, ...]
     """Invariants that report it, each within twenty seeds; the first one catches it."""
     scenarios: tuple[str, ...]
-    """Scenarios of the library in which it can show; seeds go round them."""
+    """Scenarios of the library in which it can show; seeds use them in turn."""
     replacements: tuple[Replacement, ...]
     overrides: tuple[str, ...] = ()
     """Settings of those scenarios that make the bug's circumstances more frequent."""
     memory: tuple[dict[Any, Any], ...] = ()
-    """What the faulty functions keep of objects that have no place for it: empty at the beginning."""
+    """State that the faulty functions keep for objects that have no place for it; empty at the beginning."""
 
     @contextmanager
     def apply(self) -> Iterator[None]:
-        """Runs inside have the bug."""
+        """Put the bug back for runs inside the block."""
         for kept in self.memory:
             kept.clear()
         with ExitStack() as stack:

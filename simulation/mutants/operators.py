@@ -1,7 +1,7 @@
 """Mutation operators: all the small changes that can be made to one function, as edits of its syntax tree.
 
-They are chosen for group coordinators and members: besides comparisons, constants and branches, an operator
-skips records and effects, leaves a changed field as it was, and lets a refusal pass.
+They are chosen for group coordinators and members. Besides comparisons, constants and branches, operators
+skip records and effects, keep the old value of a changed field, and ignore a refusal.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ class Edit(NamedTuple):
     line: int
     """The line of the source, from 1 on."""
     statement: int
-    """The line of the innermost statement that holds it: who reaches that may see the edit."""
+    """The line of the innermost statement that contains it: a run that reaches it may show the edit."""
     before: str
     after: str
     make: Callable[[], None]
@@ -39,7 +39,7 @@ _COMPARISONS: Final[dict[type[ast.cmpop], type[ast.cmpop]]] = {
     ast.NotIn: ast.In,
 }
 _BOUNDS: Final = (ast.Lt, ast.LtE, ast.Gt, ast.GtE)
-"""Comparisons whose negation is another edit than their operator's."""
+"""Comparisons whose negation differs from the edit of their operator."""
 
 _CALLS: Final = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _COPIES: Final = ("replace", "_replace", "__replace__")
@@ -68,7 +68,7 @@ _RETURNS: Final[dict[str, Callable[[], ast.expr]]] = {
     "int": lambda: ast.Constant(0),
     "None": lambda: ast.Constant(None),
 }
-"""What a function returns early, by the name of its annotation."""
+"""Values that a function returns early, by the name of its annotation."""
 
 
 def edits(function: Function) -> Iterator[Edit]:
@@ -85,7 +85,7 @@ def _text(node: ast.AST) -> str:
 
 
 class _Place(NamedTuple):
-    """Where an expression stands, so that another can take its place."""
+    """The place of an expression, so that another one can replace it."""
 
     statement: int
     put: Callable[[ast.expr], None]
@@ -118,7 +118,7 @@ def _early_returns(function: Function) -> Iterator[Edit]:
 def _early_values(annotation: ast.expr | None) -> Iterator[ast.expr]:
     if annotation is None:
         return
-    if isinstance(annotation, ast.BinOp):  # `X | None`: None is the simplest of both
+    if isinstance(annotation, ast.BinOp):  # `X | None`: None is the simpler value
         if _name(annotation.right) == "None":
             yield ast.Constant(None)
         return
@@ -178,7 +178,7 @@ def _statement(body: list[ast.stmt], index: int, statement: ast.stmt) -> Iterato
         return
     yield from _whole_statement(body, index, statement)
     if isinstance(statement, ast.Raise):
-        return  # the text of a refusal is nobody's behaviour
+        return  # the text of a refusal is not behaviour
     yield from _expressions(statement, statement.lineno)
     yield from _blocks(statement)
 
@@ -379,7 +379,7 @@ def _call(node: ast.Call, place: _Place) -> Iterator[Edit]:
 
 
 def _elements(node: ast.Tuple | ast.List, place: _Place) -> Iterator[Edit]:
-    """Drop one element, such as a record or an effect, where any number of them may stand."""
+    """Drop one element, such as a record or an effect, where any number of them is allowed."""
     unpacks = any(isinstance(each, ast.Starred) for each in node.elts)
     if not (unpacks or isinstance(node, ast.List) or len(node.elts) == 1):
         return

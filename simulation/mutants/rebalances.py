@@ -1,4 +1,4 @@
-"""Slips about when: members are removed, groups rebalance, targets are made; and about what targets are."""
+"""Slips about the time of removals, rebalances and targets, and about the content of targets."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from fencepost.simulation.mutants.coordinators import CHURN
 from fencepost.simulation.mutants.mutant import UNREPORTED, Mutant, Original, instead_of
 
 _MISSED_MS: Final = 30_000
-"""How long a coordinator that takes over has heard of nobody, as it believes."""
+"""Time for which a new coordinator believes that it has heard from no member, in ms."""
 
 
 def _half(original: Original, self: SoftState[Any, Any, Any], group_id: str, contact: MemberContact) -> int:
@@ -36,7 +36,7 @@ def _half(original: Original, self: SoftState[Any, Any, Any], group_id: str, con
 def _sessions_go_on(
     original: Original, self: ConsumerSoftState, groups: Mapping[str, ConsumerGroup], now_ms: int
 ) -> None:
-    """A session counts from before the load, though nobody could be heard meanwhile."""
+    """A session counts from before the load, although no heartbeat could arrive since."""
     original(self, groups, now_ms)
     for group_id, soft in self.groups.items():
         for member_id, contact in soft.contacts.items():
@@ -47,7 +47,7 @@ def _sessions_go_on(
 def _return_is_a_change(
     original: Original, group: ConsumerGroup, old: Any, new: ConsumerGroupMember, *rest: Any
 ) -> Any:
-    """A static member that comes back is taken for a new one."""
+    """A static member that returns counts as a new one."""
     found = original(group, old, new, *rest)
     returned = replaced_id(group, new) is not None
     return msgspec.structs.replace(found, raises_epoch=True) if returned else found
@@ -65,17 +65,17 @@ def _at_any_time(_: Original, *arguments: Any) -> bool:
 def _silence_waits(
     original: Original, member: ConsumerGroupMember, *, owned: Partitions | None, **named: Any
 ) -> Any:
-    """A heartbeat that lists no partitions is a sign of life, and nothing else."""
+    """A heartbeat that lists no partitions only keeps the session alive."""
     return member if owned is None else original(member, owned=owned, **named)
 
 
 def _from_scratch(original: Original, spec: GroupSpec) -> Any:
-    """Where members subscribe to different topics nobody keeps anything."""
+    """If members subscribe to different topics, no member keeps anything."""
     return original(msgspec.structs.replace(spec, targets={}))
 
 
 def _nothing_is_moved(_: Original, self: _Balancer, topic: Any) -> bool:
-    """What is free is given away, and nothing is taken from those who have too much."""
+    """Free partitions are assigned, but no partition is taken from members that have too much."""
     return False
 
 
@@ -89,12 +89,12 @@ def _with_range(change: Callable[[Assignor], Assignor]) -> Callable[[Any], Any]:
 
 
 def _by_member_id(original: Assignor) -> Assignor:
-    """Ranges go by the members' ids, whatever their instance ids."""
+    """Ranges are ordered by member ids, whatever the instance ids."""
     return lambda spec: original(msgspec.structs.replace(spec, instance_ids={}))
 
 
 _lost: Final[dict[int, Commit]] = {}
-"""Commits without an answer, by the identity of their member's queue."""
+"""Commits without a response, by the identity of their member's queue."""
 
 
 def _lost_is_kept(original: Original, self: Commits, token: int, now_ms: int) -> Any:
@@ -104,7 +104,7 @@ def _lost_is_kept(original: Original, self: Commits, token: int, now_ms: int) ->
 
 
 def _lost_is_sent_again(original: Original, self: Commits, token: int, response: Any, now_ms: int) -> Any:
-    """A commit without an answer is sent again behind the one that came after it."""
+    """A commit without a response is sent again after the commit that followed it."""
     found = original(self, token, response, now_ms)
     ended = found is not None and found[3]
     if ended and (lost := _lost.pop(id(self), None)) is not None and lost is not found[0]:
@@ -113,7 +113,7 @@ def _lost_is_sent_again(original: Original, self: Commits, token: int, response:
 
 
 def _new_topics_wait(original: Original, *arguments: Any, **named: Any) -> Any:
-    """A topic that came is no reason to look at expressions again: the refresh will find it."""
+    """A new topic does not make expressions resolve again: only the refresh finds it."""
     return original(*arguments, **{**named, "newest_topics": 0})
 
 

@@ -1,6 +1,6 @@
-"""Slips: for checkers that no historic bug of the list wakes, the simplest mistake that must.
+"""Slips: simple mistakes for checkers that no historic bug of the list triggers.
 
-Some are bugs that Kafka had, told by their number; the others have no report.
+Some are bugs that Kafka had, with their issue numbers; the others have no report.
 """
 
 from __future__ import annotations
@@ -123,7 +123,7 @@ def _wrong_digest(_: Original, names: Iterable[str], image: Any) -> int:
 
 
 def _refusal_writes(original: Original, self: ConsumerGroups, request: Any, now_ms: int) -> Outcome:
-    """A heartbeat that is refused raises the group epoch all the same."""
+    """A refused heartbeat raises the group epoch nevertheless."""
     outcome: Outcome = original(self, request, now_ms)
     reply, group = outcome.reply, self.groups.get(request.group_id)
     if group is None or not isinstance(reply, ConsumerGroupHeartbeatResponse) or not reply.error_code:
@@ -179,7 +179,7 @@ def _assignor(
 
 
 def _never_waits(original: Original, *arguments: Any) -> ConsumerGroupMember:
-    """A member whose target others still hold is settled with what is free of it."""
+    """A member whose target others still hold settles with its free part."""
     found: ConsumerGroupMember = original(*arguments)
     if found.state is not ConsumerGroupMemberState.UNRELEASED_PARTITIONS:
         return found
@@ -187,7 +187,7 @@ def _never_waits(original: Original, *arguments: Any) -> ConsumerGroupMember:
 
 
 def _last_one_still_counts(original: Original, self: SubscriptionCounts, old: Any, new: Any) -> None:
-    """What a member subscribed to is counted as long as nobody else comes."""
+    """The subscription of the last member counts until another member joins."""
     last = self.by_name.copy()
     original(self, old, new)
     if new is None and not self.by_name:
@@ -202,7 +202,7 @@ def _nobody_subscribes(original: Original, *arguments: Any, **named: Any) -> tup
 def _fenced_is_joining(
     original: Original, self: Any, event: ConsumerMemberEvent, target: ConsumerMemberState
 ) -> None:
-    """A fenced member asks to join at once; the table would not let it."""
+    """A fenced member joins at once, which the state table does not allow."""
     if event is not ConsumerMemberEvent.FENCED or target is not ConsumerMemberState.FENCED:
         original(self, event, target)
         return
@@ -211,7 +211,7 @@ def _fenced_is_joining(
 
 
 def _does_not_wait_for_answers(original: Original, self: Any, now_ms: int) -> int | None:
-    """A heartbeat that is due goes out although the last one was not answered."""
+    """A due heartbeat is sent although the previous one has no response."""
     heartbeats = self.heartbeats
     waits_for, heartbeats.in_flight = heartbeats.in_flight, None
     due_ms: int | None = original(self, now_ms)

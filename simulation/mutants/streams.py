@@ -1,4 +1,4 @@
-"""Bugs that Kafka Streams had, or would have had without the KIPs; and two slips in telling of steps."""
+"""Bugs that Kafka Streams had, or would have had without the KIPs, and two slips in reporting steps."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def _replaces_twice(original: Original, self: StreamsClient, name: str, *, own_e
 
 
 def _asks_through_the_dying_thread(_: Original, self: StreamsClient) -> None:
-    """Only the thread that failed is to ask."""
+    """Only the failed thread may request the shutdown."""
     self.shutdown_requested = True
     for thread in self.threads.values():
         if thread.state is StreamThreadState.PENDING_SHUTDOWN:
@@ -61,7 +61,7 @@ def _says_nothing_on_leaving(original: Original, self: StreamsHeartbeats, heartb
 
 
 def _waits_for_nobody(original: Original, self: StreamsClient, name: str) -> Any:
-    """A client without threads waits for an answer that nobody can hear."""
+    """A client without threads waits for a response that no thread can receive."""
     asked, self.shutdown_requested = self.shutdown_requested, False
     actions = original(self, name)
     self.shutdown_requested = asked
@@ -69,7 +69,7 @@ def _waits_for_nobody(original: Original, self: StreamsClient, name: str) -> Any
 
 
 def _no_carrier(original: Original, self: StreamsClient, thread: StreamThread) -> None:
-    """The only thread asks as it dies, and no other thread is started."""
+    """The only thread requests the shutdown as it dies, and no other thread is started."""
     if not self.shutdown_requested:
         original(self, thread)
     else:
@@ -78,12 +78,12 @@ def _no_carrier(original: Original, self: StreamsClient, thread: StreamThread) -
 
 
 def _does_not_repeat(_: Original, self: StreamsAssignor, info: AssignmentInfo) -> None:
-    """Who is told of the end begins no other round to say it."""
+    """A client that learns of the shutdown starts no other round to pass it on."""
     self.shutdown_requested = True
 
 
 async def _ends_when_told(original: Original, self: Any) -> None:
-    """Who is told of the end waits for no other round either."""
+    """A client that learns of the shutdown does not wait for another round either."""
     if not self._engine.client.shutdown_told:
         await original(self)
 
@@ -105,7 +105,7 @@ def _leaves_error(original: Original, self: StreamsClient) -> Any:
 def _handler_that_raises_ends_its_thread(
     original: Original, self: Handlers, thread: str, error: BaseException
 ) -> HandlerDecision:
-    """A handler that raises lets its thread die, and the client goes on."""
+    """A handler that raises lets its thread die, and the client continues."""
     answer: HandlerDecision = original(self, thread, error)
     return answer if answer.complaint is None else HandlerDecision(None)
 
@@ -134,7 +134,7 @@ def _forgets_the_connection(_: Original, self: StreamThread, *, connected: bool)
 
 
 def _last_comes_first(_: Original, self: StreamsDriver, actions: tuple[Any, ...]) -> None:
-    """Actions are carried out from the last to the first, steps that are to be told among them."""
+    """Actions are carried out from the last to the first, including the reported steps."""
     for action in reversed(actions):
         self._PERFORM[type(action)](self, action)
 
@@ -157,7 +157,7 @@ def _services_go_on(_: Original, self: Service) -> None:
 
 
 async def _commits_after_a_failure(original: Original, self: Any, batch: Any) -> None:
-    """Where a batch fails half-way, all of it counts as processed."""
+    """If a batch fails half-way, all of it counts as processed."""
     self._processed[batch.partition] = batch.next_offset
     await original(self, batch)
 

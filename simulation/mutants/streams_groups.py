@@ -1,4 +1,4 @@
-"""Bugs of a coordinator of streams groups (KIP-1071): some that Kafka had, some that it has not."""
+"""Bugs of a coordinator of streams groups (KIP-1071): some that Kafka had, and some that it did not have."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _silence_confirms(original: Original, member: Any, *, owned: Tasks | None, *
 
 
 def _nobody_is_told(original: Original, group: Any, member_ids: Any, release: Any) -> Any:
-    """A member goes, and the group's epoch stays."""
+    """A member leaves, and the group's epoch stays."""
     return original(group, member_ids, release)[:-1]
 
 
@@ -46,7 +46,7 @@ def _no_memory(_: Original, process_id: str, tasks: Tasks) -> TaskMember:
 
 
 def _full_member_drops_it(original: Original, self: Any, task: Any) -> bool:
-    """A standby task whose member has no room any more counts as given."""
+    """A standby task whose member has no room left counts as assigned."""
     return bool(original(self, task)) or bool(self._stood_by.get(task))
 
 
@@ -83,7 +83,7 @@ def _anybody_commits(_: Original, group: Any, image: Any, request: Any) -> None:
 
 
 def _map_is_told_once(original: Original, step: Any, request: Any, *others: Any, **named: Any) -> Any:
-    """The map of endpoints comes with a member's own tasks, and not when others' change."""
+    """The map of endpoints is sent with a member's own tasks, but not when the tasks of others change."""
     made = original(step, request, *others, **named)
     if made.tasks is None:
         made = msgspec.structs.replace(made, partitions_by_endpoint=None)

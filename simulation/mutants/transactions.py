@@ -1,4 +1,4 @@
-"""Mutants of transactions with offsets, and of what people are told of groups and change in them."""
+"""Mutants of transactions with offsets, and of requests that describe and change groups."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _always_commits(original: Original, *arguments: Any, commit: bool) -> Any:
 
 
 def _expires_what_is_staged(original: Original, store: OffsetStore, *arguments: Any, **named: Any) -> Any:
-    """Whether an offset is staged is not asked when old ones expire."""
+    """Expired offsets are removed even if a transaction has staged new ones."""
 
     class Blind:
         def __init__(self, store: OffsetStore) -> None:

@@ -1,4 +1,4 @@
-"""What a plan recommends, and what that rests on, in sentences."""
+"""The recommendation of a plan and its basis, in sentences."""
 
 from __future__ import annotations
 
@@ -17,21 +17,22 @@ from fencepost.simulation.scenarios.values import Duration
 
 
 def best(found: PlanAnswer) -> OptionAnswer | None:
-    """The option that lets partitions stand still for the shortest time, all of a run added up.
+    """Return the option with the least total downtime of partitions in a run.
 
-    None if of each option runs failed.
+    Return None if every option has failed runs.
     """
     sound = (each for each in found.options if each.is_sound)
     return min(sound, key=lambda each: each.cost, default=None)
 
 
 def differences(found: PlanAnswer, first: str, second: str) -> list[MeasureComparison]:
-    """How the second option differs from the first, with intervals from resampling whole runs."""
+    """Compare the second option with the first, with intervals from resampling whole runs."""
     return compare(found.samples[first], found.samples[second])
 
 
 def as_good(found: PlanAnswer, chosen: OptionAnswer) -> Sequence[str]:
-    """Options of which these runs cannot tell that they cost more than the chosen one: it may be chance."""
+    """Return the options that do not cost measurably more than the chosen one: the difference may be
+    chance."""
     alike = []
     for each in found.options:
         if each.name != chosen.name and each.is_sound:
@@ -47,25 +48,27 @@ _EVENTS: Final = {
     "scale": "when the group grows and shrinks again",
 }
 _SLOWER: Final = 1.1
-"""A start-up may take so much longer than its mean."""
+"""The factor by which a start-up may take longer than its mean."""
 
 
 class Recommendation(msgspec.Struct, frozen=True):
-    """Which option to take."""
+    """The recommended option."""
 
     option: str | None
-    """Its name; None where no option can be told to be fit."""
+    """The name of the option; None if no option is sound."""
     text: str
     why: list[str]
     basis: list[str]
-    """What of it was compared with real brokers, and what was not."""
+    """The results that were compared with real brokers, and those that were not."""
 
 
 def recommend(question: Question, found: PlanAnswer) -> Recommendation:
-    """The option with the least downtime in all, what the others cost, and what makes the difference."""
+    """Recommend the option with the least total downtime, with the costs of the others and the reasons."""
     chosen = best(found)
     if chosen is None:
-        text = "Take none of these as they are: of each, runs failed, broke an invariant, or never settled."
+        text = (
+            "Take none of these unchanged: each had runs that failed, broke an invariant, or never settled."
+        )
         return Recommendation(None, text, [], _basis(found))
     others = [each for each in found.options if each.name != chosen.name and each.is_sound]
     text = f"Take {chosen.name}: {_EVENTS[question.event]} {_price(chosen)}"
@@ -87,7 +90,7 @@ def _price(option: OptionAnswer) -> str:
 
 
 def share(part: float) -> str:
-    """`12 %`, `0.35 %`; of a part of all."""
+    """Format a share, such as `12 %` or `0.35 %`."""
     return f"{part * 100:.2g} %"
 
 
@@ -98,7 +101,7 @@ _COMPARED: Final = (
 
 
 def _basis(found: PlanAnswer) -> list[str]:
-    """What was compared with real brokers of all that the recommendation rests on, and what was not."""
+    """Return which results behind the recommendation were compared with real brokers, and which were not."""
     lines = []
     parameters = [each.parameters for each in found.options]
     if any(each["protocol"] == "consumer" and not each["static"] for each in parameters):
@@ -120,8 +123,9 @@ def _why(question: Question, chosen: OptionAnswer, others: Sequence[OptionAnswer
     everyone = [chosen, *others]
     if question.event == "crash":
         yield (
-            "In each protocol the coordinator notices a dead process when its session timeout is over. No"
-            " other member has its partitions before. A shorter timeout helps most, if no pause outlasts it."
+            "In each protocol, the coordinator notices a dead process when its session timeout is over. No"
+            " other member gets its partitions before that. A shorter timeout helps most, if no pause "
+            "exceeds it."
         )
     static = [each for each in everyone if each.parameters["static"]]
     if static and question.event == "deploy":
@@ -145,7 +149,7 @@ def _why(question: Question, chosen: OptionAnswer, others: Sequence[OptionAnswer
             " slowest member is done with its batch and its callbacks."
         )
     if any(each.parameters["assignor"] == "cooperative-sticky" for each in everyone) and eager:
-        yield "cooperative-sticky: only partitions that move are given up, and handed out in a second round."
+        yield "cooperative-sticky: only partitions that move are released, and assigned in a second round."
     for each in others:
         if chosen.downtime_s.total_per_run > 0:
             seconds = each.downtime_s.total_per_run
@@ -160,18 +164,19 @@ def _of_static(question: Question, static: Sequence[OptionAnswer]) -> Iterator[s
         yield (
             f"static: a start-up of {question.start_up} may outlast a session timeout of"
             f" {late[0].parameters['session_timeout']}. Then the group rebalances twice for each restart; a"
-            " longer session timeout would spare that."
+            " longer session timeout avoids that."
         )
     else:
         yield (
             "static: a member that is back within its session timeout keeps its partitions, and nothing"
-            f" rebalances. They wait for its start-up, {question.start_up}; others would have them sooner if"
+            f" rebalances. They wait for its start-up, {question.start_up}; other members would get them "
+            "sooner if"
             " that is longer than a rebalance."
         )
 
 
 def _of_dead_static(question: Question, static: Sequence[OptionAnswer]) -> Iterator[str]:
-    """Of those whose process may be back before its session is over."""
+    """Yield the reasons for static members whose process may return before its session ends."""
     soonest_us = question.start_up.us / _SLOWER
     back = [each for each in static if Duration.parse(each.parameters["session_timeout"]).us > soonest_us]
     protocols = {each.parameters["protocol"] for each in back}
@@ -184,8 +189,10 @@ def _of_dead_static(question: Question, static: Sequence[OptionAnswer]) -> Itera
     if "consumer" in protocols:
         yield (
             "consumer static: a dead member has not left, and keeps its instance id until the session timeout"
-            " is over. The coordinator refuses a process that is back before (UNRELEASED_INSTANCE_ID), and"
-            " it has to start again. So its partitions wait as long as others', and the group rebalances"
+            " is over. The coordinator refuses a process that returns before that (UNRELEASED_INSTANCE_ID), "
+            "and"
+            " it must start again. So its partitions wait as long as those of others, and the group "
+            "rebalances"
             " twice: without the member, and with it."
         )
 
@@ -198,7 +205,8 @@ def _is_eager(option: OptionAnswer) -> bool:
 def difference_in_words(
     first: str, second: str, comparisons: Sequence[MeasureComparison], runs: int
 ) -> list[str]:
-    """What changes from the first plan to the second; what chance alone may do is called so."""
+    """Describe the changes from the first plan to the second; a change that may be chance is reported as
+    such."""
     lines = []
     for each in comparisons:
         measure = MEASURES[each.measure]

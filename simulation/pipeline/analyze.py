@@ -41,14 +41,15 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 Tables: TypeAlias = dict[str, list[dict[str, Any]]]
-"""Rows by table; a row maps a column to a number, a text or None."""
+"""Rows by table; a row maps each column to a number, a text or None."""
 
 AT_ONCE: Final = 2
-"""Analyses that run side by side: while one is planned, the tasks of the other have the cores."""
+"""Number of analyses that run at the same time: while one is planned, the tasks of the other use the
+cores."""
 
 
 class AnalysisResults(msgspec.Struct, frozen=True):
-    """What the analyses found. Durations are in seconds."""
+    """The results of the analyses. Durations are in seconds. Durations are in seconds."""
 
     tables: Tables
     rebalance_curves: tuple[Curve, ...] = ()
@@ -66,19 +67,19 @@ def analyze(
     answer: Sequence[TableGrid] = (),
     progress: Progress | None = None,
 ) -> Tables:
-    """Analyse the traces behind `path`: a plan's or a campaign's folder, one of traces, or one file.
+    """Analyse the traces at `path`: the folder of a plan or a campaign, a folder of traces, or one file.
 
-    Of a plan only what came since its event began counts, as in its table.
+    For a plan, only rows since the begin of its event count, as in its table.
 
-    Where several files hold a run of one id, each of them is a run of its own, and the file, or its folder if
-    that is enough, is one of its parameters.
+    If several files have a run with the same id, each is a separate run. Its file, or its folder if that is
+    enough, is one of its parameters.
 
-    Answers the rows of each table that `fencepost.simulation.analyses.catalogue` declares; with `report`,
-    writes the HTML page as well. `only` names tables that are enough: these come sooner, others without rows.
+    Return the rows of each table that `fencepost.simulation.analyses.catalogue` declares; with `report`, also
+    write the HTML page. `only` names the needed tables: these are ready sooner, and others have no rows.
     `answer` has tables that the report shows first.
 
-    :raises FencepostError: if there is no trace or row, a column is missing, the report cannot be written, or
-        `only` names what is no table, or stands beside a report.
+    :raises FencepostError: if there is no trace or row, a column is missing, the report cannot be written,
+        `only` names an unknown table, or `only` is given with a report.
     :raises EnvironmentLacks: if Spark cannot run here.
     """
     from fencepost.simulation.report.render import check_writable, render_campaign_report
@@ -96,7 +97,7 @@ def analyze(
     target = None if report is None else check_writable(path_of("report", report))
     files = find_traces(path)
     if not files.rows:
-        raise FencepostError(f"{path}: no row in it, so nothing happened that could be analysed")
+        raise FencepostError(f"{path}: has no rows to analyse")
     shown = progress or Silent()
     wanted = session_settings(files.rows) if is_local(master) else {}
     with spark_session(master, wanted, say=shown.say) as spark:
@@ -111,9 +112,9 @@ def analyze(
 
 
 def kind_of(path: Path) -> str:
-    """Return what is at a path in a sentence: a plan, a campaign, a folder of traces or a single trace."""
+    """Return the kind of a path in words: a plan, a campaign, a folder of traces or a single trace."""
     if (begin_us := begin_of_plan(path)) is not None:
-        return f"a plan; what came before its event, in the first {begin_us / 1e6:g} s, does not count"
+        return f"a plan; rows before its event, in the first {begin_us / 1e6:g} s, do not count"
     if (path / NOTE).is_file():
         return "a campaign"
     return "a folder of traces" if path.is_dir() else "a trace"
@@ -134,9 +135,9 @@ def analyze_files(
     *,
     since_us: int = 0,
 ) -> AnalysisResults:
-    """Run all analyses in a session that is there already, or those of `only` some tables.
+    """Run all analyses, or those of the tables in `only`, in an existing session.
 
-    Without traces only tables of runs have rows. `since_us` is as for `Views`.
+    Without traces, only tables of runs have rows. `since_us` is as for `Views`.
 
     :raises FencepostError: if a file is damaged, or Spark cannot read it.
     """
@@ -171,7 +172,7 @@ def analyze_files(
                 tables[COMPARISONS.name] = comparison_rows(measured)
         except Exception as error:
             if is_of_spark(error):
-                check_rows(files)  # tells in which file, and needs no stack to do so
+                check_rows(files)  # names the file, and needs no stack
                 raise FencepostError(f"Spark could not analyse the traces: {error_text(error)}") from error
             raise
         finally:
@@ -184,7 +185,7 @@ def analyze_files(
 
 
 def _read(spark: SparkSession, files: TraceFiles) -> DataFrame:
-    """The rows of all traces; runs of one id in several files have others."""
+    """Return the rows of all traces; runs with the same id in several files get new ids."""
     trace = spark.read.schema(TRACE_DDL).parquet(*files.traces)
     names = {os.path.abspath(path): name for path, name in files.names.items()}
     if not names:
@@ -201,7 +202,7 @@ def _read(spark: SparkSession, files: TraceFiles) -> DataFrame:
 
 
 def _file_of_runs(spark: SparkSession, files: TraceFiles) -> DataFrame | None:
-    """What tells runs of one id apart, as a parameter."""
+    """Return the parameter that distinguishes runs with the same id, by run."""
     if not files.renamed:
         return None
     rows = [(run_id, json.dumps(run.name)) for run_id, run in files.renamed.items()]
@@ -213,12 +214,12 @@ def _collect(analysis: declaration.Analysis, views: Views) -> list[dict[str, Any
 
 
 def _several_cells(runs: list[dict[str, Any]]) -> bool:
-    """Whether there is a scenario whose runs have not all the same parameters."""
+    """Return true if some scenario has runs with different parameters."""
     return any(count > 1 for count in Counter(row["scenario"] for row in runs if row["traced"]).values())
 
 
 def _take_curves(rows: list[dict[str, Any]]) -> tuple[Curve, ...]:
-    """Move the percentiles out of the rows: they are for drawing."""
+    """Move the percentiles out of the rows: they are for charts."""
     curves = []
     for row in rows:
         seconds = row.pop("curve")

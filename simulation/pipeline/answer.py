@@ -1,4 +1,4 @@
-"""The answer to an operator's question: what each option costs, from as many runs as it takes to tell."""
+"""The answer to an operator's question: the cost of each option, from as many runs as needed."""
 
 from __future__ import annotations
 
@@ -47,11 +47,12 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 RUNS: Final = 24
-"""Of each option at most, if nobody says how many."""
+"""Default limit on the runs of each option."""
 COMPARED_RUNS: Final = 8
-"""Of each of two plans that are compared, if nobody says how many."""
+"""Default number of runs of each of two plans that are compared."""
 _TIME_LIMIT_S: Final = 3_600.0
-"""Of wall time, for one run: large groups of the classic protocol take minutes on a busy machine."""
+"""Limit on the wall time of one run, in seconds: large groups of the classic protocol take minutes on a busy
+machine."""
 REBALANCE: Final = "rebalance"
 DOWNTIME: Final = "downtime"
 DOWNTIME_OF_RUN: Final = "run_downtime"
@@ -61,65 +62,67 @@ _NOTHING: Final = Sample((), {REBALANCE: {}, DOWNTIME: {}, DOWNTIME_OF_RUN: {}})
 
 
 class Spread(msgspec.Struct, frozen=True, kw_only=True):
-    """Durations in seconds, over all runs of an option; null where there are none."""
+    """Durations in seconds, over all runs of an option; null if there are none."""
 
     count: int
     p50: float | None
     p99: float | None
     total_per_run: float
-    """All of a run added up; the mean over the runs."""
+    """The total of a run; the mean over the runs."""
 
 
 class OptionAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """What one option costs. What is counted once a run is the mean over the runs."""
+    """The cost of one option. A value that is counted once a run is the mean over the runs."""
 
     name: str
     parameters: dict[str, str | bool]
     runs: int
     failed: int
-    """Runs that ended with an error of their own, broke an invariant, or never settled."""
+    """Number of runs that ended with an error, broke an invariant, or never settled."""
     event_s: float
-    """From the event's begin until its last rebalance is over and its last partition has an owner."""
+    """Time from the begin of the event until its last rebalance is over and its last partition has an
+    owner."""
     capacity_lost: float
     """The time that partitions had no owner, as a share of the time of all partitions in the event."""
     most_down: float
-    """Partitions without an owner at the same time, at most."""
+    """Largest number of partitions without an owner at the same time."""
     lag_peak: float
-    """Records that waited in all partitions, at most."""
+    """Largest number of records that waited in all partitions together."""
     lag_gone_s: float
-    """From that peak until no record waited."""
+    """Time from that peak until no record waited."""
     rebalance_s: Spread
-    """From the first raise of the group's epoch until the group is Stable again."""
+    """Time from the first raise of the group's epoch until the group is Stable again."""
     downtime_s: Spread
-    """From one owner of a partition to the next; the total is over all partitions."""
+    """Time from one owner of a partition to the next; the total is over all partitions."""
     command: str
-    """What shows one of its runs; empty where its scenario is not kept."""
+    """The command that shows one of its runs; empty if its scenario is not kept."""
 
     @property
     def is_sound(self) -> bool:
-        """True if it had runs and none of them failed. Else what it costs is not known."""
+        """True if it had runs and none of them failed. Otherwise its cost is unknown."""
         return bool(self.runs and not self.failed)
 
     @property
     def cost(self) -> tuple[float, float]:
-        """What options are ranked by: how long partitions had no owner, then how long rebalances took."""
+        """The values by which options are ranked: the time without an owner, then the time that rebalances
+        took."""
         return self.downtime_s.total_per_run, self.rebalance_s.total_per_run
 
 
 class PlanAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """All options, the cheapest first, and what was measured in the runs of each."""
+    """All options, the cheapest first, with the measurements of their runs."""
 
     options: list[OptionAnswer]
     samples: dict[str, Sample]
     wall_seconds: float
     stopped: str = ""
-    """Why there were no more runs, in a sentence."""
+    """The reason for which the runs ended, in a sentence."""
     lost: Lost = Lost()
-    """Executors of the cluster that were lost on the way, and how many runs were done again."""
+    """Executors of the cluster that were lost on the way, and the number of runs that were repeated."""
     analysis: AnalysisResults | None = None
-    """All tables, counted since the event began, if a report is made of them."""
+    """All tables, counted since the event began, if a report needs them."""
     files: TraceFiles = TraceFiles(())
-    """The runs and their traces; of a plan that is not kept they are gone."""
+    """The runs and their traces; they are deleted if the plan is not kept."""
 
 
 def answer(
@@ -133,12 +136,12 @@ def answer(
     kept: bool = True,
     report: Callable[[PlanAnswer], None] | None = None,
 ) -> PlanAnswer:
-    """Run the options of every question with the same seeds, and measure what comes of the event.
+    """Run the options of every question with the same seeds, and measure the effects of the event.
 
-    `asked` is by name: the question, and where its values were given. Options get runs until it is clear
-    which one costs least, at most `runs` each. Scenarios, runs and traces are written to `out_dir`.
-    With `one` each question has one option, which gets all runs. Unless the directory is `kept`, no command
-    shows a run. `report` is called with the answer and its tables while the traces are there.
+    `asked` has, by name, the question and the places where its values were given. Options get runs until it
+    is clear which one costs least, at most `runs` each. Scenarios, runs and traces are written to `out_dir`.
+    With `one`, each question has one option, which gets all runs. Unless the directory is `kept`, no command
+    shows a run. `report` is called with the answer and its tables while the traces exist.
 
     :raises FencepostError: before anything runs, if a value is wrong or `out_dir` cannot be used.
     :raises EnvironmentLacks: if Spark cannot run here, or stops on the way.
@@ -184,7 +187,7 @@ def answer(
 
 
 def run_costs(sample: Sample) -> dict[str, float]:
-    """By run, how long partitions had no owner, all of them added up."""
+    """Return the time without an owner by run, added up over all partitions."""
     return {run: sum(values) for run, values in sample.values.get(DOWNTIME_OF_RUN, {}).items()}
 
 
@@ -197,7 +200,8 @@ def _run_rounds(
     *,
     all_at_once: bool,
 ) -> str:
-    """Do runs until it is clear which option costs least, or each had its `runs`; answer why they ended."""
+    """Do runs until it is clear which option costs least, or each had its `runs`; return the reason for the
+    end."""
     names = [cell.parameters[OPTION] for cell in cells]
     cores = measured.running.spark.sparkContext.defaultParallelism
     sizes = [runs] if all_at_once else look_sizes(runs)
@@ -211,7 +215,7 @@ def _run_rounds(
             for number, name in enumerate(names)
             if name in wanted
         ]
-        # The longest ones first: then no core waits for long at the end.
+        # The longest runs first: then no core waits for long at the end.
         tasks.sort(key=lambda task: -times.seconds[names[task.cell]])
         measured.running.do(tasks, progress)
         measured.look(progress)
@@ -231,17 +235,17 @@ def _run_rounds(
 def _reason(
     costs: Mapping[str, Mapping[str, float]], done: int, open_: list[str], *, all_at_once: bool
 ) -> str:
-    """Why there were no more runs than these."""
+    """Return the reason for the end of the runs."""
     if all_at_once or len(costs) < 2:
-        return f"All {done} runs of each were done, as asked for."
+        return f"All {done} runs of each were done, as requested."
     if open_:
-        return f"{done} runs each, the most that were asked for, leave it open: {' or '.join(open_)}."
+        return f"{done} runs each, the limit, leave it open: {' or '.join(open_)}."
     near = f"{ALIKE * 100:.0f} %"
     return f"No more runs were needed: each other option costs more, or within {near} of the cheapest."
 
 
 class _Measured:
-    """What was measured in the runs that are done."""
+    """The measurements of the runs that are done."""
 
     def __init__(
         self, running: OpenCampaign, questions: Mapping[str, Question], chosen: Mapping[str, Choice]
@@ -250,16 +254,16 @@ class _Measured:
         self.chosen = chosen
         self.samples: dict[str, Sample] = {}
         self.outages: dict[str, dict[str, OutageCost]] = {}
-        """By option and run."""
+        """The cost of the event by option and run."""
         self.failed: dict[str, int] = {}
         self.seconds: dict[str, float] = {}
-        """By option, how long a run took on the average."""
+        """The average wall time of a run by option, in seconds."""
         self._wall: dict[str, list[float]] = {}
         self._questions = questions
         self._seen: set[str] = set()
 
     def look(self, progress: Progress) -> None:
-        """Measure the runs that are new.
+        """Measure the new runs.
 
         :raises FencepostError: if Spark cannot analyse their traces.
         """
@@ -323,7 +327,7 @@ class _Measured:
         self.outages.setdefault(name, {})[run] = cost
 
     def answer(self, cell: CampaignCell, kept: bool) -> OptionAnswer:
-        """What is known of an option."""
+        """Return the results of an option so far."""
         name = cell.parameters[OPTION]
         sample, costs = self.samples.get(name, _NOTHING), [*self.outages.get(name, {}).values()]
 
@@ -359,7 +363,8 @@ def _written(folder: Path, name: str, text: str) -> Path:
 
 
 def _stretches(views: Views, questions: Mapping[str, Question]) -> DataFrame:
-    """Return a row a run: what the event cost, and the values of the measures, as bytes of doubles."""
+    """Return a row for each run: the cost of the event, and the values of the measures as bytes of
+    doubles."""
     from pyspark.sql import functions as f
 
     rebalances = views.counted("rebalance").where("settled = 'Stable'")
@@ -385,7 +390,7 @@ def _stretches(views: Views, questions: Mapping[str, Question]) -> DataFrame:
 
 
 def _measure(table: pa.Table, sizes: Mapping[str, tuple[int, Traffic]]) -> pa.Table:
-    """Of one run: its stretches, rebalances with the partition -1, become one row."""
+    """Turn the stretches of one run into one row; rebalances are stretches with the partition -1."""
     import numpy as np
     import pyarrow as pa
 
@@ -418,9 +423,9 @@ def _measure(table: pa.Table, sizes: Mapping[str, tuple[int, Traffic]]) -> pa.Ta
 
 
 def _ended(summaries: DataFrame) -> list[tuple[str, float, bool]]:
-    """Of each run its option, its wall time, and whether it failed.
+    """Return each run's option, its wall time, and whether it failed.
 
-    It did with an error, with a broken invariant, or if it left the group unsettled to its end.
+    A run failed if it had an error, broke an invariant, or left the group unsettled.
     """
     bad = "coalesce(error IS NOT NULL OR violations > 0 OR NOT converged, true) AS bad"
     rows = summaries.selectExpr("parameters", "wall_seconds", bad).collect()

@@ -1,4 +1,4 @@
-"""Checks of what a program gives a campaign: each wrong argument is one FencepostError with its name."""
+"""Checks of a campaign's arguments in Python: each wrong argument raises a FencepostError with its name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fencepost.coordinator.suggestions import suggestion
 
 
 def hint(name: object, names: Iterable[str], otherwise: str = "expected one of") -> str:
-    """The nearest of the names, or all of them."""
+    """Return a hint with the nearest of the names, or with all of them."""
     known = list(names)
     return suggestion(name, known, f"{otherwise} {', '.join(known)}")
 
@@ -20,7 +20,7 @@ def hint(name: object, names: Iterable[str], otherwise: str = "expected one of")
 def check_one_of(argument: str, value: object, names: Iterable[str]) -> None:
     """Accept one of these names.
 
-    :raises FencepostError: if the value is another one.
+    :raises FencepostError: if the value is a different one.
     """
     known = list(names)
     if value not in known:
@@ -28,7 +28,7 @@ def check_one_of(argument: str, value: object, names: Iterable[str]) -> None:
 
 
 def scenario_names(scenarios: object) -> list[str]:
-    """Names of scenarios, or paths of their files, from one or several.
+    """Return names of scenarios, or paths of their files, from one or several.
 
     :raises FencepostError: if they are anything else.
     """
@@ -45,9 +45,9 @@ def scenario_names(scenarios: object) -> list[str]:
 
 
 def grid_values(grid: object) -> dict[str, tuple[Any, ...]]:
-    """The values of each parameter.
+    """Return the values of each parameter.
 
-    :raises FencepostError: if it is no mapping of names to lists of different values.
+    :raises FencepostError: if it is not a mapping of names to lists of different values.
     """
     if not isinstance(grid, Mapping):
         raise FencepostError(
@@ -70,9 +70,9 @@ def grid_values(grid: object) -> dict[str, tuple[Any, ...]]:
 
 
 def option_settings(options: object) -> dict[str, dict[str, Any]]:
-    """The settings of each option, by its name.
+    """Return the settings of each option, by its name.
 
-    :raises FencepostError: if it is no mapping of names to mappings.
+    :raises FencepostError: if it is not a mapping of names to mappings.
     """
     if not isinstance(options, Mapping):
         raise FencepostError(f"options={options!r}: expected settings by the option's name")
@@ -91,9 +91,9 @@ def option_settings(options: object) -> dict[str, dict[str, Any]]:
 
 
 def path_of(argument: str, path: object) -> Path:
-    """The path that was given.
+    """Return the given path.
 
-    :raises FencepostError: if it is no path, or empty.
+    :raises FencepostError: if it is not a path, or is empty.
     """
     if not isinstance(path, str | os.PathLike) or not str(path):
         raise FencepostError(f"{argument}={path!r}: expected a path")

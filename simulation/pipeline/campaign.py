@@ -47,25 +47,26 @@ if TYPE_CHECKING:
 
 
 class LostExecutor(msgspec.Struct, frozen=True, kw_only=True):
-    """One executor that is gone."""
+    """One executor that was lost."""
 
     executor: str
-    """Spark's number of it."""
+    """Spark's number of the executor."""
     host: str
     reason: str
-    """What Spark's driver knows about it."""
+    """The reason that Spark's driver reports."""
 
 
 class Lost(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything that was lost on the way, and done again."""
+    """The executors that were lost on the way, and the number of repeated runs."""
 
     executors: list[LostExecutor] = []
     runs_again: int = 0
-    """Runs that a second attempt did, as the executor or the Python process of the first was lost."""
+    """Number of runs that a second attempt did, because the executor or the Python process of the first was
+    lost."""
 
     @property
     def lines(self) -> list[str]:
-        """The same for people: nothing if nothing was lost."""
+        """The losses as lines for people; empty if nothing was lost."""
         lines = [
             f"Executor {each.executor} on {each.host} was lost: {each.reason}" for each in self.executors
         ]
@@ -78,7 +79,7 @@ class Lost(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Losses:
-    """Watches a session for what it loses from now on."""
+    """Watches a session for executors that it loses from now on."""
 
     def __init__(self, spark: SparkSession) -> None:
         self._spark = spark
@@ -86,14 +87,14 @@ class Losses:
         self.runs_again = 0
 
     def found(self) -> Lost:
-        """Return what was lost since, executors in the order of their numbers."""
+        """Return the losses since then, with executors in the order of their numbers."""
         lost = _lost(self._spark)
         names = sorted(lost.keys() - self._before, key=lambda name: (len(name), name))
         return Lost(executors=[lost[name] for name in names], runs_again=self.runs_again)
 
 
 def _lost(spark: SparkSession) -> dict[str, LostExecutor]:
-    """Return all executors of the session that are gone, by their numbers."""
+    """Return all lost executors of the session, by their numbers."""
     context: Any = spark.sparkContext
     if is_local(context.master):
         return {}
@@ -113,7 +114,7 @@ def _lost(spark: SparkSession) -> dict[str, LostExecutor]:
 
 REPORT = "report.html"
 SAMPLE = 200
-"""Traces that `sample` keeps in all, shared among the cells of the grid; at least one of each."""
+"""Total number of traces that `sample` keeps, shared among the cells of the grid; at least one for each."""
 
 _PARTITIONS_A_CORE = 16
 _RUNS_A_PARTITION = 200
@@ -121,22 +122,22 @@ _NAMED = 3
 
 
 class CampaignResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What a campaign did; runs of an earlier start of it count as well."""
+    """The result of a campaign, including the runs from before a restart."""
 
     runs: int
     failed: int
-    """Runs that ended with an error of their own; without those that had a bug put back on purpose."""
+    """Number of runs that ended with an error, without those of mutants."""
     violations: int
-    """Without those of such runs."""
+    """Number of violations, without those of mutants."""
     wall_seconds: float
     out: str
     report: str
     lost: Lost = Lost()
     """Executors of the cluster that were lost on the way, and how many runs were done again."""
     failures: list[KeptFailure] = []
-    """Runs that failed, made small: the first of each kind."""
+    """The shrunk failures: the first of each kind."""
     tables: dict[str, list[dict[str, Any]]] = {}
-    """The analyses, by table."""
+    """The rows of the analyses by table."""
 
 
 def campaign(
@@ -155,9 +156,9 @@ def campaign(
 ) -> CampaignResult:
     """Run every scenario under every choice of parameters with every seed, analyse, and write the report.
 
-    No `scenarios` means all of the library. `seeds` is how many (from 0 on) or which ones; `grid` maps a
-    parameter to its values, or holds words such as `members=10,50`; `options` are choices that have names.
-    The rest is as for `carry_out`.
+    No `scenarios` means all of the library. `seeds` is a number of seeds (from 0 on), or the seeds
+    themselves. `grid` maps a parameter to its values, or holds words such as `members=10,50`. `options` are
+    named choices of settings. The other arguments are as for `carry_out`.
 
     :raises FencepostError: before anything runs, if the input is wrong or `out_dir` cannot be used.
     :raises EnvironmentLacks: if Spark cannot run here, or stops on the way.
@@ -195,9 +196,9 @@ def carry_out(
 ) -> CampaignResult:
     """Run a campaign, analyse it, and write the report.
 
-    Summaries and traces go to `out_dir`, the report to `report`, by default report.html there. A run that
-    raises, hangs, or takes its process with it is a failed run and no more. With `resume` runs that are
-    finished in `out_dir` are not repeated.
+    Summaries and traces are written to `out_dir`, and the report to `report`, by default report.html in
+    `out_dir`. A run that raises, hangs, or ends its process is only a failed run. With `resume`, runs that
+    are finished in `out_dir` are not repeated.
 
     :raises FencepostError: before anything runs, if the input is wrong or `out_dir` cannot be used.
     :raises EnvironmentLacks: if Spark cannot run here, or stops on the way.
@@ -215,7 +216,7 @@ def carry_out(
         out_dir=out,
         resume=resume,
         progress=shown,
-        if_stopped="; finished runs are kept, go on with --resume",
+        if_stopped="; finished runs are kept, continue with --resume",
     ) as (running, finished):
         traced = _always_traced(spec.traces, len(cells), len(seeds))
         running.do(list(tasks_of(cells, seeds, finished, traced)), shown)
@@ -240,7 +241,7 @@ def carry_out(
 
 
 class OpenCampaign:
-    """A campaign in a session of Spark's: runs can be done, and its directory be read."""
+    """A campaign with a Spark session: it can do runs, and its directory can be read."""
 
     def __init__(
         self, spec: CampaignSpec, spark: SparkSession, directory: CampaignDirectory, if_stopped: str
@@ -252,7 +253,7 @@ class OpenCampaign:
         self._if_stopped = if_stopped
 
     def do(self, tasks: list[Task], progress: Progress) -> None:
-        """Do these runs. Earlier ones of this campaign may be done already.
+        """Do these runs. Earlier runs of this campaign may be done already.
 
         :raises EnvironmentLacks: if Spark stops on the way; finished runs stay.
         """
@@ -271,9 +272,9 @@ def opened(
     progress: Progress,
     if_stopped: str = "",
 ) -> Iterator[tuple[OpenCampaign, frozenset[str]]]:
-    """Start Spark for a campaign, and return it with the ids of its runs that are finished already.
+    """Start Spark for a campaign, and yield the campaign with the ids of its finished runs.
 
-    `if_stopped` is said beside the reason if Spark stops on the way.
+    `if_stopped` is added to the reason if Spark stops on the way.
 
     :raises FencepostError: as `carry_out` does.
     :raises EnvironmentLacks: as `carry_out` does.
@@ -294,7 +295,7 @@ def opened(
 def _job(
     spec: CampaignSpec, tasks: list[Task], directory: CampaignDirectory, spark: SparkSession
 ) -> tuple[JobSpec, int]:
-    """Return what workers need to know, and the number of slices that the tasks are cut into."""
+    """Return the job for the workers, and the number of slices of the tasks."""
     from fencepost.simulation.pipeline.runs import JobSpec
 
     slices = _partitions(len(tasks), spark.sparkContext.defaultParallelism)
@@ -313,9 +314,9 @@ def _job(
 def fan_out(
     spark: SparkSession, job: JobSpec, partitions: int, progress: Progress, if_stopped: str = ""
 ) -> int:
-    """Carry out the job on Spark, in so many partitions of equal size.
+    """Carry out the job on Spark, in partitions of equal size.
 
-    Return how many runs were done by a second attempt at their partition, as the first was lost.
+    Return the number of runs that a second attempt at their partition did, because the first was lost.
 
     :raises EnvironmentLacks: if a worker process dies or cannot reach the directory; finished runs stay. The
         text ends with `if_stopped`.
@@ -361,7 +362,7 @@ def _write_report(
 
 
 def _always_traced(traces: Traces, cells: int, seeds: int) -> int:
-    """For how many seeds of each cell the trace is kept in any case."""
+    """Return the number of seeds of each cell whose traces are always kept."""
     if traces == "all":
         return seeds
     if traces == "sample":
@@ -370,5 +371,6 @@ def _always_traced(traces: Traces, cells: int, seeds: int) -> int:
 
 
 def _partitions(runs: int, cores: int) -> int:
-    """Enough for an even load, few enough that a partition is worth its start."""
+    """Return a number of partitions that is large enough for an even load, and small enough that each is
+    worth its start."""
     return min(runs, max(_PARTITIONS_A_CORE * cores, -(-runs // _RUNS_A_PARTITION)))

@@ -1,4 +1,5 @@
-"""What executors of a cluster find where they run. This module needs nothing but Python and PySpark."""
+"""The report of a cluster's executors about the machines that they run on. This module needs only Python and
+PySpark. This module needs nothing but Python and PySpark."""
 
 from __future__ import annotations
 
@@ -11,24 +12,24 @@ from typing import NamedTuple
 
 
 class ExecutorReport(NamedTuple):
-    """What one executor found."""
+    """The findings of one executor."""
 
     host: str
     machine: str
-    """Operating system, processor and Python's version: compiled libraries must be made for these."""
+    """Operating system, processor and Python version: compiled libraries must match these."""
     versions: dict[str, str]
-    """Of the libraries that were asked for, as far as they are there."""
+    """The versions of the requested libraries that are installed."""
     files: dict[str, bool]
-    """Of the paths that were asked for, whether there is a file."""
+    """For each requested path, true if there is a file."""
 
 
 def machine() -> str:
-    """This process's operating system, processor and Python, such as `linux x86_64 cpython-311`."""
+    """Return this process's operating system, processor and Python, such as `linux x86_64 cpython-311`."""
     return f"{sys.platform} {platform.machine()} {sys.implementation.cache_tag}"
 
 
 def look(libraries: Sequence[str], files: Sequence[str], rows: Iterator[object]) -> Iterator[ExecutorReport]:
-    """Look around, once a partition; for `RDD.mapPartitions`."""
+    """Report about this executor, once for each partition; for `RDD.mapPartitions`."""
     from importlib.metadata import PackageNotFoundError, version
 
     for _ in rows:

@@ -1,4 +1,4 @@
-"""What a campaign keeps of runs that failed: each kind of failure once, made small, with a test of it."""
+"""The failures that a campaign keeps: each kind of failure once, shrunk, with a test."""
 
 from __future__ import annotations
 
@@ -20,33 +20,34 @@ from fencepost.simulation.pipeline.tasks import CampaignCell
 FAILURES: Final = "failures"
 """The folder of a campaign's directory."""
 MOST: Final = 5
-"""How many failures are kept: the first of each invariant in each cell of the grid."""
+"""The limit on kept failures: the first of each invariant in each cell of the grid."""
 _TRIES = 200
 _NAME_BYTES = 200
-"""What file systems leave of their 255 beside the ending, and the name that a file has before it is whole."""
+"""Length of a name that a file system's 255 bytes leave besides the ending and the temporary name of an
+unfinished file."""
 _RAISED = re.compile(r"^(?:[\w.]+\.)?(\w+)(?::.*)?$", re.MULTILINE)
 
 
 class KeptFailure(msgspec.Struct, frozen=True, kw_only=True):
-    """Files of one failure, and what `shrink` left of it."""
+    """The files of one failure, and the size of its shrunk version."""
 
     run_id: str
     invariant: str
     failure: str
-    """The run as it was: for `fencepost replay`, and `fencepost shrink` with more tries."""
+    """The original run, for `fencepost replay`, or for `fencepost shrink` with more tries."""
     small: str = ""
-    """The small one; empty if the run did not fail again."""
+    """The shrunk failure; empty if the run did not fail again."""
     test: str = ""
     disturbances: int
-    """Of the small one, if there is one."""
+    """Number of disturbances of the shrunk failure, if there is one."""
 
 
 def keep_failures(
     directory: CampaignDirectory, cells: Sequence[CampaignCell], progress: Progress
 ) -> list[KeptFailure]:
-    """Write the failures of these cells' runs, and make them small.
+    """Write the failures of these cells' runs, and shrink them.
 
-    :raises FencepostError: if a scenario is not what it was when the campaign ran.
+    :raises FencepostError: if a scenario has changed since the campaign ran.
     :raises EnvironmentLacks: if a file can't be written.
     """
     found = list(_first_of_each(directory.failed_runs(), {cell.prefix: cell for cell in cells}))[:MOST]
@@ -92,14 +93,15 @@ def _keep(directory: CampaignDirectory, run_id: str, failure: Failure, tried: An
 
 
 def _file_name(run_id: str) -> str:
-    """A run's name begins with its scenario's, which may be any text; what tells runs apart is at its end."""
+    """Return a file name for a run. The run's name begins with its scenario's, which may be any text, and
+    ends with what distinguishes it."""
     return re.sub(r"^\.+|[/\0]", "_", run_id).encode()[-_NAME_BYTES:].decode(errors="ignore")
 
 
 def _first_of_each(
     runs: Sequence[Mapping[str, Any]], cells: Mapping[str, CampaignCell]
 ) -> Iterator[tuple[str, Failure]]:
-    """The first run of each cell that failed in each way."""
+    """Yield the first run of each cell that failed in each way."""
     seen = set()
     for row in runs:
         prefix = row["run_id"].rpartition("-")[0]
@@ -121,7 +123,8 @@ def _first_of_each(
 
 
 def _raised(error: str | None) -> str | None:
-    """From a traceback to the failure's name; None for a run that took too long: that is no bug to shrink."""
+    """Return the failure's name from a traceback; None for a run that took too long, which is no bug to
+    shrink."""
     if error is None or not error.startswith("Traceback"):
         return None
     names = _RAISED.findall(error.strip().rpartition("\n")[2])

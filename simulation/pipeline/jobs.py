@@ -1,4 +1,4 @@
-"""Actions in a Spark session: they end with Ctrl-C, and run with settings for the rows that they take."""
+"""Actions in a Spark session: Ctrl-C ends them, and they run with settings for their number of rows."""
 
 from __future__ import annotations
 
@@ -25,7 +25,8 @@ def run_job(
     watch: Callable[[int, int], None] | None = None,
     every_seconds: float = 0.25,
 ) -> T:
-    """Run an action of Spark's; `watch` is called now and then with the numbers of tasks: done, and all.
+    """Run an action of Spark's; `watch` is called from time to time with the numbers of finished tasks and of
+    all tasks.
 
     The action runs in a thread of its own, so that this one stays free for Ctrl-C: an interrupt cancels the
     action's jobs, waits for them to end, and is raised again.
@@ -42,9 +43,10 @@ def run_jobs(
     at_once: int = 1,
     every_seconds: float = 0.25,
 ) -> dict[str, T]:
-    """Run actions by their names, so many `at_once`, and answer what they return; else as `run_job` does.
+    """Run named actions, `at_once` at the same time, and return their results; otherwise the same as
+    `run_job`.
 
-    `advance` is called with how many more are through. The first that fails ends them all.
+    `advance` is called with the number of newly finished actions. The first failure ends them all.
     """
     from pyspark import InheritableThread
 
@@ -69,7 +71,7 @@ def run_jobs(
     def cancel() -> None:
         waiting.clear()
         with contextlib.suppress(Exception):  # a JVM that has ended runs none; the caller raises the reason
-            # What a thread has not submitted yet must not run either; PySpark has no name for this.
+            # Jobs that a thread has not submitted yet must not run either; PySpark has no method for this.
             context._jsc.sc().cancelJobGroupAndFutureJobs(group)
         for thread in threads:
             thread.join(STOP_SECONDS)
@@ -109,14 +111,15 @@ def _tasks(context: SparkContext, group: str) -> tuple[int, int]:
 
 
 SMALL_ROWS: Final = 300_000
-"""Up to here the driver has room for all that the runs' views have."""
+"""Number of trace rows up to which all views of the runs fit into the driver's memory."""
 
 INTERPRETED_ROWS: Final = 8_000_000
-"""Up to here it takes longer to compile a query than to interpret it: of so many rows of traces the runs'
-views have about a million. Above that the JVM's second compiler earns its keep, too."""
+"""Number of trace rows up to which compiling a query takes longer than interpreting it: the runs' views then
+have about a million rows. Above that, the JVM's second compiler is worth its cost, too."""
 
 ROWS_A_PARTITION: Final = 1_500_000
-"""Rows that one task sorts, give or take. With two at a time they fit into the 2 GB of a local session."""
+"""Approximate number of rows that one task sorts. With two tasks at a time, they fit into the 2 GB of a local
+session."""
 
 _SMALL: Final[Mapping[str, str]] = {
     "spark.sql.codegen.wholeStage": "false",
@@ -124,13 +127,13 @@ _SMALL: Final[Mapping[str, str]] = {
     "spark.sql.adaptive.enabled": "false",
 }
 _LARGE: Final[Mapping[str, str]] = {
-    # Percentiles of a few hundred groups are no reason to sort all rows.
+    # Percentiles of a few hundred groups do not justify sorting all rows.
     "spark.sql.objectHashAggregate.sortBased.fallbackThreshold": "100000",
 }
 
 
 def settings(rows: int) -> Mapping[str, str]:
-    """The settings of a session for so many rows of traces."""
+    """Return the settings of a session for that many rows of traces."""
     if rows <= INTERPRETED_ROWS:
         partitions, chosen = max(1, -(-rows // ROWS_A_PARTITION)), _SMALL
     else:
@@ -139,7 +142,8 @@ def settings(rows: int) -> Mapping[str, str]:
 
 
 def session_settings(rows: int) -> Mapping[str, str]:
-    """The settings that a local session starts with for so many rows, in place of those for short jobs."""
+    """Return the settings that a local session starts with for that many rows, in place of those for short
+    jobs."""
     if rows <= INTERPRETED_ROWS:
         return {}
     return {"spark.driver.extraJavaOptions": "-XX:+UseParallelGC -XX:-UsePerfData"}
@@ -147,7 +151,7 @@ def session_settings(rows: int) -> Mapping[str, str]:
 
 @contextlib.contextmanager
 def settings_for(spark: SparkSession, rows: int) -> Iterator[None]:
-    """These settings for a while; the session has its own again afterwards."""
+    """Apply settings for that many rows inside the block; restore the session's own afterwards."""
     wanted = settings(rows)
     before = {name: spark.conf.get(name, None) for name in wanted}
     for name, value in wanted.items():

@@ -1,4 +1,4 @@
-"""A campaign for people who write Python: run it, look at its tables as DataFrames, look into a run."""
+"""A campaign in Python: run it, read its tables as DataFrames, and look into a run."""
 
 from __future__ import annotations
 
@@ -49,19 +49,19 @@ _OF_RUNS = ("runs", "mutants")
 """Tables that need no trace."""
 
 _kept = contextlib.ExitStack()
-"""The session that was started here."""
+"""The session that this module started."""
 
 
 class Campaign:
-    """Scenarios times parameters times seeds, and what came of them.
+    """Scenarios times parameters times seeds, and their results.
 
-    `scenarios` are names of the library or TOML files, by default the whole library; `seeds` is how many or
-    which. Every combination of the values in `grid` runs; its keys are those of `simulate --set`, or
-    members, partitions and duration. `options` are choices that have names, each a mapping of settings. `out`
-    is the directory for runs and traces: what is finished there is not run again. Without it, the campaign's
-    files go when the object goes.
+    `scenarios` are names of the library or TOML files, by default the whole library. `seeds` is a number of
+    seeds, or the seeds themselves. Every combination of the values in `grid` runs; its keys are those of
+    `simulate --set`, or members, partitions and duration. `options` are named choices, each a mapping of
+    settings. `out` is the directory for runs and traces: finished runs in it are not repeated. Without it,
+    the campaign's files are deleted with the object.
 
-    A session of Spark that runs already is used. One that is started stays, as PySpark's own do in notebooks.
+    A running Spark session is used. A session that is started here stays, as PySpark's own do in notebooks.
 
     :raises FencepostError: if the input is wrong.
     """
@@ -102,7 +102,7 @@ class Campaign:
 
     @classmethod
     def from_file(cls, path: str | Path, *, out: str | Path | None = None, master: str = LOCAL) -> Campaign:
-        """The campaign of a TOML file.
+        """Return the campaign of a TOML file.
 
         :raises FencepostError: if something in it is wrong.
         """
@@ -119,10 +119,11 @@ class Campaign:
             out = tempfile.mkdtemp(prefix="fencepost-campaign-")
             weakref.finalize(self, shutil.rmtree, out, ignore_errors=True)
         self.out = path_of("out", out).absolute()
-        """Where runs, traces and the report are."""
+        """The directory with runs, traces and the report."""
 
     def run(self, *, progress: bool = True) -> Campaign:
-        """Run what `out` does not have yet, analyse, and write the report; `progress` goes to standard error.
+        """Do the runs that `out` does not have yet, analyse, and write the report; `progress` goes to
+        standard error.
 
         :raises FencepostError: if `out` can't be used, or holds something else.
         :raises EnvironmentLacks: if Spark cannot run here, or stops on the way.
@@ -139,7 +140,7 @@ class Campaign:
 
     @property
     def result(self) -> CampaignResult:
-        """The totals, and the failures that were made small.
+        """The totals, and the shrunk failures.
 
         :raises FencepostError: if it has not run.
         """
@@ -157,7 +158,7 @@ class Campaign:
         return tuple(self.result.tables)
 
     def table(self, name: str) -> pd.DataFrame:
-        """A table of the analyses, with its columns also where it has no rows.
+        """Return a table of the analyses; it has its columns even without rows.
 
         :raises FencepostError: if there is no such table, or the campaign has not run.
         """
@@ -173,14 +174,14 @@ class Campaign:
 
     @property
     def runs(self) -> pd.DataFrame:
-        """A row for each run, by its id; `command` is what repeats it.
+        """Return a row for each run, by its id; `command` repeats the run.
 
         :raises FencepostError: if the campaign has not run.
         """
         return self._summaries().to_pandas().set_index("run_id").sort_index()
 
     def trace(self, run_id: str) -> pd.DataFrame:
-        """What happened in a run, event by event. A run whose trace was not kept is simulated again.
+        """Return the rows of a run, event by event. A run whose trace was not kept is simulated again.
 
         :raises FencepostError: if there is no such run.
         """
@@ -197,7 +198,7 @@ class Campaign:
         return self._again(run_id).to_pandas()
 
     def dataframe(self, name: str) -> DataFrame:
-        """A table as a Spark DataFrame, computed anew; or `trace`: all rows of the traces that are kept.
+        """Return a newly computed table as a Spark DataFrame; or `trace`, all rows of the kept traces.
 
         :raises FencepostError: if there is no such table, no trace was kept, or the campaign has not run.
         """
@@ -219,7 +220,7 @@ class Campaign:
             trace = spark.createDataFrame([], TRACE_DDL)
         else:
             raise FencepostError(
-                f"{name}: no trace was kept, as traces={self._spec.traces!r} has it; "
+                f"{name}: no trace was kept with traces={self._spec.traces!r}; "
                 "expected a campaign with traces='sample' or traces='all'"
             )
         if name == "trace":
@@ -228,7 +229,7 @@ class Campaign:
 
     @property
     def report(self) -> Path:
-        """The page for a browser."""
+        """The path of the report, an HTML page."""
         return Path(self.result.report)
 
     def __repr__(self) -> str:
@@ -236,7 +237,7 @@ class Campaign:
         return f"<Campaign: {size}; {self._summary()}>"
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """Return the HTML that a notebook shows."""
         if self._result is None:
             return f"<p>{html.escape(repr(self))}</p>"
         runs = self.table("runs")
@@ -273,7 +274,7 @@ class Campaign:
         for cell in self._spec.cells:
             if cell.prefix == prefix:
                 return cell, int(seed)
-        raise FencepostError(f"{run_id}: is of another campaign in {self.out}")
+        raise FencepostError(f"{run_id}: belongs to another campaign in {self.out}")
 
 
 def _texts(settings: Mapping[str, Value]) -> dict[str, str]:
@@ -281,7 +282,7 @@ def _texts(settings: Mapping[str, Value]) -> dict[str, str]:
 
 
 def _session(master: str) -> SparkSession:
-    """The session that runs, or one that stays until the end of the process."""
+    """Return the running session, or start one that stays until the end of the process."""
     with contextlib.suppress(ImportError):
         from pyspark import SparkContext
         from pyspark.sql import SparkSession

@@ -1,10 +1,11 @@
-"""A campaign's directory: summaries in runs/, traces in traces/, and a note of what it is a campaign of.
+"""A campaign's directory: summaries in runs/, traces in traces/, and a note that identifies the campaign.
 
 Files appear whole: they are written under a name that readers skip, then renamed. A part of traces/ counts
-only if the part of runs/ with its name is there, which is written after it.
+only if runs/ has a part of the same name, which is written after it.
 
-Workers of a campaign that was killed may live a few seconds longer. So all who write hold a lock, which a
-campaign that begins or goes on must have for itself once; no worker of an earlier start begins after that.
+Workers of a killed campaign may live a few seconds longer. So every writer holds a shared lock. A campaign
+that starts or resumes must hold the lock alone once. No worker of an earlier start begins to write after
+that.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ NOTE: Final = "campaign.json"
 FORMAT: Final = 2
 LOCK: Final = ".lock"
 LOCK_SECONDS: Final = 30.0
-"""How long workers of a killed campaign may take to notice."""
+"""Time that workers of a killed campaign may take to notice, in seconds."""
 _LOOK_SECONDS: Final = 0.1
 _LISTED: Final = 3
 
 
 class NotedCell(msgspec.Struct, frozen=True):
-    """A cell, as the note of a campaign keeps it."""
+    """A cell in the note of a campaign."""
 
     scenario: str
     source: str
@@ -45,11 +46,11 @@ class NotedCell(msgspec.Struct, frozen=True):
 
 
 class Note(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What a directory is a campaign of: cells by the prefix of their run ids."""
+    """The note in a directory that identifies its campaign: cells by the prefix of their run ids."""
 
     format: int
     generation: int
-    """How often the campaign was started, from 0 on."""
+    """Number of earlier starts of the campaign."""
     cells: dict[str, NotedCell]
 
 
@@ -69,12 +70,13 @@ class CampaignDirectory:
     def prepare(
         self, cells: Sequence[CampaignCell], *, resume: bool, seeds: Sequence[int] | None = None
     ) -> frozenset[str]:
-        """Make it ready for these cells and answer the runs that are finished already.
+        """Make it ready for these cells, and return the runs that are finished already.
 
-        `seeds` are those of the campaign: runs that are finished must have no others. Failed ones count as
-        finished: they would fail again.
+        `seeds` are the campaign's seeds: finished runs must have no other seeds. Failed runs count as
+        finished, because they would fail again.
 
-        :raises FencepostError: if it cannot be written, or holds something that must not be mixed with this.
+        :raises FencepostError: if it cannot be written, or has contents that must not be mixed with this
+            campaign.
         """
         noted: dict[str, NotedCell] = {}
         self.generation = 0
@@ -104,7 +106,8 @@ class CampaignDirectory:
 
     @contextlib.contextmanager
     def _alone(self) -> Iterator[None]:
-        """While nobody else writes; afterwards others may, but none may be alone while this object lives."""
+        """Hold the lock alone in the block; afterwards others may write, but none may hold it alone while
+        this object lives."""
         if self._lock is None:
             self._lock = os.open(self.root / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
             self._closed = weakref.finalize(self, os.close, self._lock)  # also without `release`
@@ -119,7 +122,7 @@ class CampaignDirectory:
             _locked(self._lock, fcntl.LOCK_SH)
 
     def release(self) -> None:
-        """Let others be alone with the directory, though this object lives on, as in a traceback."""
+        """Release the lock, although this object may live on, as in a traceback."""
         if self._lock is not None:
             self._closed()
             self._lock = None
@@ -137,7 +140,7 @@ class CampaignDirectory:
             raise FencepostError(f"--out {self.root}: holds a campaign of another version of fencepost")
         if not resume:
             raise FencepostError(
-                f"--out {self.root}: holds a campaign already; go on with it by --resume, "
+                f"--out {self.root}: holds a campaign already; continue it with --resume, "
                 "or choose another directory"
             )
         return note
@@ -168,13 +171,13 @@ class CampaignDirectory:
             )
 
     def _sweep(self) -> None:
-        """Keep what an interrupted campaign had finished, remove what it left half done."""
+        """Keep the finished runs of an interrupted campaign, and remove its unfinished files."""
         from fencepost.simulation.pipeline.worker import recover
 
         recover(self.root)
         for folder in (RUNS, TRACES):
             for path in (self.root / folder).glob(".*"):
-                if not path.is_dir():  # the views of runs are kept in one
+                if not path.is_dir():  # one of them keeps the views of runs
                     path.unlink()
         whole = {path.name for path in (self.root / RUNS).glob("*.parquet")}
         for path in (self.root / TRACES).glob("*.parquet"):
@@ -195,7 +198,8 @@ class CampaignDirectory:
         return frozenset(finished)
 
     def failed_runs(self) -> list[dict[str, Any]]:
-        """Summaries of the runs that violated an invariant or raised: run_id, seed, invariant and error."""
+        """Return summaries of the runs that violated an invariant or raised: run_id, seed, invariant and
+        error."""
         from pyarrow import parquet
 
         columns = ["run_id", "seed", "violations", "invariant", "error"]
@@ -208,7 +212,7 @@ class CampaignDirectory:
         return sorted(rows, key=lambda row: str(row["run_id"]))
 
     def files(self) -> TraceFiles:
-        """All parts that are there."""
+        """Return all existing parts."""
         traces, runs = (
             tuple(str(path) for path in sorted((self.root / folder).glob("*.parquet")))
             for folder in (TRACES, RUNS)
@@ -218,7 +222,8 @@ class CampaignDirectory:
 
 @contextlib.contextmanager
 def writing(root: Path, generation: int) -> Iterator[bool]:
-    """While a worker writes. Answers whether it may: not if the campaign was started again without it."""
+    """Hold the lock while a worker writes. Yield false if it must not write, because the campaign was started
+    again."""
     lock = os.open(root / LOCK, os.O_RDWR | os.O_CREAT, 0o666)
     try:
         _locked(lock, fcntl.LOCK_SH)
@@ -228,7 +233,7 @@ def writing(root: Path, generation: int) -> Iterator[bool]:
 
 
 def _locked(lock: int, how: int) -> bool:
-    """Return true if the lock was had. Where a file system knows no locks, everybody has them."""
+    """Return true if the lock was acquired. On a file system without locks, it always is."""
     try:
         fcntl.flock(lock, how)
     except BlockingIOError:
@@ -243,7 +248,7 @@ def _noted(cell: CampaignCell) -> NotedCell:
 
 
 def _listed(cells: Iterable[NotedCell]) -> str:
-    """The first of them, with what tells them apart."""
+    """Return the first cells as text, with the parameters that distinguish them."""
     names = [
         " ".join([cell.scenario, *(f"{key}={value}" for key, value in cell.parameters.items())])
         for cell in cells
@@ -254,7 +259,7 @@ def _listed(cells: Iterable[NotedCell]) -> str:
 
 @contextlib.contextmanager
 def whole_file(path: Path) -> Iterator[Path]:
-    """A path to write to; on success the file appears at `path`, otherwise nothing is left."""
+    """Yield a path to write to; on success the file appears at `path`, otherwise nothing is left."""
     hidden = path.with_name(f".{path.name}-{os.getpid()}")
     try:
         yield hidden
@@ -265,7 +270,7 @@ def whole_file(path: Path) -> Iterator[Path]:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write a text, in UTF-8, whole or not at all: what was there before stays until then.
+    """Write a text in UTF-8, whole or not at all: an existing file stays until then.
 
     :raises EnvironmentLacks: if it cannot be written.
     """

@@ -1,4 +1,4 @@
-"""What a folder of `fencepost plan --out` is a plan of: a note in it, for those who analyse it later."""
+"""The note in a folder of `fencepost plan --out` that identifies its plan, for later analyses."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def write_plan_note(folder: Path, note: PlanNote) -> None:
 
 
 def begin_of_plan(folder: Path) -> int | None:
-    """Return when the event of a plan begins, in microseconds of its runs; None if this is no plan's folder.
+    """Return the begin of a plan's event, in microseconds of its runs; None if this is not a plan's folder.
 
     :raises FencepostError: if its note is damaged.
     """

@@ -1,4 +1,4 @@
-"""Progress for people: bars on a terminal; elsewhere nothing, or lines for those who ask for them."""
+"""Progress for people: bars on a terminal; elsewhere nothing, or lines on request."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from fencepost.coordinator.protocol.errors import FencepostError
 
 
 class Progress(Protocol):
-    """Where long work tells how far it is."""
+    """The progress display of long work."""
 
     def say(self, line: str) -> None:
-        """Tell a line at once: what begins now, or how long it may take."""
+        """Print a line at once, such as the next step or an estimate of its time."""
 
     def step(self, name: str, total: int) -> AbstractContextManager[Callable[[int], None]]:
-        """Begin a piece of work of `total` parts, at most.
+        """Begin a step of at most `total` parts.
 
-        Call what this returns with how many more are done, and now and then with 0: then people also hear of
-        work that takes long.
+        Call the yielded function with the number of newly finished parts. Also call it with 0 from time to
+        time, so that long work shows a sign of life.
         """
 
 
 class Silent:
-    """Tells nobody."""
+    """Shows no progress."""
 
     def say(self, line: str) -> None:
         """See `Progress.say`."""
@@ -40,7 +40,8 @@ class Silent:
 
 
 class Bars:
-    """One bar a step, drawn by rich on `stream`; they stay, so that one sees what took how long."""
+    """One bar for each step, drawn by rich on `stream`. The bars stay, so that they show the time of each
+    step."""
 
     def __init__(self, stream: TextIO | None = None) -> None:
         from rich.console import Console
@@ -74,11 +75,12 @@ class Bars:
                 bars.update(bar, advance=count, left=_left(time.monotonic() - began, done, total))
 
             yield advance
-            bars.update(bar, total=done, completed=done, left="")  # there were no more parts than these
+            bars.update(bar, total=done, completed=done, left="")  # there were fewer parts than `total`
 
 
 class ProgressLines:
-    """A line for each tenth of a step, and at least each half a minute: for logs that somebody follows."""
+    """Prints a line for each tenth of a step, and at least one every half a minute, for logs that people
+    follow."""
 
     def __init__(self, stream: TextIO | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream or sys.stderr
@@ -109,11 +111,12 @@ class ProgressLines:
 
 
 SILENT_SECONDS: Final = 30.0
-"""Longer than that nobody wants to wait for a sign of life."""
+"""The longest time without a sign of life, in seconds."""
 
 
 def _left(seconds: float, done: int, total: int) -> str:
-    """How long the rest may take, once there is something to tell; that it goes on, before."""
+    """Return an estimate of the remaining time once there is one; before that, a sign that the work
+    goes on."""
     if seconds < SILENT_SECONDS or done >= total:
         return ""
     if not done:
@@ -122,7 +125,7 @@ def _left(seconds: float, done: int, total: int) -> str:
 
 
 def rough_time(seconds: float) -> str:
-    """`40 s`, `3 min`, `1 h 20 min`: to a tenth or so, as an estimate deserves."""
+    """Format an estimate with low precision: `40 s`, `3 min`, `1 h 20 min`."""
     if seconds < 55:
         return f"{max(10, round(seconds, -1)):.0f} s"
     minutes = max(1, round(seconds / 60))
@@ -133,12 +136,13 @@ def rough_time(seconds: float) -> str:
 
 
 def progress_for(*, json: bool = False, lines: bool = False, stream: TextIO | None = None) -> Progress:
-    """Bars if a person watches; where standard error is no terminal, lines or silence.
+    """Return bars if standard error is a terminal, otherwise lines or silence.
 
-    There FENCEPOST_PROGRESS decides, `lines` or `none`; if it is not set, the caller: `lines` is for work of
-    minutes. With `--json` other work is silent everywhere: a program waits for it.
+    Without a terminal, FENCEPOST_PROGRESS decides: `lines` or `none`. If it is not set, the caller decides:
+    `lines` is for work that takes minutes. With `--json`, other work is always silent, because a program
+    waits for it.
 
-    :raises FencepostError: if it is neither.
+    :raises FencepostError: if FENCEPOST_PROGRESS is neither.
     """
     target = stream or sys.stderr
     if json and not lines:

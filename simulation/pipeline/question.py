@@ -1,7 +1,9 @@
-"""What an operator asks: how long do partitions stand still in a deploy, after a crash, in scaling?
+"""The question of an operator: how long are partitions without an owner in a deploy, after a crash, in
+scaling?
 
-A question has one group and one event, and several values where options are to be compared. It comes from
-flags or from a TOML file with the same keys, and becomes one scenario and a choice of settings an option.
+A question has one group and one event, and several values for keys whose options are to be compared. It comes
+from flags or from a TOML file with the same keys. It becomes one scenario, and a choice of settings for each
+option.
 """
 
 from __future__ import annotations
@@ -27,21 +29,22 @@ Event: TypeAlias = Literal["deploy", "crash", "scale"]
 Assignor: TypeAlias = Literal["uniform", "range", "roundrobin", "sticky", "cooperative-sticky"]
 
 BEGIN: Final = Duration(90_000_000)
-"""When the event begins: the group has settled by then, and what happened before is not counted."""
+"""Time of the event in a run: the group has settled by then, and what happened before is not counted."""
 CRASHES: Final = 3
 SCALED: Final = 1.5
 _POLL: Final = Duration(5_000_000)
-"""How long an application waits for records; each member gets one in that time, on the average."""
+"""Time that an application waits for records; each member gets one in that time, on average."""
 _PAUSE_US: Final = 10_000_000
-"""Between the end of one restart and the next one, as a deploy waits for members to be ready."""
+"""Time between the end of one restart and the next one, in microseconds: a deploy waits until members are
+ready."""
 _SETTLING_US: Final = 60_000_000
 _SPREAD: Final = 0.1
-"""By how much a start-up may take less or more than its mean."""
+"""The share by which a start-up may take less or more than its mean."""
 
 _OF_CONSUMER: Final = ("uniform", "range")
 _OF_CLASSIC: Final = ("range", "roundrobin", "sticky", "cooperative-sticky")
 _LISTS: Final = ("protocol", "assignor", "session_timeout", "heartbeat_interval", "static")
-"""Keys with several values."""
+"""Keys that may have several values."""
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -51,17 +54,18 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     members: Annotated[int, Meta(ge=1, le=10_000)] = 20
     partitions: Annotated[int, Meta(ge=1, le=100_000)] = 60
     start_up: Duration = Duration(10_000_000)
-    """From the end of a process until the next one has its consumer."""
+    """Time from the end of a process until the next one has its consumer."""
     zone_latency: Duration = Duration(1_000)
-    """From a member to its brokers, one way, at the median."""
+    """Median latency from a member to its brokers, one way."""
     batch: Duration = Duration(500_000)
-    """How long an application works on what a poll gave it; it joins, and lets go, between two batches."""
+    """Time that an application takes for the records of one poll. It joins and releases partitions between
+    two batches."""
     at_once: Annotated[int, Meta(ge=1, le=10_000)] = 1
-    """How many members a deploy restarts at the same time."""
+    """Number of members that a deploy restarts at the same time."""
     rate: Annotated[float, Meta(gt=0)] = 1_000.0
-    """Records a second that are written to all partitions: what lag is counted in."""
+    """Records per second that are written to all partitions; the lag is computed from this."""
     headroom: Annotated[float, Meta(gt=1)] = 2.0
-    """How many times that rate consumers can read."""
+    """Factor by which consumers can read faster than that rate."""
     protocol: tuple[GroupProtocol, ...] = ()
     assignor: tuple[Assignor, ...] = ()
     session_timeout: tuple[Duration, ...] = ()
@@ -70,12 +74,12 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
     @property
     def traffic(self) -> Traffic:
-        """What is written, and what consumers can read."""
+        """The rate at which records are written, and how fast consumers can read."""
         return Traffic(self.rate, self.headroom)
 
     @property
     def restarts(self) -> int:
-        """How many processes end or begin in the event."""
+        """Number of processes that end or begin in the event."""
         match self.event:
             case "deploy":
                 return self.members
@@ -85,15 +89,16 @@ class Question(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
                 return 2 * (_larger(self.members) - self.members)
 
     def seconds(self, choice: Choice) -> float:
-        """How much time passes in a run."""
+        """Return the virtual time of a run, in seconds."""
         lasts_us = _event(self, choice.session_timeout.us, "")[1]
         return (BEGIN.us + lasts_us + _quiet_us(self, choice.session_timeout.us)) / 1e6
 
 
 def ask(raw: Mapping[str, Any], places: Mapping[str, str]) -> Question:
-    """The question that these raw values are; `places` tells where each was given, for mistakes.
+    """Return the question with these raw values; `places` has the place where each was given, for error
+    messages.
 
-    :raises FencepostError: if a value is wrong, with its place.
+    :raises FencepostError: if a value is wrong; the text has its place.
     """
     listed = {
         key: value if isinstance(value, list) or key not in _LISTS else [value] for key, value in raw.items()
@@ -113,7 +118,7 @@ def ask(raw: Mapping[str, Any], places: Mapping[str, str]) -> Question:
             raise FencepostError(f"{places[key]}: a value is there twice")
     if question.event != "deploy" and places.get("at_once", "").startswith("--"):
         raise FencepostError(
-            f"{places['at_once']}: has no effect: it is for a deploy, and this is a {question.event}"
+            f"{places['at_once']}: has an effect only in a deploy, not in a {question.event}"
         )
     if question.event == "deploy" and question.at_once > question.members:
         raise FencepostError(
@@ -134,7 +139,8 @@ def _check_assignors(question: Question, places: Mapping[str, str]) -> None:
         if question.assignor and not set(question.assignor) & set(_assignors_of(protocol)):
             place = places.get("protocol", "protocol")
             raise FencepostError(
-                f"{place}: {protocol} has none of these assignors, but {', '.join(_assignors_of(protocol))}"
+                f"{place}: {protocol} has none of these assignors,"
+                f" expected one of {', '.join(_assignors_of(protocol))}"
             )
 
 
@@ -143,9 +149,9 @@ def _assignors_of(protocol: str) -> tuple[str, ...]:
 
 
 def read_question(path: Path) -> tuple[dict[str, Any], dict[str, str]]:
-    """The raw values of a TOML file, and where each stands.
+    """Return the raw values of a TOML file, and the place of each.
 
-    :raises FencepostError: if it can't be read, or is no TOML.
+    :raises FencepostError: if it can't be read, or is not TOML.
     """
     text = read_text(path)
     raw = parse_toml(text, str(path))
@@ -168,7 +174,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def settings(self) -> dict[str, str]:
-        """What makes a scenario this option, as `simulate --set` takes it."""
+        """The settings that turn a scenario into this option, as `simulate --set` takes them."""
         found = {"group.protocol": self.protocol, "group.static": str(self.static).lower()}
         if self.protocol == "classic":
             return found | {
@@ -190,7 +196,7 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def parameters(self) -> dict[str, str | bool]:
-        """The same for people, by the keys of a question."""
+        """The values for people, by the keys of a question."""
         return {
             "protocol": self.protocol,
             "assignor": self.assignor,
@@ -201,9 +207,9 @@ class Choice(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def choices(question: Question, *, one: bool = False) -> dict[str, Choice]:
-    """All options of a question by their names; what is not asked for has the usual values.
+    """Return all options of a question by their names; keys that are not given have their usual values.
 
-    With `one` there is but one value of what is not asked for: the newer protocol, and dynamic members.
+    With `one`, keys that are not given have a single value: the newer protocol, and dynamic members.
     """
     usual: tuple[GroupProtocol, ...] = ("consumer",) if one else ("consumer", "classic")
     found = []
@@ -241,13 +247,13 @@ def _name(choice: Choice, question: Question) -> str:
 
 
 def options(chosen: Mapping[str, Choice], places: Mapping[str, str], scenario: str = "") -> list[Option]:
-    """The same, as a campaign takes them."""
+    """Return the options as a campaign takes them."""
     keys = {
         "session_timeout": ("group.session_timeout", "config.group.consumer.session.timeout.ms"),
         "heartbeat_interval": ("group.heartbeat_interval", "config.group.consumer.heartbeat.interval.ms"),
     }
     where = {name: places[key] for key, names in keys.items() if key in places for name in names}
-    given = next(iter(where.values()), "")  # the two have to fit each other
+    given = next(iter(where.values()), "")  # both must fit each other
     where = {name: where.get(name, given) for names in keys.values() for name in names} if given else {}
     return [
         Option(name, choice.settings, scenario, {key: where.get(key, name) for key in choice.settings})
@@ -259,7 +265,7 @@ def options(chosen: Mapping[str, Choice], places: Mapping[str, str], scenario: s
 
 
 def scenario_text(question: Question, chosen: Mapping[str, Choice]) -> str:
-    """The scenario that all options share, as TOML."""
+    """Return the scenario that all options share, as TOML."""
     session_us = max(choice.session_timeout.us for choice in chosen.values())
     start_us = question.start_up.us
     low, high = (_duration(start_us * (1 + sign * _SPREAD)) for sign in (-1, 1))
@@ -299,12 +305,12 @@ def _larger(members: int) -> int:
 
 
 def _duration(us: float) -> str:
-    """In microseconds, so that nothing is rounded twice."""
+    """Return a duration in microseconds as text, so that nothing is rounded twice."""
     return str(Duration(round(us)))
 
 
 def _event(question: Question, session_us: int, restart: str) -> tuple[str, int]:
-    """The steps or faults of the event, and how long they take."""
+    """Return the steps or faults of the event, and the time that they take."""
     one_us = round(question.start_up.us * (1 + _SPREAD)) + _PAUSE_US
     match question.event:
         case "deploy":

@@ -1,4 +1,4 @@
-"""From an analysis to what the report shows: which runs are worth a look, and their rows."""
+"""Turns an analysis into the values of the report: the runs that are worth a look, and their rows."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 SHOWN_RUNS = 3
 SHOWN_FAILURES = 50
 LISTED_RUNS = 20_000
-"""A page lists no more runs than this; it would become slow."""
+"""The limit on runs in a page's list: a longer list would make it slow."""
 
 
 def report_input(
     title: str, source: str, files: TraceFiles, analysis: AnalysisResults, wall_seconds: float | None = None
 ) -> ReportInput:
-    """The page's values. Reads the rows of the few runs that are shown whole."""
+    """Return the page's values. It reads the rows of the few runs with a timeline."""
     summaries, failures = _summaries(files)
     runs = []
     for run_id, why in interesting_runs(analysis, [*summaries.values()]):
@@ -49,7 +49,7 @@ def report_input(
 
 
 def report_runs(path: str | Path, run_ids: Sequence[str], report: str | Path) -> None:
-    """Write the page with the timelines of these runs. It needs no Spark.
+    """Write a page with the timelines of these runs. It needs no Spark.
 
     :raises FencepostError: if there is no such run in the traces, or the report cannot be written.
     """
@@ -90,7 +90,7 @@ def _absent(path: str | Path, run_id: str, summary: Mapping[str, Any] | None, fi
 
 
 def listed_runs(summaries: Sequence[Mapping[str, Any]], source: str) -> list[dict[str, Any]]:
-    """Runs as the page lists them, with the commands that show each; what went wrong comes first."""
+    """Return the runs for the page's list, with the commands that show each; failed runs come first."""
     listed = []
     for row in summaries:
         outcome, fine = _outcome(row)
@@ -121,10 +121,10 @@ def _outcome(row: Mapping[str, Any]) -> tuple[str, bool]:
 def interesting_runs(
     analysis: AnalysisResults, summaries: Sequence[Mapping[str, Any]] = ()
 ) -> list[tuple[str, str]]:
-    """Runs worth a look, each with the reason.
+    """Return the runs that are worth a look, each with the reason.
 
-    One for each broken invariant, that with the longest rebalance, and of every other scenario the traced one
-    with the most events.
+    These are one for each broken invariant, the one with the longest rebalance, and for every other scenario
+    the traced one with the most events.
     """
     chosen: dict[str, str] = {}
     for row in analysis.tables["violations"]:
@@ -140,7 +140,7 @@ def interesting_runs(
 
 
 def _summaries(files: TraceFiles) -> tuple[dict[str, dict[str, Any]], list[dict[str, Any]]]:
-    """The summaries of all runs by id without those that failed, and the first of those."""
+    """Return the summaries of all runs by id, without failed runs, and the first failed runs."""
     from pyarrow import parquet
 
     done: dict[str, dict[str, Any]] = {}
@@ -155,7 +155,7 @@ def _summaries(files: TraceFiles) -> tuple[dict[str, dict[str, Any]], list[dict[
 
 
 def _rows(files: TraceFiles, run_id: str) -> Iterator[Row]:
-    """The rows of one run in their order. Parquet's statistics skip the row groups of all others."""
+    """Yield the rows of one run in order. Parquet's statistics skip the row groups of all other runs."""
     from pyarrow import dataset
 
     paths, written = files.place(run_id)

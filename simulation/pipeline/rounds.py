@@ -1,9 +1,9 @@
-"""How many runs a plan takes: as many as it needs to tell which option costs least, and no more.
+"""The number of runs of a plan: as many as it takes to tell which option costs least, and no more.
 
-All options get the same seeds, and their costs are compared seed by seed. Costs are looked at after 3 runs of
-each option, then after twice as many, and so on, `LOOKS` times at most. Whoever looks again and again finds a
-difference by chance at last. So each look asks at a level of 1 %, and all of them together mislead about an
-option in 5 % of plans at most, however many of the looks are taken.
+All options get the same seeds, and their costs are compared seed by seed. Costs are compared after 3 runs of
+each option, then after twice as many, and so on, at most `LOOKS` times. Repeated comparisons find a
+difference by chance sooner or later. So each one uses a level of 1 %, and all of them together mislead about
+an option in at most 5 % of plans.
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from fencepost.simulation.pipeline.question import Choice, Question
 
 FIRST_RUNS: Final = 3
-"""Of each option, before anything is decided: fewer have no interval that is worth the name."""
+"""Number of runs of each option before the first comparison: fewer runs give no useful interval."""
 LOOKS: Final = 5
 ALIKE: Final = 0.1
-"""Two options whose costs differ by less than this share are as good as each other."""
+"""Two options whose costs differ by less than this share count as equally good."""
 _T: Final = {
     1: 31.82,
     2: 6.965,
@@ -43,24 +43,25 @@ _T: Final = {
     30: 2.457,
     60: 2.390,
 }
-"""The 99 % quantile of Student's t by degrees of freedom; between two of these, that of the fewer."""
+"""The 99 % quantile of Student's t by degrees of freedom; for other values, use that of the next smaller
+one."""
 
 Costs = Mapping[str, Mapping[str, float]]
-"""What options cost, by name and run."""
+"""Costs of options, by name and run."""
 
 
 def look_sizes(most: int) -> list[int]:
-    """Return the numbers of runs of each option after which costs may be compared; `most` is the last one."""
+    """Return the numbers of runs of each option after which costs are compared; `most` is the last one."""
     factor = max(2.0, (most / FIRST_RUNS) ** (1 / (LOOKS - 1)))
     sizes = [round(FIRST_RUNS * factor**number) for number in range(LOOKS)]
     return [*(size for size in sizes if size < most), most]
 
 
 def interval(first: Mapping[str, float], second: Mapping[str, float]) -> tuple[float, float] | None:
-    """Return bounds of how much more the second costs than the first, over the runs of both.
+    """Return bounds of the extra cost of the second over the first, over the runs of both.
 
-    The difference is below the lower bound with a chance of 1 %, and as seldom above the upper one. None if
-    there are fewer than two such runs.
+    The difference is below the lower bound with a chance of 1 %, and above the upper bound with the same
+    chance. None if there are fewer than two such runs.
     """
     differences = _differences(first, second)
     return _bounds(differences, len(differences)) if len(differences) > 1 else None
@@ -71,7 +72,7 @@ def _differences(first: Mapping[str, float], second: Mapping[str, float]) -> lis
 
 
 def _bounds(differences: Sequence[float], runs: int) -> tuple[float, float]:
-    """The interval of `runs` such differences, scattered like these."""
+    """Return the interval of `runs` differences with the same scatter as these."""
     factor = _T[max(freedom for freedom in _T if freedom < runs)]
     half = factor * statistics.stdev(differences) / math.sqrt(runs)
     middle = statistics.fmean(differences)
@@ -79,9 +80,10 @@ def _bounds(differences: Sequence[float], runs: int) -> tuple[float, float]:
 
 
 def undecided(costs: Costs, failed: Mapping[str, int]) -> list[str]:
-    """Return the cheapest option and those of which it is open whether they cost more; none if none is open.
+    """Return the cheapest option and those that may or may not cost more; an empty list if everything is
+    clear.
 
-    Options with runs that failed are not among them: what they cost is not known.
+    Options with failed runs are left out, because their cost is unknown.
     """
     best = _cheapest(costs, failed)
     if best is None:
@@ -102,7 +104,7 @@ def _cheapest(costs: Costs, failed: Mapping[str, int]) -> str | None:
 
 
 def _is_open(best: Mapping[str, float], other: Mapping[str, float], runs: int | None = None) -> bool:
-    """Whether it is open, or would be after so many `runs` like these."""
+    """Return true if the comparison is open, or would be open after `runs` runs like these."""
     differences = _differences(best, other)
     if len(differences) < 2:
         return True
@@ -112,10 +114,10 @@ def _is_open(best: Mapping[str, float], other: Mapping[str, float], runs: int | 
 
 
 def next_look(costs: Costs, open_: Sequence[str], sizes: Sequence[int], done: int) -> int:
-    """Return after how many runs of each to look again.
+    """Return the number of runs of each option for the next comparison.
 
-    That is the next of the `sizes`, or the one after it if the costs so far scatter so much that the next
-    look would leave everything open.
+    That is the next of the `sizes`. It is the one after that if the costs scatter so much that the next
+    comparison would leave everything open.
     """
     ahead = [size for size in sizes if size > done]
     best, *others = open_
@@ -124,7 +126,8 @@ def next_look(costs: Costs, open_: Sequence[str], sizes: Sequence[int], done: in
 
 
 class RunTimes(msgspec.Struct, frozen=True):
-    """How long runs take on this machine, in seconds by option, and how many of them run at a time."""
+    """The time that runs take on this machine, in seconds by option, and the number of runs at the
+    same time."""
 
     seconds: Mapping[str, float]
     cores: int
@@ -133,24 +136,24 @@ class RunTimes(msgspec.Struct, frozen=True):
     def estimated(
         cls, questions: Mapping[str, Question], chosen: Mapping[str, Choice], cores: int, speed: float
     ) -> RunTimes:
-        """Estimate them; `speed` is how much longer than usual a short run took."""
+        """Estimate the times; `speed` is the factor by which a short run took longer than usual."""
         return cls({name: speed * _run_seconds(questions[name], chosen[name]) for name in chosen}, cores)
 
     def of(self, names: Sequence[str], runs: int) -> float:
-        """Return how long so many runs of each of these take, side by side."""
+        """Return the time of `runs` runs of each of these options, run in parallel."""
         together = runs * sum(self.seconds[name] for name in names) / self.cores
         return max(together, max(self.seconds[name] for name in names) if runs else 0.0)
 
 
 _UNSURE: Final = 1.5
-"""By how much runs may take longer than estimated."""
+"""The factor by which runs may take longer than estimated."""
 _START_S: Final = 15.0
-"""Spark's first task, and a look at the costs."""
+"""Time of Spark's first task and of the first comparison, in seconds."""
 _LOOK_S: Final = 3.0
 
 
 def estimate(times: RunTimes, first: int, most: int) -> str:
-    """Return how long the runs may take at least and at most, in a sentence."""
+    """Return the least and the most time that the runs may take, in a sentence."""
     names, cores = [*times.seconds], times.cores
     low = times.of(names, first) + _START_S
     high = times.of(names, most) * _UNSURE + _START_S + _LOOK_S * (len(look_sizes(most)) - 1)
@@ -162,20 +165,22 @@ def estimate(times: RunTimes, first: int, most: int) -> str:
 
 _SHORT: Final = {"members": 8, "partitions": 24, "start_up": "5s", "protocol": "consumer", "static": False}
 _SHORT_S: Final = 0.08
-"""Seconds that a run of this question took on the machine of the figures below."""
+"""Seconds that a run of this question took on the machine on which the figures below were measured."""
 _TRIES: Final = 5
 _MEMBER_S: Final = 17e-6
 """Processor time for a second of a member's life."""
 _MOVE_S: Final = 12e-6
-"""That for each partition, whenever a member restarts and the consumer protocol moves what it had."""
+"""Processor time for each partition when a member restarts and the consumer protocol moves its partitions."""
 _JOIN_S: Final = 2e-3
-"""That for each member, whenever a member restarts and all join again, as in the classic protocol."""
+"""Processor time for each member when a member restarts and all members join again, as in the classic
+protocol."""
 _DEAL_S: Final = 80e-6
-"""That for each partition, whenever a leader of the classic protocol deals them out again."""
+"""Processor time for each partition when a leader of the classic protocol assigns all of them again."""
 
 
 def machine_speed() -> float:
-    """Return how many times as long as usual a short run takes on this machine, as busy as it is."""
+    """Return the factor by which a short run takes longer than usual on this machine with its present
+    load."""
     from fencepost.simulation.run import run
 
     question = ask(_SHORT, {})
@@ -192,7 +197,7 @@ def machine_speed() -> float:
 
 
 def _run_seconds(question: Question, choice: Choice) -> float:
-    """Roughly how much processor time a run takes, as measured with 20 and with 200 members."""
+    """Return a rough estimate of a run's processor time, from measurements with 20 and with 200 members."""
     seconds = _MEMBER_S * question.members * question.seconds(choice)
     restarts = question.restarts
     if choice.static and question.event == "deploy":

@@ -1,7 +1,7 @@
-"""The views of single runs from files of traces: each file is read where it lies, and once.
+"""The views of single runs from files of traces: each file is read once, in the task that needs it.
 
-What a task finds is kept in a hidden folder next to the traces. The next analysis reads it in place of the
-files that it was made from, as long as neither these nor the queries have changed.
+The views of a task are kept in a hidden folder next to the traces. The next analysis reads them instead of
+the traces, as long as neither the traces nor the queries have changed.
 """
 
 from __future__ import annotations
@@ -28,17 +28,18 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS_A_TASK: Final = 500_000
-"""Rows of one task's files, at least; a group of files is not cut."""
+"""Minimum number of rows of a task's files; a group of files is never split."""
 
 MOST_ROWS: Final = 3_000_000
-"""Rows of a group of files that one task can read; the runs of a larger one are dealt to several tasks."""
+"""The limit on rows of a group of files that one task can read; the runs of a larger group go to several
+tasks."""
 
 _SOURCES: Final = b"fencepost.sources"
-"""The fingerprints of the groups that a file of views was made from, in its metadata."""
+"""The metadata key for the fingerprints of the groups that a file of views was made from."""
 
 
 class Source(msgspec.Struct, frozen=True):
-    """Files that hold some runs, and no other file has rows of these."""
+    """Files with some runs; no other file has rows of these runs."""
 
     files: tuple[str, ...]
     rows: int
@@ -51,11 +52,11 @@ class FilesPass(msgspec.Struct, frozen=True):
     names: dict[str, str]
     """Suffixes of run ids by file, for files that share run ids."""
     keep: str
-    """The folder that keeps the views; empty if none does."""
+    """The folder that keeps the views; empty if they are not kept."""
 
 
 def run_views(spark: SparkSession, files: TraceFiles, trace: DataFrame) -> DataFrame:
-    """The views of all runs, packed: those that were kept, and those that are computed now.
+    """Return the views of all runs, packed: kept ones are read, and the others are computed.
 
     `trace` has the rows of all files.
     """
@@ -85,7 +86,7 @@ def run_views(spark: SparkSession, files: TraceFiles, trace: DataFrame) -> DataF
 
 
 def sources_of(files: TraceFiles) -> list[Source]:
-    """The groups of files, with what tells whether they have changed."""
+    """Return the groups of files with their fingerprints, which show whether they have changed."""
     found = []
     for group in files.groups or tuple((path,) for path in files.traces):
         digest = hashlib.sha256(version().encode())
@@ -102,9 +103,9 @@ def sources_of(files: TraceFiles) -> list[Source]:
 
 
 def taken(folder: Path, sources: Iterable[Source]) -> dict[str, list[str]]:
-    """Return the kept files that are of use, each with the fingerprints that it stands for; delete others.
+    """Return the useful kept files, each with its fingerprints; delete the others.
 
-    A file is of use if all that it was made from is there unchanged, and no other file stands for any of it.
+    A file is useful if all its sources exist unchanged, and no other file was made from any of them.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -121,7 +122,7 @@ def taken(folder: Path, sources: Iterable[Source]) -> dict[str, list[str]]:
             current -= set(stands_for)
             found[str(path)] = stands_for
         else:
-            with contextlib.suppress(OSError):  # a folder that may only be read keeps what is of no use
+            with contextlib.suppress(OSError):  # a read-only folder keeps useless files
                 path.unlink()
     return found
 
@@ -135,7 +136,7 @@ def _check_whole(path: Path) -> None:
 
 
 def dealt(sources: Sequence[Source]) -> list[list[Source]]:
-    """The sources of each task: neighbours, of so many rows that the task is worth its start."""
+    """Return the sources of each task: neighbours, with enough rows that the task is worth its start."""
     tasks: list[list[Source]] = []
     rows = ROWS_A_TASK
     for each in sources:
@@ -148,7 +149,7 @@ def dealt(sources: Sequence[Source]) -> list[list[Source]]:
 
 
 def _work(task: FilesPass, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Compute the views of the sources that come in, for `DataFrame.mapInArrow`."""
+    """Compute the views of the sources in the batches, for `DataFrame.mapInArrow`."""
     for batch in batches:
         for text in batch.column(0).to_pylist():
             sources = json.loads(text)
@@ -173,7 +174,7 @@ def _reader(path: str) -> pa.RecordBatchReader:
 
 
 def _keep(folder: Path, found: Sequence[pa.RecordBatch], fingerprints: Sequence[str]) -> None:
-    """Keep what was found, unless the folder may not be written."""
+    """Keep the views, unless the folder is read-only."""
     import pyarrow as pa
     from pyarrow import parquet
 

@@ -1,8 +1,8 @@
 """One run of a campaign, in a child process: a row of its summary, and its trace, whatever the run does.
 
-What hangs or dies in the child process costs one run. A Spark worker can't be that process: when one dies,
-Spark fails its task, and in local mode the whole job. An exception that a timer raises does not stop code
-that swallows it, or that is inside a call to C.
+A hang or a crash of the child process costs only one run. A Spark worker can't be that process: when one
+dies, Spark fails its task, and in local mode the whole job. An exception that a timer raises does not stop
+code that swallows it, or that is inside a call to C.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ if TYPE_CHECKING:
 
 
 class JobSpec(msgspec.Struct, frozen=True):
-    """Everything that workers need to know; it travels to them with the code."""
+    """Everything that workers need to know; it is sent to them with the code."""
 
     cells: tuple[CampaignCell, ...]
     tasks: tuple[Task, ...]
@@ -48,13 +48,14 @@ class JobSpec(msgspec.Struct, frozen=True):
     generation: int
     time_limit_s: float
     trace_violations: bool
-    """True if the trace of a run that broke an invariant is kept, if it would not be anyway."""
+    """True if the trace of a run that broke an invariant is kept even if it would not be otherwise."""
     only_ownership: bool = False
-    """Whether traces have only rows that tell of rebalances and of who owns what."""
+    """True if traces have only the rows that show rebalances and ownership."""
 
 
 class TimeLimitReached(KeyboardInterrupt):
-    """A run took too long. An event loop lets only interrupts through its callbacks."""
+    """Raised if a run takes too long. It is a KeyboardInterrupt, because an event loop lets only interrupts
+    out of callbacks."""
 
 
 class Limit:
@@ -63,12 +64,12 @@ class Limit:
     def __init__(self, seconds: float) -> None:
         self.seconds = seconds
         self.place = ""
-        """Where the run was when its time was over; empty as long as it is not."""
+        """The place in the code where the run was when its time was over; empty until then."""
         self._left = False
 
     @contextlib.contextmanager
     def __call__(self) -> Iterator[None]:
-        """Raise TimeLimitReached in the block once it has taken so long, again and again until it is left."""
+        """Raise TimeLimitReached in the block once its time is over, repeatedly until the block is left."""
         before = signal.signal(signal.SIGALRM, self._ring)
         signal.setitimer(signal.ITIMER_REAL, self.seconds, 1.0)
         self._left = False
@@ -83,13 +84,13 @@ class Limit:
 
     def _ring(self, number: int, frame: FrameType | None) -> None:
         if self._left:
-            return  # just now: what follows is no part of the run
+            return  # the time ended just now: the following code is no part of the run
         if not self.place:
             self.place = "somewhere" if frame is None else _place(frame)
         raise TimeLimitReached
 
     def error(self) -> str:
-        """What its row says."""
+        """Return the error for the row of the run."""
         return f"took longer than {self.seconds:g} s; then it was at {self.place}"
 
 
@@ -99,7 +100,7 @@ def _place(frame: FrameType) -> str:
 
 
 def begun_row(cell: CampaignCell, task: Task) -> dict[str, Any]:
-    """The row of a run of which nothing is known yet."""
+    """Return the row of a run without results yet."""
     return {
         "run_id": cell.run_id(task.seed),
         "scenario": cell.name,
@@ -115,9 +116,10 @@ def begun_row(cell: CampaignCell, task: Task) -> dict[str, Any]:
 def run_one(
     job: JobSpec, cell: CampaignCell, task: Task, again: Callable[[], None] = lambda: None
 ) -> tuple[dict[str, Any], list[pa.RecordBatch]]:
-    """One run: the row for its summary, and its trace if that is kept. Whatever it raises is in the row.
+    """Do one run, and return the row for its summary, and its trace if that is kept. Any exception is in the
+    row.
 
-    `again` is called before a run is repeated for its trace: the time limit is that of each.
+    `again` is called before a run is repeated for its trace: the time limit applies to each.
     """
     row = begun_row(cell, task)
     kept = ArrowTrace(row["run_id"])
@@ -139,7 +141,7 @@ def run_one(
 
 
 def _run(job: JobSpec, cell: CampaignCell, seed: int, trace: ArrowTrace | None) -> RunResult | str:
-    """The result, or what went wrong."""
+    """Return the result, or the error."""
     from fencepost.simulation.mutants.registry import with_mutant
     from fencepost.simulation.run import run
 
@@ -150,12 +152,13 @@ def _run(job: JobSpec, cell: CampaignCell, seed: int, trace: ArrowTrace | None) 
             sink = None if trace is None else OwnershipTrace(trace) if job.only_ownership else trace
             result = run(cell.scenario, seed, trace=sink, raises=False)
             if result.violations and result.violations[0].invariant.startswith(RAISED):
-                run(cell.scenario, seed)  # nothing else is known of it, and this tells where it comes from
+                run(cell.scenario, seed)  # nothing else is known, and the traceback shows its origin
     except TimeLimitReached:
         return limit.error()
     except Exception:
         result = traceback.format_exc()
-    # A run that swallowed the interrupt, or made another exception of it, went on as it never would have.
+    # A run that swallowed the interrupt, or raised another exception instead, continued in a way that is not
+    # valid.
     return limit.error() if limit.place else result
 
 
@@ -177,7 +180,7 @@ def _summary(result: RunResult) -> dict[str, Any]:
 
 
 GRACE_S: Final = 5.0
-"""How much longer than its limit a run may take to let itself be interrupted."""
+"""Time beyond its limit that a run may take to react to an interrupt, in seconds."""
 _DYING_S: Final = 2.0
 _LOOK_S: Final = 0.005
 _MOST_FILES: Final = 4096
@@ -186,9 +189,9 @@ _CALL = re.compile(r'File "(.+)", line (\d+) in (.+)')
 
 
 class ChildProcess:
-    """Carries out the tasks of a job in a process that it forks, and forks anew when that one is lost.
+    """Carries out the tasks of a job in a process that it forks; if that process is lost, it forks a new one.
 
-    `stack` is a file of its own, for where the process was when it was lost.
+    `stack` is a file for the Python stack of a lost process.
     """
 
     def __init__(self, job: JobSpec, stack: IO[str]) -> None:
@@ -198,7 +201,7 @@ class ChildProcess:
         self._stack = stack
 
     def run(self, task: Task) -> tuple[dict[str, Any], list[pa.RecordBatch]]:
-        """The row of the run, and its trace if that is kept."""
+        """Do a run, and return its row, and its trace if that is kept."""
         connection = self._connection or self._fork()
         limit = self.job.time_limit_s
         overdue = False
@@ -209,7 +212,7 @@ class ChildProcess:
                 if answer is not _AGAIN:
                     return answer
         except (EOFError, ConnectionError):
-            pass  # it died, and says no more
+            pass  # it died and sends nothing more
         status = self._end(0.0 if overdue else _DYING_S)
         place = self._last_place()
         row = begun_row(self.job.cells[task.cell], task)
@@ -231,7 +234,7 @@ class ChildProcess:
         self._stack.seek(0)
         self._stack.truncate()
         with warnings.catch_warnings():
-            # Python warns where threads run beside: those are Arrow's, which knows about forks.
+            # Python warns about other threads: these are Arrow's, which can handle forks.
             warnings.simplefilter("ignore", DeprecationWarning)
             self._child = os.fork()
         if not self._child:
@@ -247,7 +250,7 @@ class ChildProcess:
         return ours
 
     def _end(self, patience_s: float) -> int:
-        """See to it that the process is gone; answers its status. On SIGABRT it leaves its Python stack."""
+        """Make the process end, and return its status. On SIGABRT it writes its Python stack."""
         if self._connection is not None:
             self._connection.close()
             self._connection = None
@@ -261,7 +264,7 @@ class ChildProcess:
         return status
 
     def _last_place(self) -> str:
-        """The innermost call of Python's that a signal found."""
+        """Return the innermost Python call in the stack that a signal wrote."""
         self._stack.seek(0)
         found = _CALL.search(self._stack.read())
         if found is None:
@@ -271,7 +274,7 @@ class ChildProcess:
 
 @contextlib.contextmanager
 def child_for(job: JobSpec) -> Iterator[ChildProcess]:
-    """A child, whose process is ended on exit."""
+    """Yield a child, and end its process on exit."""
     with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as stack:
         child = ChildProcess(job, stack)
         try:
@@ -281,7 +284,7 @@ def child_for(job: JobSpec) -> Iterator[ChildProcess]:
 
 
 def _waited(child: int, seconds: float) -> int | None:
-    """The process's status, if it ends within so many seconds."""
+    """Return the process's status if it ends within that many seconds."""
     until = time.monotonic() + seconds
     while (ended := os.waitpid(child, os.WNOHANG))[0] == 0:
         if time.monotonic() >= until:
@@ -298,10 +301,10 @@ def _death(status: int) -> str:
 
 
 def _serve(job: JobSpec, connection: Connection, stack: IO[str]) -> None:
-    """What the forked process does: runs, until nobody asks for more."""
+    """Serve as the forked process: do runs until no more are requested."""
     _die_with_parent()
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
-    # Whatever else was open belongs to the parent: nobody must wait for this process to close it.
+    # All other open files belong to the parent: no process must wait until this one closes them.
     first, second = sorted((connection.fileno(), stack.fileno()))
     for low, high in ((3, first), (first + 1, second), (second + 1, _MOST_FILES)):
         os.closerange(low, high)
@@ -315,7 +318,8 @@ def _serve(job: JobSpec, connection: Connection, stack: IO[str]) -> None:
 
 
 def _die_with_parent() -> None:
-    """Spark kills workers without a word; on Linux this process then goes as well, whatever it is doing."""
+    """Let the kernel kill this process with its parent on Linux: Spark kills workers without a signal to
+    their children."""
     if sys.platform == "linux":
         import ctypes
 

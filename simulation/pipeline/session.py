@@ -1,4 +1,4 @@
-"""A Spark session that needs no set-up, says nothing on the terminal, and stops at once."""
+"""A Spark session that needs no setup, prints nothing on the terminal, and stops at once."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ LOCAL = "local[*]"
 STARTING = "starting Spark…"
 
 STOP_SECONDS = 5.0
-"""How long a JVM may take to end before it is killed; it takes about one."""
+"""Time that a JVM may take to end before it is killed, in seconds; it takes about one."""
 
 _GONE_SECONDS = 1.0
-"""After its connections have ended, so does its process."""
+"""Time that a JVM's process may take to end after its connections have, in seconds."""
 
 CONNECT_SECONDS = 5.0
-"""How long a Spark master may take to accept a connection."""
+"""Time that a Spark master may take to accept a connection, in seconds."""
 
 _MASTER = re.compile(
     r"local(\[(\*|[1-9]\d{0,4})(,\d{1,4})?\])?|local-cluster\[\d+,\d+,\d+\]"
@@ -51,9 +51,10 @@ SHORT_JOBS = (
     "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData -XX:ReservedCodeCacheSize=240m"
     " -XX:MetaspaceSize=256m"
 )
-"""A JVM's options for them: time to the first result counts, and the second compiler and a concurrent
-collector only take cores from the simulation. Without the second compiler Java keeps so little room for
-compiled code and classes that it collects all garbage again and again to make some."""
+"""A JVM's options for short jobs. The time to the first result counts, and the second compiler and a
+concurrent collector would only take cores from the simulation. Without the second compiler, Java reserves so
+little room for compiled code and classes that it needs repeated full collections, so the options reserve
+more."""
 
 _ANYWHERE = {
     "spark.ui.enabled": "false",
@@ -86,11 +87,12 @@ def spark_session(
     *,
     say: Callable[[str], None] = lambda line: None,
 ) -> Iterator[SparkSession]:
-    """A session on `master`, stopped on exit. `settings` override ours; `say` tells people that it starts.
+    """Yield a session on `master`, and stop it on exit. `settings` override the defaults; `say` reports that
+    it starts.
 
-    A session that this process runs already is used as it is, and left running.
+    A session that this process already runs is used unchanged, and left running.
 
-    :raises FencepostError: if `master` is no master URL.
+    :raises FencepostError: if `master` is not a master URL.
     :raises EnvironmentLacks: if PySpark or Java is missing, or Spark does not start.
     """
     check_can_start(master)
@@ -108,7 +110,7 @@ def spark_session(
             try:
                 session, gateway = _start(master, Path(scratch), settings or {})
             except EnvironmentLacks:
-                release()  # SIGTERM of a whole process group ends the JVM too: that is why there is none
+                release()  # SIGTERM of a whole process group also ends the JVM, so that it is missing here
                 raise
         try:
             release()
@@ -127,10 +129,10 @@ def spark_session(
 
 
 def check_can_start(master: str) -> None:
-    """What can be known before Spark is started, for whoever writes something before that.
+    """Check what can be checked before Spark is started, for callers that write something before that.
 
-    :raises FencepostError: if `master` is no master URL.
-    :raises EnvironmentLacks: if PySpark or Java is missing, or nobody listens at the master's address.
+    :raises FencepostError: if `master` is not a master URL.
+    :raises EnvironmentLacks: if PySpark or Java is missing, or no master listens at the address.
     """
     check_master(master)
     for needed in ("pyspark", "pyarrow"):
@@ -146,9 +148,9 @@ def check_can_start(master: str) -> None:
 
 
 def check_master(master: object, shown: str = "--master ") -> None:
-    """Accept a master URL; `shown` is how it was given, for mistakes.
+    """Accept a master URL; `shown` precedes it in error messages.
 
-    :raises FencepostError: if it is none.
+    :raises FencepostError: if it is not a master URL.
     """
     if not isinstance(master, str) or not _MASTER.fullmatch(master):
         raise FencepostError(
@@ -157,7 +159,7 @@ def check_master(master: object, shown: str = "--master ") -> None:
 
 
 def _equip(spark: SparkSession) -> None:
-    """Executors that are other processes have nothing of ours."""
+    """Send our code to executors that run in other processes."""
     from fencepost.simulation.pipeline.shipping import equip
 
     if not is_local(spark.sparkContext.master):
@@ -165,7 +167,7 @@ def _equip(spark: SparkSession) -> None:
 
 
 def _check_reachable(master: str) -> None:
-    """Ask for connections first: Spark takes more than a minute to find that nobody is there."""
+    """Check the addresses first: Spark takes more than a minute to notice that no master is there."""
     if not master.startswith("spark://"):
         return
     reasons = []
@@ -205,7 +207,7 @@ def _start(master: str, scratch: Path, settings: Mapping[str, str]) -> tuple[Spa
         except PySparkRuntimeError as error:
             raise EnvironmentLacks(f"Spark did not start: {_reason(log)}") from error
         try:
-            # Its own handler of SIGINT would outlive it; `run_job` has a better way.
+            # Spark's own handler of SIGINT would outlive it; `run_job` has a better way.
             with interrupt_handler_kept():
                 silence_accumulators(SparkContext(gateway=gateway, conf=conf))
             return SparkSession.builder.getOrCreate(), gateway
@@ -221,7 +223,7 @@ def _start(master: str, scratch: Path, settings: Mapping[str, str]) -> tuple[Spa
 
 @contextlib.contextmanager
 def _environment(master: str) -> Iterator[None]:
-    """The variables that Spark's launcher and its Python workers read, set while it starts."""
+    """Set the variables that Spark's launcher and its Python workers read, while it starts."""
     wanted = {"JAVA_HOME": str(find_java_home())}
     if is_local(master):
         wanted |= {
@@ -246,10 +248,10 @@ def _stop(gateway: Any) -> None:
     from pyspark.sql import SparkSession
 
     try:
-        # After an interrupted call the JVM may not answer any more, and one that was killed never does. It is
-        # ended next, whatever it says.
+        # After an interrupted call the JVM may not respond, and a killed one never does. It is ended next in
+        # any case.
         with contextlib.suppress(Exception), warnings.catch_warnings():
-            warnings.simplefilter("ignore", RuntimeWarning)  # that its process has ended already
+            warnings.simplefilter("ignore", RuntimeWarning)  # its process has ended already
             running = SparkSession.getActiveSession() or SparkContext._active_spark_context
             if running is not None:
                 running.stop()
@@ -272,7 +274,7 @@ def _end_process(gateway: Any) -> None:
 
 
 def _how_it_ended(gateway: Any) -> str:
-    """Empty if the JVM runs."""
+    """Describe how the JVM ended; empty if it runs."""
     process: subprocess.Popen[bytes] = gateway.proc
     try:
         code = process.wait(_GONE_SECONDS)
@@ -284,12 +286,12 @@ def _how_it_ended(gateway: Any) -> str:
 
 
 def raised_by_spark(error: BaseException) -> bool:
-    """Return true if the exception is PySpark's own, or that of its way to the JVM."""
+    """Return true if the exception is PySpark's own, or comes from its connection to the JVM."""
     return type(error).__module__.startswith(("pyspark", "py4j"))
 
 
 def is_of_spark(error: BaseException | None) -> bool:
-    """Whether Spark raised it, or what followed from it, or a call to a JVM that is no more."""
+    """Return true if Spark raised it, or if it follows from that or from a call to a JVM that has ended."""
     while error is not None:
         if isinstance(error, ConnectionError) or raised_by_spark(error):
             return True
@@ -298,22 +300,22 @@ def is_of_spark(error: BaseException | None) -> bool:
 
 
 def _reason(log: Path) -> str:
-    """The line of Spark's output that most likely says why."""
+    """Return the line of Spark's output that most likely has the reason."""
     lines = [
         line.strip()
         for line in log.read_text(encoding="utf-8", errors="replace").splitlines()
         if line.strip()
     ]
     errors = [line for line in lines if "rror" in line or "xception" in line]
-    return (errors or lines or ["it said nothing"])[0]
+    return (errors or lines or ["it printed nothing"])[0]
 
 
 def first_line(error: BaseException) -> str:
-    """What a Java or Spark exception says, without its stack."""
+    """Return the message of a Java or Spark exception, without its stack."""
     java = getattr(error, "java_exception", None)
     try:
         text = str(java.getMessage() or java.getClass().getName()) if java is not None else str(error)
-    except Exception:  # the JVM is gone, and with it what it had to say
+    except Exception:  # the JVM has ended, and its message is lost
         return _NO_JVM
     if isinstance(error, ConnectionError) or type(error).__name__ in ("Py4JNetworkError", "Py4JError"):
         return _NO_JVM
@@ -321,7 +323,7 @@ def first_line(error: BaseException) -> str:
 
 
 def error_text(error: BaseException) -> str:
-    """What a worker's or Spark's exception says; of a Python traceback its last line."""
+    """Return the message of a worker's or Spark's exception; for a Python traceback, its last line."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     if any(line.startswith("Traceback") for line in lines):
         raised = [line for line in lines if _RAISED.match(line)]
@@ -330,17 +332,18 @@ def error_text(error: BaseException) -> str:
 
 
 def wall_clock() -> float:
-    """Seconds of a clock that does not go back, for durations."""
+    """Return the seconds of a clock that does not go back, for durations."""
     return time.monotonic()
 
 
 _OF_PY4J = ("", "py4j.clientserver", "py4j.java_gateway")
-"""A filter sees what is logged by its own logger only; some of py4j logs by the root's."""
+"""The loggers of py4j: a filter sees only lines of its own logger, and some of py4j logs to the root
+logger."""
 
 
 @contextlib.contextmanager
 def end_unsaid() -> Iterator[None]:
-    """Nothing is logged of a JVM's end in here, whoever ends it."""
+    """Log nothing about the end of a JVM inside the block, whatever ends it."""
     loggers = [logging.getLogger(name) for name in _OF_PY4J]
     for each in loggers:
         each.addFilter(_is_worth_saying)
@@ -352,7 +355,7 @@ def end_unsaid() -> Iterator[None]:
 
 
 def _is_worth_saying(record: logging.LogRecord) -> bool:
-    """A filter for py4j's loggers, which say that Ctrl-C came while it waited, or that the JVM went."""
+    """Filter py4j's lines about Ctrl-C during a wait, or about the end of the JVM."""
     error = None if record.exc_info is None else record.exc_info[1]
     if isinstance(error, KeyboardInterrupt) or type(error).__name__ == "Py4JNetworkError":
         return False
@@ -360,9 +363,10 @@ def _is_worth_saying(record: logging.LogRecord) -> bool:
 
 
 def silence_accumulators(context: SparkContext) -> None:
-    """The server of accumulators prints whatever ends its connection; at the JVM's end that is no news.
+    """Silence the server of accumulators, which prints any error that ends its connection, even at the JVM's
+    end.
 
-    Who is ended by `timeout`, or by Ctrl-C in a terminal, is ended together with the JVM.
+    `timeout`, or Ctrl-C in a terminal, ends this process together with the JVM.
     """
     server: Any = context._accumulatorServer
     if server is not None:

@@ -1,9 +1,9 @@
-"""What executors of a cluster need and do not have: the project's own code, and the libraries of a run.
+"""Shipping to the executors of a cluster: the project's own code, and the libraries of a run.
 
-The code goes as a zip by `addPyFile`, with what Python compiled of it: each process of an executor imports it
-anew, and would compile it all. Compiled libraries can't be imported from a zip: they go by
-`addArchive`, which executors unpack into a folder that their Pythons are told of. A bare Python with nothing
-installed will do, if it is of the driver's version and kind of machine.
+The code is shipped as a zip by `addPyFile`, together with its compiled modules: each process of an executor
+imports it, and would otherwise compile all of it. Compiled libraries can't be imported from a zip. They are
+shipped by `addArchive`, which executors unpack into a folder on the path of their Pythons. So a bare Python
+is enough, if its version and machine match the driver's.
 """
 
 from __future__ import annotations
@@ -36,53 +36,53 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 LIBRARIES: Final = ("msgspec", "structlog", "google-re2")
-"""What a run imports: small, so they always go along, in the driver's versions."""
+"""Libraries that a run imports: they are small, so they are always shipped, in the driver's versions."""
 LARGE: Final = ("pyarrow", "duckdb")
-"""What workers need beside, 240 MB: it goes only where it is missing."""
+"""Further libraries that workers need, 240 MB: they are shipped only if they are missing."""
 
 EXECUTOR_SECONDS: Final = 300.0
-"""How long a cluster may take to give us an executor."""
+"""Time that a cluster may take to give us an executor, in seconds."""
 
 _FOLDER: Final = "fencepost-libraries"
 _MOMENT: Final = (2020, 1, 1, 0, 0, 0)
-"""One time stamp for all files: what they had here says nothing there."""
+"""One time stamp for all files: their own would mean nothing on the executors."""
 _LEFT_OUT: Final = ("tests", "include", "__pycache__")
 _EXECUTABLE: Final = 0o755 << 16
 
 _EQUIPPED: Final[weakref.WeakSet[SparkContext]] = weakref.WeakSet()
-"""A context takes a file of a name from one folder only."""
+"""The contexts that have the files: a context takes a file of one name from one folder only."""
 
 
 def equip(spark: SparkSession) -> None:
-    """Give the session's executors what they lack, once for all sessions of its context.
+    """Ship to the session's executors what they lack, once for all sessions of its context.
 
     :raises EnvironmentLacks: if there is no executor within `EXECUTOR_SECONDS`, or it can't run our code.
     """
     context = spark.sparkContext
     if context in _EQUIPPED:
         return
-    folder = tempfile.mkdtemp(prefix="fencepost-code-")  # executors may fetch from it as long as they come
+    folder = tempfile.mkdtemp(prefix="fencepost-code-")  # new executors may fetch from it later
     weakref.finalize(context, shutil.rmtree, folder, ignore_errors=True)
     context.addPyFile(str(project_zip(Path(folder))))
     found = ask_executors(spark, libraries=LARGE)
     for each in found:
         if each.machine != machine():
             raise EnvironmentLacks(
-                f"--master {context.master}: {each.host} is {each.machine}, this machine {machine()}:"
+                f"--master {context.master}: {each.host} is {each.machine}, this machine is {machine()}:"
                 " compiled libraries must fit both; start fencepost on a machine like the executors"
             )
     missing = tuple(name for name in LARGE if any(name not in each.versions for each in found))
     archive = libraries_zip((*LIBRARIES, *missing), cache_directory())
     context.addArchive(f"{archive}#{_FOLDER}")
-    # Another environment makes Spark start Pythons anew: those that looked around know nothing of the folder.
+    # A changed environment makes Spark start new Pythons: those that ran `look` do not know the folder.
     context.environment["PYTHONPATH"] = f"./{_FOLDER}"
     _EQUIPPED.add(context)
 
 
 def check_shared(spark: SparkSession, file: Path) -> None:
-    """See to it that executors find a file that this process has written.
+    """Check that executors find a file that this process has written.
 
-    :raises EnvironmentLacks: if one does not.
+    :raises EnvironmentLacks: if an executor does not.
     """
     for each in ask_executors(spark, files=[str(file)]):
         if not each.files[str(file)]:
@@ -95,9 +95,9 @@ def check_shared(spark: SparkSession, file: Path) -> None:
 def ask_executors(
     spark: SparkSession, *, libraries: Sequence[str] = (), files: Sequence[str] = ()
 ) -> list[ExecutorReport]:
-    """What executors find, of those that are there.
+    """Return the reports of the executors that exist.
 
-    :raises EnvironmentLacks: if they can't run Python, or there are none.
+    :raises EnvironmentLacks: if they can't run Python, or there are no executors.
     """
     context = spark.sparkContext
     began = time.monotonic()
@@ -105,7 +105,7 @@ def ask_executors(
     def watch(done: int, total: int) -> None:
         if not done and time.monotonic() - began > EXECUTOR_SECONDS and _executors(spark) == 0:
             raise EnvironmentLacks(
-                f"--master {context.master}: it gave us no executor within {EXECUTOR_SECONDS:g} s;"
+                f"--master {context.master}: it provided no executor within {EXECUTOR_SECONDS:g} s;"
                 " are there workers with free cores and memory?"
             )
 
@@ -132,7 +132,8 @@ def _executors(spark: SparkSession) -> int:
 
 
 def project_zip(folder: Path) -> Path:
-    """Write fencepost.zip into `folder` and answer its path. Package data and compiled modules go along."""
+    """Write fencepost.zip into `folder`, and return its path. It includes package data and compiled
+    modules."""
     target = folder / "fencepost.zip"
     with zipfile.ZipFile(target, "w") as archive:
         for root in importlib.import_module("fencepost").__path__:
@@ -145,14 +146,16 @@ def project_zip(folder: Path) -> Path:
 
 
 def _compiled(module: Path) -> bytes:
-    """A `.pyc` that is not compared with its source (PEP 552); another version of Python passes it over."""
+    """Return a `.pyc` that is not compared with its source (PEP 552); another version of Python ignores
+    it."""
     code = SourceFileLoader(module.stem, str(module)).get_code(module.stem)  # kept, if it was compiled before
     unchecked = (0b01).to_bytes(4, "little")
     return MAGIC_NUMBER + unchecked + source_hash(module.read_bytes()) + marshal.dumps(code)
 
 
 def libraries_zip(names: Sequence[str], cache: Path) -> Path:
-    """An archive of these installed libraries, for machines like this one; made once for their versions.
+    """Return an archive of these installed libraries for machines like this one; it is made once for each set
+    of versions.
 
     :raises EnvironmentLacks: if one is not installed here, or the cache cannot be written.
     """

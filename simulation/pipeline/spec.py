@@ -1,4 +1,4 @@
-"""What a campaign runs, and how; from a TOML file."""
+"""The specification of a campaign, from a TOML file or a caller."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from fencepost.simulation.scenarios.typed import Misplaced, Places, parse_toml, 
 from fencepost.simulation.scenarios.values import Duration, decode_value
 
 Traces: TypeAlias = Literal["all", "sample", "failed", "none"]
-"""Whose traces are kept: all, a sample and those of runs that broke an invariant, only these, or none."""
+"""The runs whose traces are kept: all, a sample plus those that broke an invariant, only these, or none."""
 
 SEEDS = 100
 TIME_LIMIT = Duration(600_000_000)
@@ -31,23 +31,23 @@ Value: TypeAlias = bool | int | float | str | list[Any] | dict[str, Any]
 _Name = Annotated[str, Meta(min_length=1, max_length=200)]
 
 _SPANS = ({"mean"}, {"median", "p99"})
-"""Keys of tables that are values, where all others are parts of a key's name."""
+"""Keys of tables that are values; all other tables are parts of a key's name."""
 
 
 class CampaignSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """Everything about a campaign but where it runs and where its output goes."""
+    """Everything about a campaign except where it runs and where its output is written."""
 
     cells: tuple[CampaignCell, ...]
     seeds: tuple[int, ...]
     title: str = ""
     traces: Traces = "sample"
     time_limit_s: float = TIME_LIMIT.us / 1_000_000
-    """Of wall time, for one run."""
+    """Limit on the wall time of one run, in seconds."""
     only_ownership: bool = False
-    """True if traces have only the rows that tell of rebalances and of who owns what: a tenth of all."""
+    """True if traces have only the rows that show rebalances and ownership, a tenth of all rows."""
 
     def __post_init__(self) -> None:
-        """Refuse what no file and no command line can say.
+        """Refuse values that no file and no command line can give.
 
         :raises FencepostError: if `traces` or the time limit is wrong.
         """
@@ -74,7 +74,7 @@ class _File(_Table, frozen=True):
 
     title: str = ""
     scenarios: Annotated[tuple[_Name, ...], Meta(min_length=1)] | None = None
-    """Without the key, the whole library."""
+    """The scenarios; without the key, the whole library."""
     seeds: Annotated[int, Meta(ge=1)] | tuple[Annotated[int, Meta(ge=0)], ...] | str = SEEDS
     traces: Traces = "sample"
     time_limit: Duration = TIME_LIMIT
@@ -84,9 +84,9 @@ class _File(_Table, frozen=True):
 
 
 def seconds_of(text: str, shown: str) -> float:
-    """The seconds of a time limit such as `90s`.
+    """Return the seconds of a time limit such as `90s`.
 
-    :raises FencepostError: if it is none, or nothing.
+    :raises FencepostError: if it is not a duration, or is zero.
     """
     try:
         seconds = Duration.parse(text).us / 1_000_000
@@ -98,7 +98,7 @@ def seconds_of(text: str, shown: str) -> float:
 
 
 def is_campaign_file(path: str) -> bool:
-    """Whether this names a campaign's file, and not a scenario's."""
+    """Return true if the path names a campaign's file rather than a scenario's."""
     if not path.endswith(".toml") or not Path(path).is_file():
         return False
     try:
@@ -109,9 +109,9 @@ def is_campaign_file(path: str) -> bool:
 
 
 def read_campaign(path: str | Path) -> CampaignSpec:
-    """The campaign of a TOML file; paths of scenarios in it begin at its folder.
+    """Return the campaign of a TOML file; paths of scenarios in it are relative to its folder.
 
-    :raises FencepostError: with the file, the line and the key, if something in it is wrong.
+    :raises FencepostError: if something in it is wrong; the text has the file, the line and the key.
     """
     path = Path(path)
     text = read_text(path)
@@ -147,7 +147,7 @@ def read_campaign(path: str | Path) -> CampaignSpec:
 
 
 def value_text(value: Value) -> str:
-    """A value as `simulate --set` takes it."""
+    """Return a value as `simulate --set` takes it."""
     if isinstance(value, str):
         try:
             return value if tomllib.loads(f"value = {value}")["value"] == value else quoted(value)
@@ -163,7 +163,7 @@ def _check(file: _File, places: Places) -> None:
         raise places.error(("grid", OPTION), "no setting has this name; choices with names are [[options]]")
     for key, values in file.grid.items():
         if key in file.set:
-            raise places.error(("grid", key), "is in [set] as well")
+            raise places.error(("grid", key), "is also in [set]")
         if len(set(map(value_text, values))) < len(values):
             raise places.error(("grid", key), "a value is there twice")
     names: set[str] = set()
@@ -172,7 +172,7 @@ def _check(file: _File, places: Places) -> None:
             raise places.error(("options", index, "name"), f"{option.name!r} is there twice")
         names.add(option.name)
         for key in option.set.keys() & file.grid.keys():
-            raise places.error(("options", index, "set", key), "is in [grid] as well")
+            raise places.error(("options", index, "set", key), "is also in [grid]")
 
 
 def _seeds(file: _File, places: Places) -> tuple[int, ...]:
@@ -183,7 +183,7 @@ def _seeds(file: _File, places: Places) -> tuple[int, ...]:
 
 
 def _sources(path: Path, file: _File) -> Iterator[tuple[KeyPath, str]]:
-    """The scenarios that the file names, and where."""
+    """Yield the keys of the scenarios that the file names, with their sources."""
     for index, name in enumerate(file.scenarios or ()):
         yield ("scenarios", index), _beside(path, name)
     for index, option in enumerate(file.options):
@@ -201,12 +201,13 @@ def _option(file: Path, option: _Option, index: int, places: Places) -> Option:
 
 
 def _beside(file: Path, scenario: str) -> str:
-    """Where a scenario's file is; names of the library stay as they are."""
+    """Return the path of a scenario's file, relative to the campaign's; names of the library are returned
+    unchanged."""
     return str(file.parent / scenario) if scenario.endswith(".toml") or "/" in scenario else scenario
 
 
 def _flattened(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings' names in one piece, also where they stand without quotes: that makes tables of them."""
+    """Return settings with whole names: without quotes, a dotted name becomes nested tables."""
     flat = dict(raw)
     for name in ("set", "grid"):
         if isinstance(raw.get(name), dict):

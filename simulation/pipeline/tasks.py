@@ -1,4 +1,4 @@
-"""What a campaign runs: the grid of scenarios, parameters and seeds, and the names of its runs."""
+"""The runs of a campaign: the grid of scenarios, parameters and seeds, and the names of its runs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MUTANT: Final = "mutant"
 """The setting that puts a known bug back, by its name."""
 
 _OPTIONS = ("members", "partitions", "duration", MUTANT)
-"""Settings that `simulate` has options for; all others are keys of `--set`."""
+"""Settings with their own options of `simulate`; all others are keys of `--set`."""
 
 _KEYS = tuple(dict.fromkeys(key for kind in get_args(AnyScenario) for key in kind.__struct_fields__))
 """Keys that a scenario may have."""
@@ -35,20 +35,21 @@ _SEEDS = re.compile(r"(\d+)|(\d+)\s*\.\.\s*(\d+)|(\d+(?:\s*,\s*\d+)+)")
 
 
 class CampaignCell(msgspec.Struct, frozen=True):
-    """One scenario under one choice of parameters: everything that its runs share but the seed."""
+    """One scenario under one choice of parameters: everything that its runs share except the seed."""
 
     name: str
     source: str
-    """How the user named it: a name of the library, or a file."""
+    """The scenario as the user named it: a name of the library, or a file."""
     parameters: dict[str, str]
-    """What tells it from other cells of its scenario."""
+    """The parameters that distinguish it from other cells of its scenario."""
     settings: dict[str, str]
-    """All that differs from the scenario as it is written, by the key that `simulate --set` takes."""
+    """All settings that differ from the scenario's file, by the key that `simulate --set` takes."""
     scenario: AnyScenario
 
     @property
     def prefix(self) -> str:
-        """The run ids' common part: the scenario's name, and a digest of the parameters if there are any."""
+        """The common part of its run ids: the scenario's name, and a digest of the parameters if there are
+        any."""
         if not self.settings:
             return self.name
         text = json.dumps(self.settings | self.parameters, sort_keys=True)
@@ -56,16 +57,16 @@ class CampaignCell(msgspec.Struct, frozen=True):
 
     @property
     def fingerprint(self) -> str:
-        """Differs when the scenario says something else."""
+        """A text that changes whenever the scenario changes."""
         return hashlib.blake2b(repr(self.scenario).encode(), digest_size=16).hexdigest()
 
     def run_id(self, seed: int) -> str:
-        """The name of one run, such as rolling-deploy-000017."""
+        """Return the name of one run, such as rolling-deploy-000017."""
         return f"{self.prefix}-{seed:06d}"
 
     @property
     def overrides(self) -> tuple[str, ...]:
-        """Its settings but the number of partitions, as `--set` takes them."""
+        """Its settings except the number of partitions, as `--set` takes them."""
         keys = {"members": "group.members"}
         return tuple(
             f"{keys.get(key, key)}={value}"
@@ -75,22 +76,22 @@ class CampaignCell(msgspec.Struct, frozen=True):
 
     @property
     def partitions(self) -> int | None:
-        """How many partitions its settings ask for in all, if they do."""
+        """Total number of partitions in its settings, if they set one."""
         return int(self.settings["partitions"]) if "partitions" in self.settings else None
 
     @property
     def mutant(self) -> str:
-        """The bug that its runs have; empty for none."""
+        """The mutant of its runs; empty if they have none."""
         name = self.settings.get(MUTANT, NO_MUTANT)
         return "" if name == NO_MUTANT else name
 
     def command(self, seed: int) -> str:
-        """The command that repeats one run."""
+        """Return the command that repeats one run."""
         return simulate_command(self.source, self.settings, seed)
 
 
 def simulate_command(source: str, settings: Mapping[str, str], seed: int) -> str:
-    """`fencepost simulate` with these settings, for a shell."""
+    """Return `fencepost simulate` with these settings, for a shell."""
     words = ["fencepost", "simulate", source, "--seed", str(seed)]
     for key, value in settings.items():
         if (key, value) == (MUTANT, NO_MUTANT):
@@ -100,9 +101,9 @@ def simulate_command(source: str, settings: Mapping[str, str], seed: int) -> str
 
 
 def parse_grid(words: Iterable[str]) -> dict[str, tuple[str, ...]]:
-    """The values of each parameter, from words such as `members=10,50`.
+    """Return the values of each parameter, from words such as `members=10,50`.
 
-    :raises FencepostError: if a word has another form, or a key comes twice.
+    :raises FencepostError: if a word has another form, or a key appears twice.
     """
     grid: dict[str, tuple[str, ...]] = {}
     for word in words:
@@ -119,17 +120,17 @@ def parse_grid(words: Iterable[str]) -> dict[str, tuple[str, ...]]:
 
 
 MOST_SEEDS: Final = 1_000_000
-"""More than these are a slip of the keyboard."""
+"""The limit on seeds: more of them are a typing error."""
 
 
 def parse_seeds(text: str, shown: str = "seeds") -> tuple[int, ...]:
-    """Seeds from how many (`100`: from 0 on), the first and the last (`10..29`), or a list (`1,5,9`).
+    """Return the seeds of a number (`100`: from 0 on), a range (`10..29`), or a list (`1,5,9`).
 
-    :raises FencepostError: if it is none of these, or there are none.
+    :raises FencepostError: if it is none of these, or gives no seeds.
     """
     match = _SEEDS.fullmatch(text.strip())
     if match is None:
-        raise FencepostError(f"{shown} {text}: expected how many, or which: 100, 10..29, or 1,5,9")
+        raise FencepostError(f"{shown} {text}: expected seeds: 100 (from 0 on), 10..29, or 1,5,9")
     count, first, last, listed = match.groups()
     if count is not None:
         seeds: Iterable[int] = range(int(count))
@@ -143,23 +144,25 @@ def parse_seeds(text: str, shown: str = "seeds") -> tuple[int, ...]:
 
 
 def seeds_of(seeds: int | str | Iterable[int]) -> tuple[int, ...]:
-    """Seeds of a program or a file: how many, which ones, or a text as of the command line.
+    """Return the seeds of a program or a file: a number of seeds, the seeds themselves, or a text as on the
+    command line.
 
-    :raises FencepostError: as `checked_seeds` does, or if they are nothing of the kind.
+    :raises FencepostError: as `checked_seeds` does, or if they have another type.
     """
     if isinstance(seeds, str):
         return parse_seeds(seeds)
     if isinstance(seeds, int) and not isinstance(seeds, bool):
         return checked_seeds(range(seeds))
     if isinstance(seeds, bytes | Mapping) or not isinstance(seeds, Iterable):
-        raise FencepostError(f"seeds={seeds!r}: expected how many, or which: 100, '10..29', or [1, 5, 9]")
+        raise FencepostError(f"seeds={seeds!r}: expected seeds: 100 (from 0 on), '10..29', or [1, 5, 9]")
     return checked_seeds(seeds)
 
 
 def checked_seeds(seeds: Iterable[int], shown: str = "seeds") -> tuple[int, ...]:
-    """The seeds, each once.
+    """Return the seeds, checked.
 
-    :raises FencepostError: if there are none, one is below 0 or there twice, or a range has over a million.
+    :raises FencepostError: if there are no seeds, one is below 0 or appears twice, or a range has over a
+        million.
     """
     if isinstance(seeds, range) and seeds.stop - seeds.start > MOST_SEEDS:
         raise FencepostError(f"{shown}: expected at most {MOST_SEEDS:,} seeds")
@@ -177,13 +180,13 @@ def checked_seeds(seeds: Iterable[int], shown: str = "seeds") -> tuple[int, ...]
 
 
 class Option(msgspec.Struct, frozen=True):
-    """A choice of settings under one name; with a scenario of its own, it goes with no other."""
+    """A named choice of settings; if it has a scenario of its own, it is used with no other."""
 
     name: str
     settings: dict[str, str] = {}
     scenario: str = ""
     places: dict[str, str] = {}
-    """Where each setting was given, for mistakes."""
+    """The place where each setting was given, for error messages."""
 
 
 def cells_of(
@@ -194,9 +197,10 @@ def cells_of(
     fixed: Mapping[str, str] | None = None,
     places: Mapping[str, str] | None = None,
 ) -> tuple[CampaignCell, ...]:
-    """Every scenario, with every option, under every choice of the grid's parameters.
+    """Return every scenario, with every option, under every choice of the grid's parameters.
 
-    `fixed` settings hold for all cells. `places` tells where a key was given, for mistakes; else by `--grid`.
+    `fixed` settings hold for all cells. `places` has the place of a key for error messages; the default is
+    `--grid`.
 
     :raises FencepostError: if a scenario or a setting is wrong, or two cells are the same.
     """
@@ -210,7 +214,7 @@ def cells_of(
             place_of = {key: "--grid" for key in settings} | dict(places) | option.places
             for key in option.settings.keys() & varied.keys():
                 raise FencepostError(
-                    f"{place_of[key]} {key}: is in the grid as well as in the option {option.name}"
+                    f"{place_of[key]} {key}: is in the grid and also in the option {option.name}"
                 )
             cells.append(_cell(source, parameters, settings, place_of))
     _check_distinct(cells)
@@ -232,13 +236,13 @@ def _check_distinct(cells: Iterable[CampaignCell]) -> None:
     by_prefix: dict[str, CampaignCell] = {}
     for cell in cells:
         if sources.setdefault(cell.name, cell.source) != cell.source:
-            raise FencepostError(f"{cell.source}: its name {cell.name} is that of {sources[cell.name]} too")
+            raise FencepostError(f"{cell.source}: its name {cell.name} is also that of {sources[cell.name]}")
         if by_prefix.setdefault(cell.prefix, cell) is not cell:
             raise FencepostError(f"{cell.source}: the scenario is there twice")
 
 
 def _check_names(settings: Mapping[str, str], place_of: Mapping[str, str]) -> None:
-    """Settings in one word are options of `simulate`, or keys of a scenario.
+    """Check that settings without a dot are options of `simulate`, or keys of a scenario.
 
     :raises FencepostError: if one is neither.
     """
@@ -284,7 +288,7 @@ def _count(key: str, value: str, place_of: Mapping[str, str]) -> int:
 
 
 class Task(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One run to do: the cell's number, the seed, and whether its trace is kept in any case."""
+    """One run to do: the cell's number, the seed, and whether its trace is always kept."""
 
     cell: int
     seed: int
@@ -294,7 +298,8 @@ class Task(msgspec.Struct, frozen=True, array_like=True, gc=False):
 def tasks_of(
     cells: Sequence[CampaignCell], seeds: Sequence[int], finished: frozenset[str], always_traced: int
 ) -> Iterator[Task]:
-    """What is left to do, seed by seed, so that all cells advance together.
+    """Yield the remaining tasks, seed by seed, so that all cells advance together. Traces of the first
+    `always_traced` seeds of a cell are kept.
 
     Traces of the first `always_traced` seeds of a cell are kept.
     """
@@ -305,5 +310,5 @@ def tasks_of(
 
 
 def dealt(tasks: Sequence[Task], hands: int) -> list[Task]:
-    """Tasks in such an order that `hands` equal slices of it each have a bit of everything."""
+    """Return the tasks in an order in which each of `hands` equal slices has a bit of everything."""
     return [task for hand in range(hands) for task in tasks[hand::hands]]

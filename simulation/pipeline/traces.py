@@ -1,4 +1,4 @@
-"""Directories of traces: which files they hold, and whether those are traces at all."""
+"""Directories of traces: finds their files, and checks that these are traces."""
 
 from __future__ import annotations
 
@@ -20,11 +20,12 @@ TRACES = "traces"
 """Folders of a campaign."""
 
 KEPT = ".views"
-"""The folder next to traces that keeps what analyses found in them; no trace is looked for in it."""
+"""The folder next to traces that keeps results of analyses; it is not searched for traces."""
 
 
 def run_schema() -> pa.Schema:
-    """One row a run. `error` tells what ended it; then all results are null. `command` repeats it."""
+    """Return the schema of summaries, with one row for each run. `error` is the error that ended it; then all
+    results are null. `command` repeats it."""
     import pyarrow as pa
 
     return pa.schema(
@@ -68,35 +69,35 @@ _OF_SUMMARIES: Final = (
 
 
 class Renamed(msgspec.Struct, frozen=True):
-    """A run whose id other files have too, for another run, or for the same one again."""
+    """A run whose id is also in other files, for a different run or for the same one."""
 
     run_id: str
-    """As its files have it."""
+    """The run's id in its files."""
     name: str
-    """What tells it apart: its file without the ending, or its folder where that is enough."""
+    """The name that distinguishes it: its file without the ending, or its folder if that is enough."""
     traces: tuple[str, ...]
     """The files that hold it."""
 
 
 class TraceFiles(msgspec.Struct, frozen=True):
-    """Parquet files of traces, and of run summaries where a campaign wrote them."""
+    """Parquet files of traces, and of run summaries if a campaign wrote them."""
 
     traces: tuple[str, ...]
     runs: tuple[str, ...] = ()
     renamed: dict[str, Renamed] = {}
-    """All runs of files that hold one that others hold too, by the id that tells them apart."""
+    """All runs of files that share a run id with other files, by the new id that distinguishes them."""
     groups: tuple[tuple[str, ...], ...] = ()
-    """The files, those together that have rows of one run; without any, each file is alone."""
+    """The groups of files that have rows of the same run; if empty, each file is alone."""
     keep: str = ""
-    """The folder for what analyses keep of the traces; empty if there is none, as next to a single file."""
+    """The folder for kept results of analyses; empty if there is none, as for a single file."""
 
     @property
     def names(self) -> dict[str, str]:
-        """What tells files apart that hold the same runs, by their paths."""
+        """The names that distinguish files with the same runs, by their paths."""
         return {path: run.name for run in self.renamed.values() for path in run.traces}
 
     def place(self, run_id: str) -> tuple[tuple[str, ...], str]:
-        """The files in which a run may be, and its id there."""
+        """Return the files in which a run may be, and its id in these."""
         if (run := self.renamed.get(run_id)) is not None:
             return run.traces, run.run_id
         names = self.names
@@ -104,7 +105,7 @@ class TraceFiles(msgspec.Struct, frozen=True):
 
     @property
     def rows(self) -> int:
-        """How many rows the traces have.
+        """Number of rows in the traces.
 
         :raises FencepostError: if a file can't be read.
         """
@@ -112,12 +113,13 @@ class TraceFiles(msgspec.Struct, frozen=True):
 
 
 def find_traces(path: Path) -> TraceFiles:
-    """The trace files behind `path`: a plan's or a campaign's folder, any with Parquet files, or one file.
+    """Return the trace files at `path`: the folder of a plan or a campaign, any folder with Parquet files, or
+    one file.
 
-    Names that begin with a dot or an underscore are left out, as Spark does: so files are called while they
-    are written. Of a campaign that is running, or was killed, the runs that are finished count.
+    Names that begin with a dot or an underscore are skipped, as in Spark: unfinished files have such names.
+    For a campaign that is running or was killed, the finished runs count.
 
-    :raises FencepostError: if there is nothing there, or a file is no trace.
+    :raises FencepostError: if there is no such path, or a file is not a trace.
     """
     if not path.exists():
         raise FencepostError(f"{path}: there is no such file or directory")
@@ -135,7 +137,7 @@ def find_traces(path: Path) -> TraceFiles:
         traces = _parquet_files(path)
     if not traces:
         raise FencepostError(
-            f"{path}: no trace in it; expected Parquet files with the columns {', '.join(COLUMNS)}"
+            f"{path}: has no trace; expected Parquet files with the columns {', '.join(COLUMNS)}"
         )
     from fencepost.simulation.trace.parquet import SCHEMA
 
@@ -154,7 +156,7 @@ def find_traces(path: Path) -> TraceFiles:
 
 
 def check_rows(files: TraceFiles) -> None:
-    """Read all rows of traces, and keep none.
+    """Read all rows of traces, to check the files.
 
     :raises FencepostError: if a file is damaged.
     """
@@ -171,7 +173,8 @@ def check_rows(files: TraceFiles) -> None:
 
 
 def _groups(begins: Mapping[Path, Iterable[str]], names: Mapping[str, str]) -> tuple[tuple[str, ...], ...]:
-    """The files, those together that have rows of one run; `names` tell runs of one id apart."""
+    """Return the groups of files that have rows of the same run; `names` distinguish runs with the same
+    id."""
     leads: dict[str, str] = {}
 
     def lead(path: str) -> str:
@@ -191,9 +194,9 @@ def _groups(begins: Mapping[Path, Iterable[str]], names: Mapping[str, str]) -> t
 
 
 def _renamed(root: Path, begins: Mapping[Path, dict[str, int]]) -> dict[str, Renamed]:
-    """The runs of files that hold one that another file holds too, by new ids.
+    """Return the runs of files that share a run id with another file, by new ids.
 
-    A run may be spread over files, but then no two of them have its first row.
+    A run may be spread over files, but then only one of them has its first row.
     """
     holders: dict[tuple[str, int], list[Path]] = {}
     for file, found in begins.items():
@@ -218,7 +221,7 @@ def _renamed(root: Path, begins: Mapping[Path, dict[str, int]]) -> dict[str, Ren
 
 
 def _begins(file: Path) -> dict[str, int]:
-    """The runs of a file, with the number of the first row that it has of each."""
+    """Return the runs of a file, each with the number of its first row in that file."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -234,7 +237,7 @@ def _begins(file: Path) -> dict[str, int]:
 
 
 def _begins_of_group(trace: pq.ParquetFile, number: int) -> Iterable[tuple[str, int]]:
-    """Those of a row group. Its statistics tell, where it is of one run."""
+    """Yield the runs of a row group. If it has only one run, its statistics are enough."""
     group = trace.metadata.row_group(number)
     chunks = [group.column(each) for each in range(group.num_columns)]
     statistics = {chunk.path_in_schema: chunk.statistics for chunk in chunks}
@@ -255,7 +258,7 @@ def _parquet_files(folder: Path) -> list[Path]:
 
 
 def footer(file: Path) -> pq.FileMetaData:
-    """What a file says of itself.
+    """Return the metadata in a file's footer.
 
     :raises FencepostError: if it can't be read.
     """
@@ -271,8 +274,8 @@ def footer(file: Path) -> pq.FileMetaData:
 def _unreadable(file: Path, error: Exception) -> FencepostError:
     why = "it is empty" if file.stat().st_size == 0 else str(error).splitlines()[0]
     return FencepostError(
-        f"{file}: not a readable Parquet file ({why}); expected one that its writer has finished: "
-        "if that was interrupted, remove the file"
+        f"{file}: not a readable Parquet file ({why}); expected a finished file: "
+        "if its writer was interrupted, remove it"
     )
 
 
@@ -301,7 +304,8 @@ def _check(file: Path, expected: Iterable[pa.Field], what: str) -> None:
 
 
 def _fits(found: pa.DataType, expected: pa.DataType) -> bool:
-    """Whether every value of one type is one of the other: other programs write traces, too."""
+    """Return true if every value of one type is also a value of the other: other programs write
+    traces, too."""
     from pyarrow import types
 
     if types.is_list(expected):

@@ -1,4 +1,4 @@
-"""What a Spark worker does: it carries out tasks, and writes part files of what came of them.
+"""The work of a Spark worker: it carries out tasks, and writes part files with their results.
 
 A journal keeps the runs of a part that is not written yet.
 """
@@ -27,19 +27,19 @@ if TYPE_CHECKING:
     from fencepost.simulation.pipeline.runs import JobSpec
 
 FLUSH_SECONDS: Final = 20.0
-"""Parts are written at least this often: `fencepost analyze` sees them while the campaign goes on."""
+"""Longest time between two parts, in seconds: `fencepost analyze` sees parts while the campaign runs."""
 
 FLUSH_BYTES: Final = 64 << 20
-"""Traces that a worker holds in memory at most, give or take a run."""
+"""Approximate limit on traces that a worker holds in memory, in bytes."""
 
 _SUFFIX: Final = ".journal"
 _LENGTH: Final = 8
 
 
 class PartFiles:
-    """Takes runs, and writes numbered parts of them whose names begin with `prefix`.
+    """Collects runs, and writes them as numbered parts whose names begin with `prefix`.
 
-    Where an earlier attempt at the same work left something, this one goes on after it.
+    If an earlier attempt at the same work left parts, this one continues after them.
     """
 
     def __init__(self, root: Path, prefix: str) -> None:
@@ -53,7 +53,7 @@ class PartFiles:
             for path in before
             for run_id in pq.read_table(path, columns=["run_id"]).column(0).to_pylist()
         )
-        """Ids of the runs that are there already."""
+        """Ids of the runs that exist already."""
         self._begin()
 
     def _begin(self) -> None:
@@ -85,7 +85,7 @@ class PartFiles:
         self.flush()
 
     def flush(self) -> None:
-        """Write what was added since the last part."""
+        """Write the runs that were added since the last part."""
         if self._journal is not None:
             self._journal.close()
             _write(self._root, self._name, self._rows, self._traces)
@@ -94,14 +94,15 @@ class PartFiles:
 
 
 def _write_whole(file: BinaryIO, frame: bytes) -> None:
-    """A file without a buffer may take a part only, where a disk is nearly full; the next time it raises."""
+    """Write all of a frame. An unbuffered file may accept only a part if a disk is nearly full; the next
+    write raises."""
     left = memoryview(frame)
     while left:
         left = left[file.write(left) :]
 
 
 def recover(root: Path, prefix: str = "") -> None:
-    """Make parts of the journals whose names begin so, up to where each of them breaks off."""
+    """Turn the journals whose names begin with `prefix` into parts, up to the point where each breaks off."""
     for path in sorted((root / RUNS).glob(f".{prefix}*{_SUFFIX}")):
         name = path.name.removeprefix(".").removesuffix(_SUFFIX)
         rows: list[dict[str, Any]] = []
@@ -116,7 +117,8 @@ def recover(root: Path, prefix: str = "") -> None:
 
 
 def _write(root: Path, name: str, rows: list[dict[str, Any]], traces: list[pa.RecordBatch]) -> None:
-    """A part, traces first; what counts is that of runs/, and the journal is in its place until then."""
+    """Write a part, traces first. It counts once its file in runs/ exists; until then the journal takes its
+    place."""
     if traces:
         with whole_file(root / TRACES / name) as path:
             pq.write_table(pa.Table.from_batches(traces, SCHEMA), path, compression="zstd")
@@ -151,21 +153,21 @@ def _frames(data: bytes) -> Iterator[tuple[dict[str, Any], list[pa.RecordBatch]]
         try:
             row, streamed = msgspec.msgpack.decode(data[at - length : at])
         except (msgspec.DecodeError, UnicodeDecodeError):
-            return  # what was written over a frame that a full disk broke off
+            return  # bytes that were written over a frame that a full disk cut off
         yield row, list(pa.ipc.open_stream(streamed)) if streamed else []
 
 
 DONE: Final = "runs long, failed long, violations long, attempt long"
-"""The columns that a partition answers with, as Spark's schema; they match by position."""
+"""The columns of a partition's result, as Spark's schema; they match by position."""
 
 
 def work(job: JobSpec, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Carry out the tasks whose numbers come in, for `DataFrame.mapInArrow`."""
+    """Carry out the tasks whose numbers are in the batches, for `DataFrame.mapInArrow`."""
     _settle()
     root = Path(job.root)
     if not (root / NOTE).is_file():
         raise FileNotFoundError(
-            f"--out {root} is not there on a worker: it must be on a file system that all share"
+            f"--out {root} does not exist on a worker: it must be on a file system that all workers share"
         )
     counts = [0, 0, 0]
     with writing(root, job.generation) as allowed:
@@ -196,11 +198,11 @@ def _rows(
 
 _children = contextlib.ExitStack()
 _running: dict[tuple[str, int], ChildProcess] = {}
-"""The child of this worker process, by its campaign: Spark uses a worker for many partitions."""
+"""The child of this worker process by campaign: Spark uses a worker for many partitions."""
 
 
 def _child_of(job: JobSpec) -> ChildProcess:
-    """One that has done runs of this campaign, if there is one: it is warm."""
+    """Return the child that has done runs of this campaign, if there is one: it is warm."""
     campaign = (job.root, job.generation)
     if campaign not in _running:
         _running.clear()
@@ -211,8 +213,8 @@ def _child_of(job: JobSpec) -> ChildProcess:
 
 @functools.cache
 def _settle() -> None:
-    """Once a worker process: what is imported by now stays, so collections need not look at it again."""
-    with contextlib.suppress(ImportError):  # Arrow looks for it, again and again where it is not imported
+    """Freeze the imported objects, once for each worker process, so that garbage collections skip them."""
+    with contextlib.suppress(ImportError):  # Arrow looks for it, repeatedly if it is not imported
         import pandas  # noqa: F401
 
     import fencepost.simulation.checkers
@@ -223,7 +225,7 @@ def _settle() -> None:
 
 
 def _attempt() -> int:
-    """How many attempts at this partition there were before."""
+    """Return the number of earlier attempts at this partition."""
     from pyspark import TaskContext
 
     context = TaskContext.get()

@@ -1,4 +1,4 @@
-"""The charts of a campaign's page, as plotly figures in JSON. Colours are names of the page's palette."""
+"""The charts of a campaign's page, as plotly figures in JSON. Colours are names in the page's palette."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from fencepost.simulation.report.model import (
 from fencepost.simulation.report.palette import SERIES, about, pattern
 
 SHORTEST_S = 0.001
-"""Durations are drawn on a logarithmic axis; shorter ones are drawn as this."""
+"""The shortest duration on a logarithmic axis, in seconds; shorter ones are drawn as this."""
 
 CURVES_MAX = 6
-"""With more distributions than this, a line each says more than a curve each."""
+"""The limit on curves in a chart; more distributions are drawn as one line each."""
 
 _TICKS_MAX = 9
-"""More ticks than this would touch each other on a narrow page."""
+"""The limit on ticks: more would touch each other on a narrow page."""
 
 _DASHES = ("solid", "dash", "dot", "dashdot")
 _QUANTILES = (
@@ -39,15 +39,16 @@ _QUANTILES = (
 )
 _SHAPES = {"plain": "", "rising": "/", "falling": "\\", "dots": ".", "upright": "|", "crossed": "x"}
 _LONG = 34
-"""Longer names than this leave too little room in a narrow chart."""
+"""The limit on characters of a name in a narrow chart; longer ones leave too little room."""
 _KEYS_IN_LINE = 3
-"""Keys of a legend that one line has room for, in a narrow chart."""
+"""Number of keys of a legend that fit on one line of a narrow chart."""
 _ROW = 30
-"""Pixels of a line in charts that have one for each scenario."""
+"""Height in pixels of a line, in charts with a line for each scenario."""
 
 
 class Chart(msgspec.Struct, frozen=True):
-    """One chart with its words. `height` is in pixels, 0 for the common one; a wide one stands alone."""
+    """One chart with its texts. `height` is in pixels, 0 for the usual one; a wide chart takes a whole
+    row."""
 
     title: str
     note: str
@@ -57,18 +58,18 @@ class Chart(msgspec.Struct, frozen=True):
 
 
 def charts_of(data: ReportInput) -> list[Chart]:
-    """All charts for which there is anything to draw."""
+    """Return all charts that have anything to draw."""
     charts: list[Chart | None] = [
         *_across(data),
         _durations(
             "How long rebalances took",
-            "The share of rebalances that were over within so many seconds: further left is better.",
+            "The share of rebalances that ended within this many seconds: further left is better.",
             data.rebalance_curves,
             data.tables.get("rebalances", ()),
         ),
         _durations(
             "How long partitions were down",
-            "The share of handovers in which the partition had a new owner within so many seconds.",
+            "The share of handovers in which the partition had a new owner within this many seconds.",
             data.downtime_curves,
             [row for row in data.tables.get("downtime", ()) if row["cause"] == "all"],
         ),
@@ -82,17 +83,17 @@ _MORE = (
     (
         "escalations",
         "How long an application took to shut down",
-        "From the exception whose handler answered so until a client that it shuts down was in ERROR.",
+        "From the exception whose handler chose the shutdown until a client that it shuts down was in ERROR.",
     ),
     (
         "sac_gaps",
         "How long a stream had no active consumer",
-        "From the moment that a consumer stepped down, or was lost, until the next one was active.",
+        "From the moment when a consumer stepped down, or was lost, until the next one was active.",
     ),
 )
 
 
-_RANGE = "From the median to the longest, with how many there were."
+_RANGE = "From the median to the longest, with the number of values."
 
 
 def _durations(title: str, note: str, curves: Sequence[Curve], rows: Table) -> Chart | None:
@@ -102,7 +103,7 @@ def _durations(title: str, note: str, curves: Sequence[Curve], rows: Table) -> C
 
 
 def duration_chart(title: str, note: str, curves: Sequence[Curve]) -> Chart:
-    """For each distribution the share of values that are at most so long."""
+    """Return a chart that shows, for each distribution, the share of values up to each duration."""
     import plotly.graph_objects as go
 
     figure = go.Figure()
@@ -175,7 +176,8 @@ def _quantiles(title: str, note: str, rows: Table) -> Chart | None:
 
 
 def _across(data: ReportInput) -> list[Chart | None]:
-    """With one parameter only: how rebalances and downtime change with it, each as a range."""
+    """Return charts of rebalances and downtime by the parameter, each as a range, if there is exactly one
+    parameter."""
     grid = grid_of(data.tables)
     if len(grid.axes) != 1 or SCENARIO in grid.axes:
         return []
@@ -196,7 +198,7 @@ def _residency(data: ReportInput) -> Chart | None:
     unsettled.sort(key=lambda row: natural(row["label"]))
     return residency_chart(
         "Where members were when they were not stable",
-        "The share of all members' time in each state that is not the calm one: shorter is better.",
+        "The share of all members' time in each state except stable ones: shorter is better.",
         unsettled,
     )
 
@@ -205,7 +207,7 @@ _CALM = frozenset({"STABLE", "RUNNING", "ACTIVE", "WAITING"})
 
 
 def residency_chart(title: str, note: str, rows: Table) -> Chart:
-    """For each label the share of time that members were in these states, as one bar."""
+    """Return a chart with one bar for each label: the share of time that members were in these states."""
     import plotly.graph_objects as go
 
     labels = list(dict.fromkeys(row["label"] for row in rows))
@@ -240,7 +242,7 @@ def _pattern(state: str) -> dict[str, Any]:
 
 
 def _named(rows: Table) -> dict[str, Mapping[str, Any]]:
-    """Rows by their name, in order; the scenario is left out where it is the same in all of them."""
+    """Return rows by name, in order; names leave out the scenario if it is the same in all rows."""
     same = len({row["scenario"] for row in rows}) == 1
     named = {}
     for row in rows:
@@ -250,21 +252,21 @@ def _named(rows: Table) -> dict[str, Mapping[str, Any]]:
 
 
 def _short(parameters: str) -> str:
-    """Without the sections that most keys are in."""
+    """Return the parameters without the sections in most keys."""
     return re.sub(r"\b(?:config\.)?group\.", "", parameters)
 
 
 def _plain(state: str) -> str:
-    """`PREPARE_LEAVING` as `prepare leaving`."""
+    """Return a state such as `PREPARE_LEAVING` as `prepare leaving`."""
     return state.replace("_", " ").lower()
 
 
 _MORE_OF_A_NAME = ("answer", "as_seen_by")
-"""Columns by which some tables tell rows of one cell apart."""
+"""Columns that distinguish rows of one cell in some tables."""
 
 
 def _ordered_states(rows: Table) -> list[str]:
-    """States by their time over all scenarios, the longest first."""
+    """Return the states by their time over all scenarios, the longest first."""
     seconds: dict[str, float] = {}
     for row in rows:
         seconds[row["state"]] = seconds.get(row["state"], 0.0) + row["seconds"]
@@ -272,7 +274,7 @@ def _ordered_states(rows: Table) -> list[str]:
 
 
 def _logarithmic(values: Sequence[float]) -> dict[str, Any]:
-    """A logarithmic axis of durations. Each tick has its whole value and its unit."""
+    """Return a logarithmic axis of durations. Each tick has its value and its unit."""
     low, high = min(values) / 1.3, max(values) * 1.3
     ticks = [tick for tick in _DURATIONS if low <= tick <= high]
     if len(ticks) > _TICKS_MAX:
@@ -296,11 +298,11 @@ _DURATIONS = tuple(
         | {10.0, 20.0, 60.0, 120.0, 300.0, 600.0, 1200.0, 3600.0, 7200.0, 18_000.0, 36_000.0}
     )
 )
-"""Durations that people know, for ticks."""
+"""Familiar durations, for ticks."""
 
 
 def _tick(seconds: float) -> str:
-    """`20 ms`, `5 s`, `2 min`."""
+    """Format a tick: `20 ms`, `5 s`, `2 min`."""
     for unit, size in (("h", 3600), ("min", 60), ("s", 1)):
         if seconds >= size:
             return f"{seconds / size:.3g} {unit}"
@@ -308,7 +310,7 @@ def _tick(seconds: float) -> str:
 
 
 def _names_axis(names: Sequence[str]) -> dict[str, Any]:
-    """An axis with all of its names, each level."""
+    """Return an axis that shows all names, each horizontally."""
     return {
         "autorange": "reversed",
         "type": "category",
@@ -341,7 +343,8 @@ def _layout() -> dict[str, Any]:
 def _chart(
     title: str, note: str, figure: Any, lines: Sequence[str] = (), keys: Sequence[object] = ()
 ) -> Chart:
-    """A chart; one with a line for each name is as tall as they are many, and wide where they are long."""
+    """Return a chart. With a line for each name, its height depends on their number, and it is wide if they
+    are long."""
     height = 104 + 22 * math.ceil(len(keys) / _KEYS_IN_LINE) + _ROW * len(lines) if lines else 0
     wide = max(map(len, lines), default=0) > _LONG
     return Chart(title, note, figure.to_json(validate=False), height, wide)

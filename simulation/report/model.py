@@ -1,4 +1,4 @@
-"""What a report shows, as values: its input, its tables, and the grid of its heat map."""
+"""The content of a report as values: its input, its tables, and the grid of its heat map."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Table: TypeAlias = Sequence[Mapping[str, Any]]
 
 
 class RunOutcome(Protocol):
-    """The result of one run, as far as the verdict of its page needs it."""
+    """The part of a run's result that the verdict of its page needs."""
 
     @property
     def scenario(self) -> str:
@@ -26,7 +26,7 @@ class RunOutcome(Protocol):
 
     @property
     def seed(self) -> int:
-        """The seed that the run was drawn from."""
+        """The seed of the run."""
 
     @property
     def converged(self) -> bool:
@@ -34,23 +34,23 @@ class RunOutcome(Protocol):
 
     @property
     def violations(self) -> Sequence[object]:
-        """Every invariant that broke."""
+        """The violations of invariants."""
 
 
 class TracedRun(msgspec.Struct, frozen=True, kw_only=True):
-    """One run to look into: its label, and its rows in their order."""
+    """One run with a timeline: its label, and its rows in order."""
 
     run_id: str
     title: str
     why: str = ""
-    """Why this one was chosen, for people."""
+    """The reason for choosing this run, for people."""
     command: str = ""
     """A command that repeats it."""
     facts: tuple[tuple[str, str], ...] = ()
     rows: Sequence[Row] = ()
-    """Plain tuples in the order of `Row` will do."""
+    """The rows; plain tuples in the order of `Row` are enough."""
     names: Mapping[str, str] = {}
-    """What actors are called by people, where rows have ids."""
+    """The names that people use for actors, if the rows have ids."""
 
 
 class Curve(msgspec.Struct, frozen=True):
@@ -73,25 +73,26 @@ class ReportInput(msgspec.Struct, frozen=True, kw_only=True):
     traced_runs: int = 0
     wall_seconds: float | None = None
     failures: Table = ()
-    """Runs that raised: run_id and error."""
+    """Runs that raised an exception: run_id and error."""
     runs: tuple[TracedRun, ...] = ()
     """Runs whose timelines are in the page."""
     answer: tuple[TableGrid, ...] = ()
-    """Tables that come first: those of a plan."""
+    """Tables at the top: those of a plan."""
     all_runs: Table = ()
-    """All runs, or as many as a page bears: run_id, label, rebalances, heartbeats, outcome, whether
-    that is `fine`, and the commands that `show` its trace, where there is one, and run it `again`."""
+    """All runs, or as many as fit on a page: run_id, label, rebalances, heartbeats, outcome, `fine` (true if
+    the outcome is), the command that shows its trace (`show`), if there is one, and the command that runs it
+    `again`."""
 
 
 class TableHeading(msgspec.Struct, frozen=True):
-    """A heading; numbers are aligned to the right."""
+    """A heading; columns of numbers are aligned to the right."""
 
     title: str
     number: bool = False
 
 
 class TableCell(msgspec.Struct, frozen=True):
-    """A text, with a style of the page; `run` makes it open that run's timeline."""
+    """A text with a style of the page; with `run`, it opens that run's timeline."""
 
     text: str
     style: str = ""
@@ -110,11 +111,11 @@ class TableGrid(msgspec.Struct, frozen=True):
 _ELSEWHERE = frozenset({"runs", "violations"})
 
 NONE = "\N{EN DASH}"
-"""What stands for no value."""
+"""The sign for a missing value."""
 
 
 def duration(seconds: float | None) -> str:
-    """`420 ms`, `3.21 s`, `1 min 40 s`, `8 h 5 min`; a dash for none."""
+    """Format a duration: `420 ms`, `3.21 s`, `1 min 40 s`, `8 h 5 min`; a dash for None."""
     if seconds is None:
         return NONE
     if seconds < 1:
@@ -127,7 +128,7 @@ def duration(seconds: float | None) -> str:
 
 
 def whole(value: float | None) -> str:
-    """A count with its thousands apart."""
+    """Format a count with separated thousands."""
     return NONE if value is None else f"{value:,.0f}"
 
 
@@ -136,7 +137,7 @@ def _one_decimal(value: float | None) -> str:
 
 
 def size(count: float | None) -> str:
-    """`420 B`, `3.2 kB`, `1.5 MB`; a dash for none."""
+    """Format a size: `420 B`, `3.2 kB`, `1.5 MB`; a dash for None."""
     if count is None:
         return NONE
     for unit in ("B", "kB", "MB"):
@@ -159,12 +160,12 @@ def _text(value: Any) -> str:
 
 
 def label(row: Mapping[str, Any]) -> str:
-    """A row's scenario and parameters in one: `rolling-deploy, members=10`."""
+    """Return a row's scenario and parameters as one text: `rolling-deploy, members=10`."""
     return ", ".join(filter(None, (row["scenario"], parameters_text(row["parameters"]))))
 
 
 def parameters_text(parameters: str) -> str:
-    """`{"members": "10"}` as `members=10`; "" for none."""
+    """Return `{"members": "10"}` as `members=10`; "" for no parameters."""
     return ", ".join(f"{key}={value}" for key, value in json.loads(parameters).items())
 
 
@@ -177,18 +178,19 @@ _SHOWN: Mapping[Unit, Callable[[Any], str]] = {
     Unit.RATIO: _ratio,
     Unit.SHARE: _percent,
 }
-"""How values are shown, by unit; all others are texts."""
+"""Functions that format values, by unit; all other values are texts."""
 
 
 def shown(unit: Unit, row: Mapping[str, Any], name: str) -> str:
-    """A value of a row for people, in a fitting unit."""
+    """Format a value of a row for people, in a suitable unit."""
     if unit is Unit.MEASURED:
         unit = MEASURES[row["measure"]].unit
     return _SHOWN.get(unit, _text)(row.get(name))
 
 
 def grid(table: Declared, rows: Table) -> TableGrid:
-    """A table as it was declared; scenario and parameters come first, in one. Curves are for drawing."""
+    """Return a table as it was declared, except that scenario and parameters come first as one text, and
+    curves are left out."""
     columns = [each for each in table.columns if each.unit is not Unit.CURVE and each not in CELL]
     headings = [
         TableHeading(each.heading, number=each.unit in _SHOWN and each.unit is not Unit.PARAMETERS)
@@ -204,7 +206,7 @@ def grid(table: Declared, rows: Table) -> TableGrid:
 
 
 def scenario_grid(data: ReportInput) -> TableGrid:
-    """One line for each scenario and its parameters: what ran, what broke, what it cost.
+    """Return a table with one line for each scenario and its parameters: its runs, violations and costs.
 
     A column is left out if no line has a value in it: a Streams application has no downtime of partitions.
     """
@@ -253,7 +255,7 @@ def scenario_grid(data: ReportInput) -> TableGrid:
 
 
 def violation_grid(data: ReportInput) -> TableGrid:
-    """Broken invariants; an example opens its timeline where that is in the page."""
+    """Return the table of violated invariants; an example opens its timeline if the page has it."""
     embedded = {run.run_id: f"run-{number}" for number, run in enumerate(data.runs)}
     columns = (
         TableHeading("invariant"),
@@ -276,17 +278,17 @@ def violation_grid(data: ReportInput) -> TableGrid:
 
 
 def failure_grid(data: ReportInput) -> TableGrid:
-    """Runs that ended with an error of their own."""
+    """Return the table of runs that ended with an error."""
     lines = [
         [TableCell(row["run_id"]), TableCell(str(row["error"]).strip().splitlines()[-1], "bad")]
         for row in data.failures
     ]
-    note = "These runs ended with an error and count in no figure."
+    note = "These runs ended with an error. No figure includes them."
     return TableGrid("Failed runs", note, (TableHeading("run"), TableHeading("error")), lines)
 
 
 def detail_grids(data: ReportInput) -> list[TableGrid]:
-    """All figures behind the page, a table each, without empty ones and those that it shows elsewhere."""
+    """Return all tables behind the page, except empty ones and those that it shows elsewhere."""
     return [
         grid(table, data.tables[name])
         for name, table in TABLES.items()
@@ -295,7 +297,7 @@ def detail_grids(data: ReportInput) -> list[TableGrid]:
 
 
 SCENARIO = "scenario"
-"""Scenarios are an axis like any parameter, where there are several."""
+"""The name of the axis of scenarios, which are an axis like any parameter if there are several."""
 
 
 class GridMeasure(NamedTuple):
@@ -320,7 +322,8 @@ GRID_MEASURES = (
     GridMeasure("failed", "failed runs", "", "runs", "failed"),
     GridMeasure("unconverged", "runs that did not settle", "", "runs", "unconverged"),
 )
-"""The first is shown first. A sum hides nothing: a median is low where there are many short ones."""
+"""Figures of the heat map; the first is shown first. It is a sum, which hides nothing: a median is low if
+there are many short values."""
 
 GRID_COUNTS = {
     "rebalances": ("count", "rebalances"),
@@ -328,28 +331,28 @@ GRID_COUNTS = {
     "heartbeats": ("rebalances", "rebalances"),
     "runs": ("runs", "runs"),
 }
-"""By table, the column that counts what a figure is made of, and the word for it."""
+"""By table, the column with the number of values behind a figure, and the word for them."""
 
 
 class GridCell(NamedTuple):
-    """One choice of parameters: where it is on each axis, and its figures."""
+    """One choice of parameters: its position on each axis, and its figures."""
 
     label: str
     at: dict[str, str]
     values: dict[str, float | None]
     counts: dict[str, int | None]
-    """By table, how many things its figures are made of."""
+    """By table, the number of values behind the figures."""
 
 
 class ParameterGrid(NamedTuple):
-    """The axes with their values in order, and a cell for each choice."""
+    """The axes with their values in order, and a cell for each choice of parameters."""
 
     axes: dict[str, list[str]]
     cells: list[GridCell]
 
 
 def grid_of(tables: Mapping[str, Table]) -> ParameterGrid:
-    """What the tables say about each choice of parameters; an axis has at least two values."""
+    """Return the figures of the tables for each choice of parameters; an axis has at least two values."""
     found = {
         name: _by_label(tables.get(name, ())) for name in dict.fromkeys(each.table for each in GRID_MEASURES)
     }
@@ -365,7 +368,7 @@ def grid_of(tables: Mapping[str, Table]) -> ParameterGrid:
 
 
 def as_json(grid: ParameterGrid) -> dict[str, Any]:
-    """The grid as the page's script reads it."""
+    """Return the grid as the page's script reads it."""
     return {
         "axes": grid.axes,
         "measures": [
@@ -383,14 +386,15 @@ def as_json(grid: ParameterGrid) -> dict[str, Any]:
 
 
 def in_order(values: Sequence[str]) -> list[str]:
-    """Values that begin with a number by its size, in one unit; anything else as the tables have it."""
+    """Sort values that begin with a number by that number, in one unit; keep any other values in the order of
+    the tables."""
     if len({re.sub(r"^[\d.]+", "", value) for value in values}) == 1:
         return sorted(values, key=natural)
     return list(values)
 
 
 def natural(text: str) -> list[tuple[int, float, str]]:
-    """A key that sorts texts with numbers in them as people do: members=2 before members=10."""
+    """Return a sort key for texts with numbers in natural order: members=2 before members=10."""
     parts = re.split(r"(\d+(?:\.\d+)?)", text)
     return [(0, float(part), "") if number % 2 else (1, 0.0, part) for number, part in enumerate(parts)]
 

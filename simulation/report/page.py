@@ -1,4 +1,4 @@
-"""What all pages are made of: their parts as text, packed data, and the way into a file."""
+"""The building blocks of all pages: their parts as text, packed data, and writing to a file."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ from fencepost.simulation.report.model import TracedRun
 from fencepost.simulation.report.timeline import encode_run
 
 POLICY = "default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data: blob:"
-"""What the page allows itself: nothing from anywhere. The browser enforces it."""
+"""The content security policy of the page: nothing is loaded from anywhere. The browser enforces it. The
+browser enforces it."""
 
 TIMELINE_SCRIPTS = (
     "words.js",
@@ -40,23 +41,23 @@ CAMPAIGN_SCRIPTS = ("heatmap.js", "charts.js", "all-runs.js")
 
 
 def part(name: str) -> str:
-    """A file of the pages, as text."""
+    """Return a file of the pages as text."""
     return resources.files(__package__).joinpath("page", name).read_text(encoding="utf-8")
 
 
 def style(*parts: str) -> str:
-    """The colours, what all pages share, and these parts."""
+    """Return the style: the colours, the shared parts, and these parts."""
     return palette.style() + "".join(part(name) for name in ("style.css", *parts))
 
 
 def script(*more: str) -> str:
-    """The timeline and these parts; last the one that starts all of them."""
+    """Return the script: the timeline, these parts, and last the part that starts all of them."""
     parts = "\n".join(part(name) for name in (*TIMELINE_SCRIPTS, *more, "start.js"))
     return f"(() => {{\n{palette.script()}{parts}\n}})();"
 
 
 def embedded_runs(runs: Sequence[TracedRun]) -> str:
-    """The runs as elements of the page: packed, and found by their names."""
+    """Return the runs as elements of the page: packed, and found by their names."""
     return "\n".join(
         f'<script type="application/gzip" id="run-{number}" data-run-id="{html.escape(run.run_id)}"'
         f' data-title="{html.escape(run.title)}" data-why="{html.escape(run.why)}">'
@@ -66,22 +67,22 @@ def embedded_runs(runs: Sequence[TracedRun]) -> str:
 
 
 def compact(value: Any) -> str:
-    """A value as JSON without spaces."""
+    """Return a value as JSON without spaces."""
     return json.dumps(value, separators=(",", ":"), ensure_ascii=False)
 
 
 def packed(text: str) -> str:
-    """Compressed, and safe inside a page: the page's script unpacks it."""
+    """Return a text compressed and safe inside a page: the page's script unpacks it."""
     return base64.b64encode(gzip.compress(text.encode(), 9, mtime=0)).decode("ascii")
 
 
 def inert(text: str) -> str:
-    """JSON that cannot end the script element around it."""
+    """Return JSON that cannot end the script element around it."""
     return text.replace("<", "\\u003c")
 
 
 def version() -> str:
-    """Which fencepost makes the page."""
+    """Return the version of fencepost that makes the page."""
     try:
         return metadata.version("fencepost")
     except metadata.PackageNotFoundError:

@@ -1,7 +1,7 @@
 """The pages' colours, once for light and once for dark, and the patterns of states and owners.
 
-Colours that stand for something differ for people who see red and green alike as well: the tests simulate
-their sight. Patterns and words say the same again.
+Colours with a meaning also differ for people with red-green colour blindness: the tests simulate it. Patterns
+and words repeat the meaning.
 """
 
 from __future__ import annotations
@@ -11,14 +11,14 @@ from typing import NamedTuple
 
 
 class Colour(NamedTuple):
-    """One colour of the page, as CSS has it, on a light and on a dark page."""
+    """One colour in CSS notation, for the light and the dark page."""
 
     light: str
     dark: str
 
 
 class Fill(NamedTuple):
-    """How a state or an owner is drawn; the pattern is one of PATTERNS."""
+    """The look of a state or an owner; the pattern is one of PATTERNS."""
 
     colour: Colour
     pattern: str = "plain"
@@ -69,7 +69,7 @@ STATES: dict[str, Fill] = {
     "bad": Fill(Colour("#d6332b", "#c91105"), "crossed"),
     "fatal": Fill(Colour("#661f2d", "#431212"), "upright"),
 }
-"""How the states are drawn, by what they are about."""
+"""The look of states, by their subject."""
 
 ABOUT: dict[str, str] = {
     # members of groups, and the groups
@@ -125,7 +125,7 @@ ABOUT: dict[str, str] = {
     "FORGOTTEN_WAITING": "going",
     "FORGOTTEN_ACTIVE": "bad",
 }
-"""What each state is about; words as states have them, in capitals."""
+"""The subject of each state, by the state's words in capitals."""
 
 VARIANTS: dict[str, str] = {
     "EMPTY": "dots",
@@ -142,7 +142,7 @@ VARIANTS: dict[str, str] = {
     "PARTITIONS_REVOKED": "rising",
     "DEAD": "plain",
 }
-"""Patterns of states that are about the same as another state on the same page."""
+"""Patterns of states that have the same subject as another state on the same page."""
 
 OWNERS: tuple[Fill, ...] = tuple(
     Fill(Colour(light, dark))
@@ -157,7 +157,7 @@ OWNERS: tuple[Fill, ...] = tuple(
         ("#9387f0", "#b3aefa"),
     )
 )
-"""Owners of partitions take these in turn, with another pattern for each turn."""
+"""Colours that owners of partitions take in turn, with another pattern for each turn."""
 
 SERIES: tuple[Colour, ...] = tuple(
     Colour(light, dark)
@@ -171,7 +171,7 @@ SERIES: tuple[Colour, ...] = tuple(
         ("#11708c", "#35c5f5"),
     )
 )
-"""Lines of charts take these in turn, with other dashes for each turn."""
+"""Colours that lines of charts take in turn, with other dashes for each turn."""
 
 HEAT: tuple[Colour, ...] = tuple(
     Colour(light, dark)
@@ -184,21 +184,22 @@ HEAT: tuple[Colour, ...] = tuple(
         ("#7a2f70", "#dbe677"),
     )
 )
-"""From little to much; each differs from the last in lightness as well."""
+"""Colours from little to much; each also differs from the previous one in lightness."""
 
 
 def about(state: str) -> str:
-    """What a state is about, whatever its spelling."""
+    """Return the subject of a state, whatever its spelling."""
     return ABOUT.get(_spelt(state), "idle")
 
 
 def pattern(state: str) -> str:
-    """The pattern of a state: with its colour it differs from all other states of the same page."""
+    """Return the pattern of a state: pattern and colour together differ from all other states of the same
+    page."""
     return VARIANTS.get(_spelt(state), STATES[about(state)].pattern)
 
 
 def _spelt(state: str) -> str:
-    """`PreparingRebalance` as `PREPARING_REBALANCE`."""
+    """Return a name such as `PreparingRebalance` as `PREPARING_REBALANCE`."""
     spelt = "".join(
         f"_{c}" if c.isupper() and i and state[i - 1].islower() else c for i, c in enumerate(state)
     )
@@ -215,7 +216,8 @@ def _variables(dark: bool) -> str:
 
 
 def style() -> str:
-    """The colours as variables of CSS: as the system has it, unless the page's switch says otherwise."""
+    """Return the colours as CSS variables: light or dark as in the system, unless the page's switch overrides
+    it."""
     light, dark = _variables(False), _variables(True)
     return (
         f":root{{color-scheme:light;{light}}}\n"
@@ -225,7 +227,7 @@ def style() -> str:
 
 
 def script() -> str:
-    """What the page's script knows of the palette."""
+    """Return the part of the palette that the page's script uses."""
     known = {
         "about": ABOUT,
         "variants": VARIANTS,

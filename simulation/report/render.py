@@ -1,4 +1,4 @@
-"""Makes the pages: values in, one HTML file out, written whole or not at all."""
+"""Renders the pages: it turns values into one HTML file, written whole or not at all."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 
 def check_writable(path: Path) -> Path:
-    """`path`, if a report can be written there.
+    """Return `path` after checking that a report can be written there.
 
     :raises FencepostError: if it cannot.
     """
@@ -73,7 +73,7 @@ def render_run_report(
 ) -> None:
     """Write the page of one run: its timeline, violations and rebalances. Needs no library of the extras.
 
-    `facts` are at the top; `run_facts` are those of a simulated run.
+    `facts` are shown at the top; `run_facts` returns those of a simulated run.
 
     :raises FencepostError: if the file cannot be written.
     """
@@ -102,9 +102,9 @@ def render_timelines(
     subtitle: str = "",
     whole: str = "",
 ) -> None:
-    """Write the page of some traces, with a verdict that is `fine` or is not. Needs no library of the extras.
+    """Write the page of some traces, with a verdict, which is `fine` or not. Needs no library of the extras.
 
-    `whole` is a long text behind the verdict, such as a traceback: the page folds it.
+    `whole` is a long text for the verdict, such as a traceback: the page folds it.
 
     :raises FencepostError: if the file cannot be written.
     """
@@ -125,7 +125,7 @@ def render_timelines(
 
 
 def _folded(text: str) -> str:
-    """A text with its own line breaks, behind a line that opens it."""
+    """Return HTML that folds a text with its own line breaks."""
     if not text:
         return ""
     return (
@@ -135,12 +135,12 @@ def _folded(text: str) -> str:
 
 
 def kind_of_run(rows: Sequence[Row]) -> str:
-    """What these rows are a trace of, for titles."""
+    """Return the kind of run that made these rows, for titles."""
     return KIND_OF_RUN.get(Row._make(rows[0]).world, "Run") if rows else "Run"
 
 
 KIND_OF_RUN = {"simulated": "Simulated run", "real": "Run on real brokers", "embedded": "Embedded Kafka"}
-"""What was run, by the world of its rows."""
+"""The kind of run, by the world of its rows."""
 
 
 def render_campaign_report(data: ReportInput, path: str | Path) -> None:
@@ -199,7 +199,7 @@ def render_campaign_report(data: ReportInput, path: str | Path) -> None:
 
 
 def run_facts(result: RunResult) -> tuple[tuple[str, str], ...]:
-    """Return what the page of a simulated run says at its top."""
+    """Return the facts at the top of a simulated run's page."""
     return (
         ("scenario", result.scenario),
         ("seed", str(result.seed)),
@@ -239,7 +239,7 @@ def _verdict(data: ReportInput) -> dict[str, object]:
 
 
 def _cards(data: ReportInput) -> list[dict[str, str]]:
-    """The figures on top. What no run of the page has, such as rebalances of consumer groups, is left out."""
+    """Return the figures at the top, except those that no run has, such as rebalances of consumer groups."""
     rows = data.tables["runs"]
     moved = data.tables["rebalances"]
     down = [row for row in data.tables["downtime"] if row["cause"] == "all"]
@@ -270,7 +270,7 @@ def _sampled(data: ReportInput) -> str:
 
 
 def _in_order(found: Mapping[str, Table]) -> dict[str, Table]:
-    """Tables with their cells in the order of people; those of single runs keep theirs."""
+    """Return tables with their cells in natural order; tables of single runs keep their order."""
     return {
         name: rows if rows and "run_id" in rows[0] else sorted(rows, key=lambda row: natural(label(row)))
         for name, rows in found.items()
@@ -283,15 +283,13 @@ def _columns(rows: Table) -> dict[str, list[object]]:
 
 def _not_listed(data: ReportInput) -> str:
     more = sum(row["runs"] for row in data.tables["runs"]) - len(data.all_runs)
-    return (
-        f"{more:,} more runs are not listed: those above broke something, or came first." if more > 0 else ""
-    )
+    return f"{more:,} more runs are not listed: those above failed, or came first." if more > 0 else ""
 
 
 def render_bridge(
     title: str, facts: Sequence[tuple[str, str]], rows: Sequence[Sequence[str]], path: str | Path
 ) -> None:
-    """Write the page; the first of the rows is the head of the table.
+    """Write the page; the first row is the head of the table.
 
     :raises FencepostError: if the file cannot be written.
     """

@@ -1,7 +1,7 @@
 """A run's rows in the compact form that the page's script draws.
 
-Columns instead of rows, each text once, differences instead of running numbers: a hundred thousand events
-compress to well under a megabyte.
+It has columns instead of rows, each text only once, and differences instead of running numbers. So a hundred
+thousand events compress to well under a megabyte.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from fencepost.simulation.trace import schema
 from fencepost.simulation.trace.schema import CLOCK_ADVANCED, COLUMNS, Row, RowKind
 
 EVENTS_MAX = 100_000
-"""More events than this are thinned out: people cannot look at them, and the file stays small."""
+"""The limit on events. More events are thinned out: people can't read them all, and the file stays small."""
 
 _JOINS = ("join", "full")
 
@@ -28,23 +28,24 @@ _DISPENSABLE: tuple[tuple[str, Callable[[Row], bool]], ...] = (
     ("processed records", lambda row: row.kind == RowKind.RECORDS),
     ("accepted commits", lambda row: row.kind == RowKind.COMMIT and not row.error),
     (
-        "heartbeats",  # except joins: they tell that a member is fenced no longer
+        "heartbeats",  # except joins, which show that a member is no longer fenced
         lambda row: row.kind == RowKind.HEARTBEAT and not row.error and not row.detail.startswith(_JOINS),
     ),
     ("assignments as the coordinator wrote them", lambda row: row.kind == RowKind.ASSIGNMENT),
 )
-"""What is left out first when a run has too many events."""
+"""Rows to leave out first if a run has too many events."""
 
 
 def encode_run(run: TracedRun) -> dict[str, Any]:
-    """The run as JSON values: texts and sets of partitions by number, and columns that refer to them."""
+    """Return the run as JSON values: numbered texts and sets of partitions, and columns that refer to
+    them."""
     rows, left_out = thin([Row._make(row) for row in run.rows])
     strings = _Numbers()
     sets = _Numbers()
     columns: dict[str, list[int]] = {}
     for at, name in enumerate(Row._fields):
         if name == "world":
-            continue  # the page has no use for it
+            continue  # the page does not use it
         values: list[Any] = [row[at] for row in rows]
         match COLUMNS[name].type:
             case schema.TEXT:
@@ -73,7 +74,7 @@ def encode_run(run: TracedRun) -> dict[str, Any]:
 
 
 _CUT_FROM_US: Final = 2_000_000
-"""A shorter stretch without events is drawn, also where the clock jumped."""
+"""A shorter stretch without events is drawn even if the clock jumped."""
 
 
 def clock_cuts(rows: Iterable[Row]) -> list[tuple[int, int]]:
@@ -97,7 +98,7 @@ _SHORT: Final = {"t_us": "t", "state_from": "from", "state_to": "to"}
 
 
 class _Numbers:
-    """Texts by the order in which they first came; "" is 0."""
+    """Numbers for texts in the order of their first use; "" is 0."""
 
     def __init__(self) -> None:
         self.values = [""]
@@ -115,7 +116,7 @@ class _Numbers:
 
 
 def thin(rows: Sequence[Row], limit: int = EVENTS_MAX) -> tuple[Sequence[Row], list[str]]:
-    """At most `limit` rows, and in words what was left out to get there."""
+    """Return at most `limit` rows, and a description of what was left out."""
     left_out: list[str] = []
     for name, dispensable in _DISPENSABLE:
         if len(rows) <= limit:
@@ -127,13 +128,13 @@ def thin(rows: Sequence[Row], limit: int = EVENTS_MAX) -> tuple[Sequence[Row], l
     if len(rows) > limit:
         whole = max(0, limit - sum(row.kind == RowKind.VIOLATION for row in rows))
         late = [row for row in rows[whole:] if row.kind == RowKind.VIOLATION][:limit]
-        left_out.append(f"the last {len(rows) - whole - len(late):,} events but violations")
+        left_out.append(f"the last {len(rows) - whole - len(late):,} events except violations")
         rows = [*rows[:whole], *late]
     return rows, left_out
 
 
 def _without(rows: Sequence[Row], dispensable: Callable[[Row], bool], count: int) -> list[Row]:
-    """The rows without so many of the dispensable ones, taken out evenly, or without all of them."""
+    """Return the rows without `count` of the dispensable ones, removed evenly, or without all of them."""
     all_of_them = sum(map(dispensable, rows))
     kept = []
     passed = 0
@@ -147,7 +148,7 @@ def _without(rows: Sequence[Row], dispensable: Callable[[Row], bool], count: int
 
 
 def partitions_text(partitions: Iterable[TopicPartition]) -> str:
-    """`orders:0-3,7 returns:1` for a set of partitions; "" for none."""
+    """Format a set of partitions as `orders:0-3,7 returns:1`; "" if it is empty."""
     texts = []
     for topic, held in groupby(sorted(partitions), key=lambda partition: partition[0]):
         texts.append(f"{topic}:{','.join(_ranges([partition[1] for partition in held]))}")

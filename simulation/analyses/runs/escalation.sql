@@ -1,7 +1,7 @@
--- View `escalation`: one row for each life of a client of an application that a failed thread was to end: from the answer
--- of the handler (`asked_us`; `request` is the row that told of it) until the client is in ERROR. A client that starts
--- while the application goes down counts from its start. `end_us` is null where the trace ends first; lives that end
--- otherwise, by a crash or a close, are left out.
+-- View `escalation`: one row for each life of a client of an application that a failed thread was to end. It lasts from
+-- the handler's response (`asked_us`; `request` is the row with it) until the client is in ERROR. A client that starts
+-- while the application shuts down counts from its start. `end_us` is null if the trace ends first. Lives that end in
+-- another way, by a crash or a close, are left out.
 WITH marks AS (
   SELECT run_id, seq, t_us,
          CASE WHEN kind = 'thread.failed' THEN regexp_extract(actor, '^(.*)-[A-Za-z]*StreamThread', 1) ELSE actor END AS client,

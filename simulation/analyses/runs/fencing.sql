@@ -1,7 +1,8 @@
--- View `fencing`: one row a member that was removed or fenced, by cause (`name`), and when the process on that host was
--- STABLE again (`stable_us`, null if never).
--- The actor of a removal is the member's id where its host runs another process by then. Its host is the one that had
--- its assignments; ids of classic members begin with its name. That process may be STABLE already: it took no time.
+-- View `fencing`: one row for each member that was removed or fenced, by cause (`name`), with the time when the process
+-- on that host was STABLE again (`stable_us`, null if never).
+-- The actor of a removal is the member's id if its host runs another process by then. Its host is the one that had its
+-- assignments; ids of classic members begin with the host's name. That process may be STABLE already: it then took no
+-- time.
 WITH place AS (
   SELECT run_id, list(DISTINCT actor) AS hosts FROM {trace} WHERE kind = 'member.state' GROUP BY run_id
 ),

@@ -1,6 +1,6 @@
--- View `formation`: one row a run, and when all members of the start were STABLE at the group's epoch for the first time;
--- null if they never were, or if the trace does not say how many members the start has. A member's epoch is the
--- newest that a heartbeat told it. Members are the first that started, whatever became of them meanwhile.
+-- View `formation`: one row for each run, with the time when all first members were STABLE at the group's epoch for the
+-- first time. It is null if they never were, or if the trace does not have the number of first members. A member's
+-- epoch is the newest in a heartbeat. The first members are those that started first, whatever happened to them later.
 WITH begins AS (
   SELECT run_id, try_cast(split_part(arg_min(detail, seq), ' ', 3) AS INT) AS members
   FROM {trace}

@@ -1,7 +1,8 @@
--- View `handover`: one row for each time a member was given a partition: how long nobody could read it before (`gap_us`),
--- why it was let go (`cause`, null for the first owner of a partition), whether there was an owner before (`first`) that
--- reads no longer (`apart`), and how long two members held it (`shared_us`), it and `before_actor`. A partition begins with
--- its topic, or when the topic grows; before that nobody can have it.
+-- View `handover`: one row for each time that a member was assigned a partition, with the time without a reader before
+-- (`gap_us`), the reason for the release (`cause`, null for the first owner of a partition), whether there was no owner
+-- before (`first`), whether the previous owner had stopped reading (`apart`), and the time that this member and
+-- `before_actor` both held it (`shared_us`). A partition begins with its topic, or when the topic grows; no member can
+-- have it before.
 WITH births AS (
   SELECT run_id, actor AS topic,
          list(struct_pack(

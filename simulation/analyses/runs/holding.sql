@@ -1,7 +1,7 @@
--- View `holding`: one row for each time the coordinator counts a partition as a member's: assigned to it, or still to be
--- given up by it. `until_us` is null where it lasts to the end of the trace. A single active consumer (`sac`) has its
--- stream while it is active, or may be, and its connection is not given up; it reads (`reads`) but for the time in which
--- it steps down.
+-- View `holding`: one row for each time that the coordinator counts a partition as a member's: assigned to it, or not
+-- yet released by it. `until_us` is null if this lasts to the end of the trace. A single active consumer (`sac`) has
+-- its stream while it is active, or may be, and its connection is not given up. It reads (`reads`) except while it
+-- steps down.
 WITH told AS (
   SELECT run_id, t_us, partitions, kind = 'sac.consumer' AS sac,
          kind = 'assignment' OR state_to IN {active_like} AS holds,

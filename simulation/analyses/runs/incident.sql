@@ -1,5 +1,5 @@
--- View `incident`: one row for what was refused, taken away or found wrong: fencings with their cause, commits
--- refused with the error, violations with the invariant. Of one cause there can be many in a run.
+-- View `incident`: one row for each refusal, removal or violation: fencings with their cause, refused commits with the
+-- error, violations with the invariant. A run can have many of one cause.
 SELECT run_id, seq, t_us, actor,
        CASE
          WHEN kind = 'violation' THEN 'violation'

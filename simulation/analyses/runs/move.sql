@@ -1,6 +1,7 @@
--- View `move`: one row a rebalance that ended: how many partitions went from one host to another, how many got their first
--- owner, and how many had to move at least (`least`): so many as it takes to leave each member with as many partitions as
--- it had afterwards. A host that comes back and gets its partitions again has not moved them.
+-- View `move`: one row for each rebalance that ended: the number of partitions that moved from one host to another, the
+-- number that got their first owner, and the number that had to move (`least`), which is the smallest that leaves each
+-- member with as many partitions as it had afterwards. A host that returns and gets its partitions again has not moved
+-- them.
 WITH attributed AS (
   SELECT run_id, "group", topic, partition, seq, actor,
          last_value(began IGNORE NULLS) OVER (

@@ -1,7 +1,7 @@
--- View `occupancy`: one row for each stretch of time in which a partition has the same number of owners, from its
--- first owner on, `as_seen_by` whom: `coordinator`, `members` (those that the coordinator has not fenced), or
--- `all members`, those included that do not know yet that they are fenced. `last` is the stretch at the end of the run.
--- Owners are those that hold it; where single active consumers take turns, those that read it are counted as well, in
+-- View `occupancy`: one row for each stretch of time in which a partition has the same number of owners, from its first
+-- owner on. `as_seen_by` is the observer: `coordinator`, `members` (those that the coordinator has not fenced), or `all
+-- members`, including those that do not know yet that they are fenced. `last` is the stretch at the end of the run.
+-- Owners are the members that hold the partition. For single active consumers, those that read it are also counted, in
 -- rows of their own (`reading`).
 WITH spans AS (
   SELECT run_id, topic, partition, sac, from_us, 'members' AS as_seen_by, false AS reading, held_until_us AS until_us

@@ -1,10 +1,10 @@
--- View `ownership`: one row for each time a member was given a partition: it reads it from the end of the assigned
--- callback on, until a revoked or lost callback begins (`until_us`, `ended_by`), and holds it until the revoked callback
--- has ended (`held_until_us`). A single active consumer (`sac`) reads its stream while it is active, and holds it until
--- it has stepped down; its actor is `HOST/STREAM`. Everything ends with the process, and with the topic. What a member
--- reads and holds ends also when the coordinator removes it; a member that was removed and has not joined since
--- (`fenced`) reads and holds nothing. `believed_until_us` leaves out what the coordinator does: a member that was fenced
--- goes on until it hears of it. Times are null where the stretch lasts to the end of the trace.
+-- View `ownership`: one row for each time that a member was assigned a partition. It reads the partition from the end
+-- of the assigned callback until a revoked or lost callback begins (`until_us`, `ended_by`), and holds it until the
+-- revoked callback has ended (`held_until_us`). A single active consumer (`sac`) reads its stream while it is active,
+-- and holds it until it has stepped down; its actor is `HOST/STREAM`. Everything ends with the process, and with the
+-- topic. Reading and holding also end when the coordinator removes the member; a member that was removed and has not
+-- joined since (`fenced`) reads and holds nothing. `believed_until_us` ignores the coordinator: a fenced member
+-- continues until it notices. Times are null if the stretch lasts to the end of the trace.
 WITH acts AS (
   SELECT run_id, seq, t_us, "group", actor, partitions, kind = 'member.state' AS sac,
          CASE WHEN kind = 'member.state' THEN split_part(actor, '/', 1) ELSE actor END AS host,

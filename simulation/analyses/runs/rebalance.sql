@@ -1,9 +1,9 @@
--- View `rebalance`: one row a rebalance, from the first raise of the group epoch until the group is Stable
--- (or Empty, or Dead) again. Further raises in between belong to it; so do the heartbeats answered meanwhile.
--- `bytes` are those of the heartbeats and their answers, as whole frames: as the trace has them, or for a keepalive of
--- which nothing is told and that nothing is answered, what follows from the names; ids of members have 22 characters.
--- They are null if the trace does not know those of all.
--- `end_us` is null where the trace ends first.
+-- View `rebalance`: one row for each rebalance, from the first raise of the group epoch until the group is Stable (or
+-- Empty, or Dead) again. Further raises in between belong to it, and so do the heartbeats answered in that time.
+-- `bytes` are those of the heartbeats and their responses, as whole frames. They come from the trace; for a keepalive
+-- with an empty response they follow from the names, with 22 characters for a member id. They are null if the trace
+-- does not have all of them.
+-- `end_us` is null if the trace ends first.
 WITH marks AS (
   SELECT run_id, "group", actor, seq, t_us, kind, state_to, detail,
          kind IN ('group.state', 'group.epoch') AND state_to IN ('Stable', 'Empty', 'Dead') AS settles

@@ -1,7 +1,8 @@
--- View `recovery`: one row for each time a partition came to another owner that then processed records of it, or to the same
--- one again: how many records there were for it when it had done its first batch, with those (`lag`), how long it took from the handover until
--- it had caught up (`caught_up_us`, null if never), and how many records had been processed before (`again`). It has
--- caught up with the first batch that leaves no more records than it had: more may come while one is processed.
+-- View `recovery`: one row for each time that a partition moved to another owner that then processed records of it, or
+-- to the same one again. `lag` is the number of records that waited when the owner had done its first batch, including
+-- those of the batch. `caught_up_us` is the time from the handover until it had caught up, null if never. `again` is
+-- the number of records that had been processed before. The owner has caught up with the first batch that leaves no
+-- more records than it had: more may arrive while one is processed.
 WITH processed AS (
   SELECT run_id, seq, t_us, held.topic, held.partition,
          try_cast(split_part(detail, '..', 1) AS BIGINT) AS first,

@@ -1,5 +1,5 @@
--- View `sharing`: one row for each time two members held a partition, with the window of single active consumers in
--- which that was (`opened_by`), if it was in one.
+-- View `sharing`: one row for each time that two members held a partition, with the window of single active consumers
+-- in which this happened (`opened_by`), if there was one.
 SELECT shared.run_id, shared.seq, shared.topic, shared.partition, shared_us,
        coalesce(
          max(struct_pack(seq := opening.seq, opened_by := opened_by)) FILTER (WHERE opening.actor = shared.before_actor).opened_by,

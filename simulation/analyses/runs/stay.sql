@@ -1,5 +1,6 @@
--- View `stay`: how often and how long members of a run were in a state. A process that crashes or has stopped is in
--- none; the last state ends with the run. All single active consumers of a process go with it; their actors are `HOST/STREAM`.
+-- View `stay`: number and length of the times that members of a run were in a state. A process that crashes or has
+-- stopped is in no state; the last state ends with the run. All single active consumers of a process end with it; their
+-- actors are `HOST/STREAM`.
 WITH ended AS (
   SELECT run_id, t_us, kind, state_to,
          lead(t_us) OVER (PARTITION BY run_id, actor ORDER BY seq) AS next_us,

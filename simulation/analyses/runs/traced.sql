@@ -1,5 +1,5 @@
--- View `traced`: one row a run of the trace: its name as its first row tells it, and when its last row is.
--- Runs of another world than the simulated one are told apart by it. `begun` is true if the trace has the run's
+-- View `traced`: one row for each run of the trace, with the name from its first row, and the time of its last row.
+-- Runs of worlds other than the simulated one have `world` as a parameter. `begun` is true if the trace has the run's
 -- start, its end or a violation.
 SELECT run_id,
        coalesce(nullif(max(split_part(detail, ' ', 1)) FILTER (WHERE kind = 'run.start'), ''), 'trace') AS scenario,

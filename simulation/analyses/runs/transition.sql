@@ -1,5 +1,5 @@
--- View `transition`: one row for each move of a machine of any kind, and how long it was in the state before
--- (`stayed_us`). That is null for the first move of a machine, and of a process that was started anew.
+-- View `transition`: one row for each transition of a machine of any kind, with the time in the previous state
+-- (`stayed_us`). That is null for the first transition of a machine, and of a restarted process.
 WITH moves AS (
   SELECT run_id, seq, t_us, kind, state_from, state_to,
          CASE

@@ -1,6 +1,6 @@
--- View `window`: one row for each time the coordinator took a single active consumer for something else than it may be
--- (`opened_by` says what did), and for each time it knew again (null). Until then another one may be active beside it, as
--- RabbitMQ's protocol has it.
+-- View `window`: one row for each time that the coordinator's view of a single active consumer became wrong
+-- (`opened_by` is the reason), and for each time that it became right again (null). Until then another consumer may be
+-- active at the same time, as RabbitMQ's protocol allows.
 SELECT run_id, actor, seq, opened_by
 FROM (
   SELECT run_id, actor, seq, state_to,

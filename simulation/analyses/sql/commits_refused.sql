@@ -1,4 +1,4 @@
--- Offset commits that the coordinator refused, or never answered, by error.
+-- Offset commits that the coordinator refused, or did not respond to, by error.
 SELECT scenario, parameters, name AS error,
        count(*) AS count,
        count(DISTINCT run_id) AS runs,

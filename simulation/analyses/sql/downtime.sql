@@ -1,7 +1,7 @@
--- How long a partition had no owner between two owners, by scenario, parameters and cause; `cause` is 'all' for
--- all causes together, which come first. `run_seconds_mean` adds up all partitions of a run, and is of all runs,
--- also of those that had none: so the causes add up. There can be millions of handovers, so the
--- percentiles (0 to 100 in `curve`) are approximate, to a ten-thousandth of the rank.
+-- Time that a partition had no owner between two owners, by scenario, parameters and cause. Rows with `cause` 'all' are
+-- for all causes together and come first. `run_seconds_mean` adds up all partitions of a run and is the mean over all
+-- runs, including those without any, so the causes add up. There can be millions of handovers, so the percentiles (0 to
+-- 100 in `curve`) are approximate, to a ten-thousandth of the rank.
 SELECT scenario, parameters, cause, count,
        curve[50] AS median, curve[90] AS p90, curve[99] AS p99, curve[100] AS max,
        seconds / runs AS run_seconds_mean, curve

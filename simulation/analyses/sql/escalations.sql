@@ -1,5 +1,5 @@
--- How long it took until clients were in ERROR whose handler, or another one of the application, had answered so; and
--- until the last one of the application was.
+-- Time until clients were in ERROR after a handler, their own or another one of the application, returned a shutdown,
+-- and time until the application's last client was.
 SELECT scenario, parameters, answer, requests, count,
        at[0] AS median, at[1] AS p90, at[2] AS p99, at[3] AS max,
        last_at[0] AS last_median, last_at[1] AS last_max, unfinished

@@ -1,4 +1,4 @@
--- Members that were removed or fenced, by cause, and how long it took until the process on that host was STABLE again.
+-- Members that were removed or fenced, by cause, and the time until the process on that host was STABLE again.
 SELECT scenario, parameters, cause, count, runs, example, recovered,
        at[0] AS median, at[1] AS p90, at[2] AS p99, at[3] AS max
 FROM (

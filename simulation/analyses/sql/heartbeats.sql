@@ -1,5 +1,5 @@
--- How many heartbeats the coordinator answered during each rebalance that ended, and how many bytes they and their
--- answers took.
+-- Number of heartbeats that the coordinator answered during each rebalance that ended, and the bytes of these requests
+-- and responses.
 SELECT scenario, parameters, rebalances, mean,
        at[0] AS median, at[1] AS p90, at[2] AS p99, CAST(at[3] AS BIGINT) AS max,
        bytes_mean, bytes_at[0] AS bytes_median, bytes_at[1] AS bytes_p90, bytes_at[2] AS bytes_p99, bytes_at[3] AS bytes_max

@@ -1,4 +1,4 @@
--- How long partitions waited for their first owner: since the run's start, or since their topic got them.
+-- Time until partitions got their first owner: since the run's start, or since their topic got them.
 SELECT scenario, parameters, count,
        at[0] AS median, at[1] AS p90, at[2] AS p99, at[3] AS max
 FROM (

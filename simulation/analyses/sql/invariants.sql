@@ -1,4 +1,4 @@
--- How often runs came to the situations that put an invariant to the test, and how often it was broken.
+-- Number of times that runs reached the situations that test an invariant, and number of its violations.
 WITH judged AS (
   SELECT scenario, parameters, run_id, invariant, situation, reached, 0L AS broken
   FROM {situation} AS situation JOIN (VALUES {situation_invariants} AS tested(situation, invariant)) USING (situation)

@@ -1,4 +1,4 @@
--- The rebalances that took longest, to look into.
+-- The longest rebalances, for a closer look.
 SELECT run_id, scenario, parameters, begin_us / 1e6 AS begin_s, seconds, cause, epochs, heartbeats
 FROM {rebalance} AS rebalance
 WHERE settled = 'Stable'

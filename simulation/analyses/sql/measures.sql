@@ -1,5 +1,5 @@
--- What comparisons are about: one row for each value of each measure, with its run. Runs without any are in it with null.
--- What is counted once a run is counted in every run, so 0 is a value.
+-- Input of comparisons: one row for each value of each measure, with its run. Runs without any value have a row with
+-- null. A measure with one value per run has a value in every run, so 0 is a value.
 SELECT run_id, scenario, parameters, measure, value
 FROM (
   SELECT run_id, explode(map(

@@ -1,5 +1,5 @@
--- How many partitions rebalances moved, against the least that would have done. `run_moved_mean` is of all runs, also of
--- those without a rebalance that ended.
+-- Number of partitions that rebalances moved, compared with the smallest number that was necessary. `run_moved_mean` is
+-- the mean over all runs, including those without a rebalance that ended.
 SELECT scenario, parameters, count,
        at[0] AS median, at[1] AS p90, at[2] AS p99, at[3] AS max,
        moved, least, excess, moved / runs AS run_moved_mean

@@ -1,4 +1,4 @@
--- Runs with a known bug, from the summaries of a campaign, and what was broken in them.
+-- Runs with a known bug, from the summaries of a campaign, and the invariants that they violated.
 SELECT scenario, parameters, mutant,
        count(*) AS runs,
        count_if(violations > 0) AS killed,

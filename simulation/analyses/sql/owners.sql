@@ -1,4 +1,4 @@
--- How long partitions had no owner, one, two or more, by whose eyes; from the first owner of each on.
+-- Time that partitions had no owner, one, two or more, by observer, from each partition's first owner on.
 SELECT scenario, parameters, as_seen_by, owners,
        sum(count) AS count,
        sum(us) / 1e6 AS seconds,

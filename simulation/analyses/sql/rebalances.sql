@@ -1,4 +1,4 @@
--- How long rebalances took, by scenario and parameters. `formed_median` is when the members of the start were all STABLE
+-- Durations of rebalances, by scenario and parameters. `formed_median` is the time until all first members were STABLE
 -- at the group's epoch. `curve` holds the percentiles 0 to 100.
 SELECT scenario, parameters, count,
        curve[50] AS median, curve[90] AS p90, curve[99] AS p99, curve[100] AS max,

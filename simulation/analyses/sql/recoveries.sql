@@ -1,5 +1,6 @@
--- What new owners of partitions had to catch up with, and to do again, by the reason why the owner before had let go,
--- and by 'all' of them together, which come first. `run_again_mean` is of all runs, so the causes add up.
+-- The records that new owners of partitions had to catch up with, and to process again, by the reason for which the
+-- previous owner released the partition. Rows for 'all' reasons together come first. `run_again_mean` is the mean over
+-- all runs, so the causes add up.
 SELECT scenario, parameters, cause, count,
        lag_at[0] AS lag_median, lag_at[1] AS lag_p90, lag_at[2] AS lag_p99, lag_at[3] AS lag_max,
        at[0] AS median, at[1] AS p90, at[2] AS p99, at[3] AS max, behind,

@@ -1,4 +1,4 @@
--- How long members were in each state.
+-- Time that members were in each state.
 SELECT scenario, parameters, state,
        sum(visits) AS visits,
        sum(us) / 1e6 AS seconds,

@@ -1,4 +1,4 @@
--- View `run`, where files hold other runs under one id: the file, or its folder, is a parameter of these.
+-- View `run`, if files hold different runs with the same id: the file, or its folder, is a parameter of these.
 SELECT run_id, scenario,
        CASE
          WHEN file IS NULL THEN parameters

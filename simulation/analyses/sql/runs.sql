@@ -1,4 +1,4 @@
--- Runs by scenario where no campaign left summaries.
+-- Runs by scenario, if no campaign wrote summaries.
 SELECT run.scenario, run.parameters,
        count(*) AS runs,
        0L AS failed,

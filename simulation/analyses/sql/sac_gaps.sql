@@ -1,4 +1,4 @@
--- How long partitions had no active consumer, between two that had it, where single active consumers take turns.
+-- Time that partitions had no active consumer between two active ones, for single active consumers.
 SELECT scenario, parameters, as_seen_by, count,
        at[0] AS median, at[1] AS p90, at[2] AS p99, at[3] AS max,
        run_seconds_mean, unfinished

@@ -1,5 +1,5 @@
--- The moves of every kind of machine: how often, which share of those that leave the state, and how long it was in the
--- state before.
+-- Transitions of every kind of state machine: their number, their share of the transitions that leave the state, and
+-- the time in the previous state.
 SELECT scenario, parameters, machine, state_from, state_to, count,
        count / sum(count) OVER (PARTITION BY scenario, parameters, machine, state_from) AS share,
        runs, at[0] AS median, at[1] AS p90, at[2] AS p99, at[3] AS max

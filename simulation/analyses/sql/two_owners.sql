@@ -1,5 +1,5 @@
--- Partitions that two members could fetch at the same time, neither of them fenced: by the window of single active
--- consumers in which that was, or null, which must be 0.
+-- Partitions that two members could fetch at the same time, neither of them fenced, by the window of single active
+-- consumers in which this happened. Outside windows (null), the count must be 0.
 SELECT scenario, parameters, opened_by AS sac_window, count_if(shared_us > 0) AS count, sum(shared_us) / 1e6 AS seconds
 FROM (
   SELECT scenario, parameters, opened_by, shared_us FROM {sharing} AS sharing

@@ -1,4 +1,4 @@
--- Broken invariants.
+-- Violated invariants.
 SELECT scenario, parameters, name AS invariant,
        count(*) AS count,
        count(DISTINCT run_id) AS runs,

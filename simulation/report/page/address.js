@@ -9,7 +9,7 @@ function readAddress() {
   return view;
 }
 
-// Times are in milliseconds. What is as at the start is left out.
+// Times are in milliseconds. Values that are unchanged from the start are left out.
 function addressOf(timeline, filters, event = timeline.selected) {
   const { run } = timeline, given = new URLSearchParams(), { lanes, find, hidden } = filters.state;
   given.set("run", run.id);

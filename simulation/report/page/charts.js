@@ -1,4 +1,4 @@
-// Charts that were made as plotly's figures, in the colours of the page.
+// Charts from plotly figures, in the colours of the page.
 
 async function showCharts(theme) {
   const holders = [...document.querySelectorAll("[data-figure]")];

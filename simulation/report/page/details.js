@@ -1,4 +1,4 @@
-// What an event or a lane says: in the tip at the pointer, below the timeline, and in the list of events.
+// Texts of an event or a lane: in the tip at the pointer, below the timeline, and in the list of events.
 
 class Tooltip {
   constructor(box, canvas) { Object.assign(this, { box, canvas }); }

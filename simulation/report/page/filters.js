@@ -74,7 +74,7 @@ class Filters {
     this.changed();
   }
 
-  // The next event that was looked for, round and round.
+  // The next event that matches the search; after the last one, the first.
   next(step) {
     const t = this.timeline, { found } = t;
     if (!found.length) return;

@@ -1,4 +1,4 @@
-// What lies around and across the lanes: the axis, faults and violations, the cursor, and the strip of the whole run.
+// Everything around and across the lanes: the axis, faults and violations, the cursor, and the strip of the whole run.
 
 const STEPS = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 2e4, 5e4, 1e5, 2e5, 5e5, 1e6, 2e6, 5e6, 1e7,
   15e6, 3e7, 6e7, 12e7, 3e8, 6e8, 9e8, 18e8, 36e8, 72e8, 144e8, 288e8, 864e8];
@@ -40,7 +40,7 @@ class Frame {
     }
   }
 
-  // Time that is cut out: the lanes are torn there.
+  // Time that is cut out: the lanes have a gap there.
   paintCuts(c) {
     const t = this.t, { colours } = t.theme;
     for (const cut of t.run.cuts) {
@@ -63,7 +63,7 @@ class Frame {
     }
   }
 
-  // Where the test that is looked into ended, and where it failed.
+  // The end of the shown test, and the time of its failure.
   paintEnds(c) {
     const t = this.t, { colours } = t.theme;
     for (const { t: time, i, failed } of t.run.ends) {
@@ -129,7 +129,7 @@ class Frame {
     c.fillRect(0, AXIS - 1, t.width, 1);
   }
 
-  // The shown time without what is cut out: from, until, and how much was cut out before.
+  // The shown time without the cuts: from, until, and the time that was cut out before.
   stretches() {
     const t = this.t, found = [];
     let from = 0, gone = 0;
@@ -169,7 +169,7 @@ class Frame {
     c.fill();
   }
 
-  // How many events there were, what the group was doing, where it went wrong, and which part is shown.
+  // The number of events, the state of the group, the faults, and the shown part.
   paintOverview() {
     const t = this.t, c = t.small, { colours } = t.theme, run = t.run, left = t.labels, width = t.width - left - 10;
     const x = (time) => left + (time / (run.end * 1.002)) * width, strip = OVERVIEW - 13;

@@ -95,7 +95,7 @@ class HeatMap {
   }
 }
 
-// Values to colours: by their logarithm where they differ by more than a factor of twenty; nearly equal ones look so.
+// Values to colours: by their logarithm if they differ by more than a factor of twenty; nearly equal values look alike.
 class Scale {
   constructor(values, theme) {
     const above = values.filter((value) => value > 0);

@@ -1,4 +1,4 @@
-// What hands do to the timeline: wheel, drag, pinch, keys, and pointing at things.
+// User input on the timeline: wheel, drag, pinch, keys, and pointing.
 
 class Interaction {
   constructor(timeline, tooltip) {
@@ -118,7 +118,7 @@ class Interaction {
     return { item, row: item && item.kind !== "heading" && x >= t.labels ? this.nearest(item, x) : null };
   }
 
-  // The shown event under the pointer: the nearest within a few pixels, where a steady heartbeat gives way to anything else.
+  // The shown event under the pointer: the nearest within a few pixels; any other event wins over a steady heartbeat.
   nearest(lane, x) {
     const t = this.timeline, { run } = t, reach = 7 / t.scale, time = t.time(x);
     let best = null, least = Infinity;

@@ -1,4 +1,4 @@
-// One lane of a run: what somebody went through, as spans and marks in the order of time.
+// One lane of a run: the history of one actor, as spans and marks in the order of time.
 
 class Lane {
   constructor(name, kind) {
@@ -42,14 +42,14 @@ class Lane {
 
   releaseAll(t) { for (const partition of [...this.holding.keys()]) this.release(partition, t); }
 
-  // A topic is deleted: nobody holds its partitions.
+  // A topic is deleted: no member holds its partitions.
   releaseTopic(topic, t) {
     for (const partition of [...this.holding.keys()]) {
       if (partition.slice(0, partition.lastIndexOf("-")) === topic) this.release(partition, t);
     }
   }
 
-  // The coordinator has removed it: what it holds, or takes, until its next join is held without right.
+  // The coordinator has removed it: until its next join, it must not hold partitions.
   removed(t) {
     this.fenced = true;
     for (const [partition, held] of this.holding) {
@@ -112,7 +112,7 @@ class Lane {
 
 function longest(spans) { return spans.reduce((most, s) => Math.max(most, s.until - s.from), 0); }
 
-// A lane for each partition that anybody owned: who had it, and where two had it at once.
+// A lane for each partition that ever had an owner: its owners, and the times with two at once.
 function partitionLanes(lanes) {
   const found = new Map();
   for (const lane of lanes) {
@@ -140,7 +140,7 @@ function sharedSpans(spans) {
   return shared;
 }
 
-// How many partitions nobody owns, as steps; the most once all had an owner; and how many there are in all.
+// The number of partitions without an owner, as steps; its maximum once all had an owner; and the total number.
 function ownerless(lanes, changes, end) {
   const topicOf = (name) => name.slice(0, name.lastIndexOf("-")), owned = Map.groupBy(lanes, (lane) => topicOf(lane.name));
   const deltas = [], counts = new Map(), told = new Set(changes.map(({ topic }) => topic));
@@ -176,7 +176,7 @@ function ownerless(lanes, changes, end) {
   return [steps, most || all, all];
 }
 
-// What the lanes of a folded section do together: changes of how many are in each state, or have each owner.
+// The sum of the lanes of a folded section: changes of the number in each state, or with each owner.
 function together(lanes) {
   const changes = [], spans = new Map(), owning = new Set(lanes.flatMap((lane) => lane.kind === "partition" ? lane.owned.map(({ owner }) => owner.number) : []));
   const add = (key, from, until) => {

@@ -154,7 +154,7 @@ class Painter {
     });
   }
 
-  // Words that fit into a box, clear of marks, on a plain ground where the box has a pattern.
+  // Words that fit into a box, clear of marks, on a plain background if the box has a pattern.
   paintWords(c, text, x, width, y, fill, marks = []) {
     if (width < 24) return;
     const t = this.t, wide = this.measured(c, text), end = x + width;
@@ -209,7 +209,7 @@ class Painter {
     }
   }
 
-  // The partitions of a member: each at its height where there are few, their number where there are many.
+  // The partitions of a member: each at its height if there are few, otherwise their number.
   paintRoll(c, lane, y) {
     const t = this.t, height = lane.rollHeight, total = t.run.partitionNumbers.size, fill = t.theme.owner(lane.number);
     c.fillStyle = fill.colour;
@@ -311,7 +311,7 @@ class Painter {
     }
   }
 
-  // Beside a mark what it is, where the next one leaves room for that.
+  // The name of a mark next to it, if the next mark leaves room for it.
   paintCause(c, marks, i, y) {
     const t = this.t, { sort, t: time, i: row } = marks[i], x = t.x(time) + 10;
     const text = sort === "violation" ? t.run.text("error", row) : `${t.run.nameOf(t.run.text("actor", row))} ${t.run.text("detail", row)}`.trim();
@@ -328,7 +328,7 @@ class Painter {
     c.fillText(this.fitted(c, text, room), x, y + 0.5);
   }
 
-  // What was looked for, as small flags at the top of its lane.
+  // Search results, as small flags at the top of their lanes.
   paintFound(c, lane, y) {
     const t = this.t, step = 3 / t.scale;
     c.fillStyle = t.theme.colours.accent;

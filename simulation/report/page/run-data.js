@@ -18,7 +18,7 @@ function parsePartitions(text) {
   return held;
 }
 
-// Takes stretches of time out of ascending times; each stays as a narrow gap. Answers where the gaps are.
+// Cuts stretches of time out of ascending times; each stays as a narrow gap. Returns the gaps.
 function cutOut(times, stretches) {
   const cut = stretches.reduce((sum, [from, until]) => sum + until - from, 0);
   const kept = (times[times.length - 1] ?? 0) - cut, width = Math.max(1, Math.min(kept * 0.04, (kept * 0.4) / Math.max(1, stretches.length)));
@@ -39,7 +39,7 @@ const NODE_KINDS = new Set(["coordinator", "node"]);
 const MEMBER_KINDS = new Set(["member.state", "client.state", "host", "callback.begin", "callback.end", "sac.consumer"]);
 const THREAD_KINDS = new Set(["thread.state", "thread.failed"]);
 
-// What members are told in the course of things gets no mark.
+// Regular responses to members get no mark.
 const ORDINARY = new Set(["NONE", "REBALANCE_IN_PROGRESS", "MEMBER_ID_REQUIRED"]);
 
 class Run {
@@ -69,7 +69,7 @@ class Run {
     this.build();
   }
 
-  // What people call an actor that rows have by its id.
+  // The name of an actor whose rows have its id.
   nameOf(actor) { return this.names.get(actor) ?? actor; }
 
   text(column, i) { return this.strings[this.columns[column][i]]; }
@@ -90,7 +90,7 @@ class Run {
     };
   }
 
-  // Lanes count without the time that is cut out; this is the time of the run.
+  // Lanes count without the cuts; this is the time of the run.
   clock(t) {
     let more = 0;
     for (const cut of this.cuts) {
@@ -123,7 +123,7 @@ class Run {
     this.lanes.push(...owners);
     this.addOwnerless(owners);
     for (const lane of this.lanes) lane.times = Float64Array.from(lane.rows, (i) => this.t[i]);
-    // How many partitions fill a bar: what one member has for itself at the start would leave all others flat.
+    // The number of partitions that fill a bar: without it, a member that has all at the start would leave all others flat.
     const counts = this.lanes.flatMap((lane) => lane.counts.map(({ n }) => n)).sort((a, b) => a - b);
     this.most = Math.max(1, 2 * (counts[Math.floor(counts.length / 2)] ?? 0));
   }
@@ -157,7 +157,7 @@ class Run {
     this.groups.set(name, lane);
   }
 
-  // Threads under their client, consumers of a stream under the stream, anybody else for themselves.
+  // Threads under their client, consumers of a stream under the stream, all others on their own.
   // A consumer is CLIENT/STREAM; a member id may have a slash in it too.
   makeMembers({ member, consumer, thread }) {
     const consumers = [...consumer].filter((name) => name.includes("/"));
@@ -190,7 +190,7 @@ class Run {
     for (const lane of this.lanes) if (lane.kind === "consumer") lane.number = parents.get(lane.label)?.number ?? 0;
   }
 
-  // Who had each partition: of a stream at the top of its section, else in a section of their own.
+  // The owners of each partition: of a stream at the top of its section, else in a section of their own.
   ownerLanes() {
     const made = partitionLanes(this.lanes), sections = new Map();
     for (const lane of this.lanes) if (lane.kind === "consumer") sections.set(lane.section.slice(7), lane.section);
@@ -204,7 +204,7 @@ class Run {
     return made;
   }
 
-  // How many partitions have no owner, over time: those of all topics that any member owned.
+  // The number of partitions without an owner over time, of all topics that any member owned.
   addOwnerless(owners) {
     if (!owners.length) return;
     const lane = new Lane("ownerless", "ownerless"), streams = owners.some((each) => each.first);
@@ -252,7 +252,7 @@ class Run {
   mark(lane, i, sort) { lane.marks.push({ t: this.t[i], i, sort }); }
 }
 
-// What people do to a group on purpose is no fault.
+// Operations on a group are not faults.
 const PLANNED = { restart: "restart" };
 for (const step of ["start", "stop", "subscribe", "create-topic", "grow-topic", "delete-topic", "operate", "thread-change", "client-close"]) PLANNED[step] = "step";
 
@@ -262,7 +262,7 @@ const RULES = new Set(["lose_next_response", "fail_next", "delay"]);
 // Heartbeats that a coordinator answers to members only.
 const JOINS = new Set(["join", "full"]);
 
-// What each kind of event does to its lane.
+// The effect of each kind of event on its lane.
 const TAKEN = {
   heartbeat(run, lane, i, t) {
     lane.beats.push(t);

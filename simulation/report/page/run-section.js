@@ -1,4 +1,4 @@
-// The part of the page that looks into one run: the timeline with its controls, tables and legend.
+// The part of the page that shows one run: the timeline with its controls, tables and legend.
 
 const READING = {
   member: "In a member's lane: its state; below it the callback that runs, thin what the coordinator takes it for, the partitions it owns (each keeps its height in all lanes, pale where"
@@ -80,7 +80,7 @@ class RunSection {
     setTimeout(() => { button.textContent = "copy link"; }, 1500);
   }
 
-  // A line for each sort of thing: the same word for members and groups is one state, drawn alike.
+  // A line for each kind of thing: the same word for members and groups is one state, drawn alike.
   fillLegend() {
     const run = this.run, { theme } = this, lanes = run.lanes, lines = new Map();
     const key = (line, text, paint) => {

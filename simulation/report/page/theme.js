@@ -68,7 +68,7 @@ class Theme {
   }
 }
 
-// What the switch was set to is remembered where the browser allows that to a file.
+// The position of the switch is remembered if the browser allows that to a file.
 function kept(name) {
   try { return localStorage.getItem("fencepost-" + name); } catch { return null; }
 }

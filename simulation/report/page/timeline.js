@@ -1,4 +1,4 @@
-// What the timeline shows: lanes in their order, a range of time, one selected event. Painting is next door.
+// The state of the timeline: lanes in their order, a range of time, one selected event. `painter.js` paints it.
 
 const AXIS = 28, OVERVIEW = 46, GAP = 5, HEADING = 25, FOLDED = 42, ROLL_MAX = 96, FOLDED_FROM = { partition: 49, member: 25, thread: 49 }, SHORTEST_US = 20;
 
@@ -38,7 +38,7 @@ class Timeline {
     this.layout();
   }
 
-  // Where each lane and heading is. Lanes of faults and groups stay at the top, all others scroll.
+  // The position of each lane and heading. Lanes of faults and groups stay at the top, all others scroll.
   layout() {
     const run = this.run, shown = run.lanes.filter((lane) => this.wants(lane));
     const has = (list) => run.lanes.some((lane) => lane.kind === "member" && lane[list].length);
@@ -120,7 +120,7 @@ class Timeline {
     });
   }
 
-  // What the lanes of a folded section do together, counted once.
+  // The sum of the lanes of a folded section, counted once.
   sum(heading) {
     if (!this.sums.has(heading.section)) this.sums.set(heading.section, together(heading.lanes));
     return this.sums.get(heading.section);
@@ -177,7 +177,7 @@ class Timeline {
 
   // -- events -------------------------------------------------------------------------------------------
 
-  // Which rows are shown (null: all), which of them were looked for, and which lanes.
+  // The shown rows (null: all), those that match the search, and the shown lanes.
   filter({ hidden, mask, found, wanted }) {
     Object.assign(this, { hidden, mask, found, wanted });
     this.layout();
@@ -187,7 +187,7 @@ class Timeline {
 
   laneOfRow(i) { return this.run.laneOf(this.run.text("kind", i), i); }
 
-  // Select an event; "near" moves the view where it must, "zoom" goes close.
+  // Select an event; "near" moves the view if it must, "zoom" zooms in.
   select(i, how) {
     this.selected = i;
     if (i !== null && how) {

@@ -1,12 +1,12 @@
 // Times and durations in words, and the small pieces that pages are made of.
 
-// What makes the parts of the page, in their order.
+// The functions that make the parts of the page, in their order.
 const PARTS = [];
 
 const NUMBERS = new Intl.NumberFormat("en");
 const byName = new Intl.Collator("en", { numeric: true }).compare;
 
-// `0:42`, `1:02:03`; with so many digits after the point: `0:42.125`.
+// `0:42`, `1:02:03`; with that many digits after the point: `0:42.125`.
 function showTime(us, digits = 0) {
   const s = us / 1e6, h = Math.floor(s / 3600), m = Math.floor(s / 60) % 60, rest = s % 60;
   const seconds = digits ? rest.toFixed(digits).padStart(digits + 3, "0") : String(Math.floor(rest + 1e-9)).padStart(2, "0");
@@ -43,7 +43,7 @@ function element(tag, text, className) {
 
 const ROWS_SHOWN = 25;
 
-// A table; headings of columns of numbers begin with #. Cells are texts or elements. Long ones say how many more rows there are.
+// A table; headings of columns of numbers begin with #. Cells are texts or elements. A long table has the number of further rows.
 function table(headings, rows, empty, shown = ROWS_SHOWN) {
   if (!rows.length) return element("p", empty, "quiet");
   const made = element("table"), head = made.createTHead().insertRow(), body = made.createTBody();
@@ -82,7 +82,7 @@ function jump(text, action) {
   return button;
 }
 
-// Does it once, after nothing has asked for it any more for so long.
+// Runs it once, after no further call for that long.
 function later(milliseconds, action) {
   let timer = 0;
   return () => {

@@ -70,16 +70,16 @@ def test_what_is_written_is_no_other_file_of_the_command(
     scenario.write_text('duration = "1m"\n[[topics]]\nname = "orders"\n')
     assert main(["simulate", "mine.toml", "--report", str(tmp_path / "mine.toml")]) == 2
     assert capsys.readouterr().err == (
-        f"fencepost simulate: --report {tmp_path / 'mine.toml'}: is read as well, expected another file\n"
+        f"fencepost simulate: --report {tmp_path / 'mine.toml'}: is also read, expected another file\n"
     )
     assert "orders" in scenario.read_text()
     assert main(["simulate", "mine.toml", "--trace", "out", "--report", "./out"]) == 2
     assert capsys.readouterr().err == (
-        "fencepost simulate: --report out: is written by --trace as well, expected another file\n"
+        "fencepost simulate: --report out: is also written by --trace, expected another file\n"
     )
     Path("trace.parquet").write_bytes(b"PAR1")
     assert main(["analyze", "trace.parquet", "--report", "trace.parquet"]) == 2
-    assert "--report trace.parquet: is read as well" in capsys.readouterr().err
+    assert "--report trace.parquet: is also read" in capsys.readouterr().err
     assert Path("trace.parquet").read_bytes() == b"PAR1"
 
 
@@ -90,7 +90,10 @@ def test_what_is_written_is_no_other_file_of_the_command(
         (["--trace="], "--trace: expected a value, got an empty one"),
         ([""], "an argument: expected a value, got an empty one"),
         (["--set", ""], "--set: expected a value, got an empty one"),
-        (["--duration", "-5s"], "--duration requires an argument; one that begins with - is given as --dur"),
+        (
+            ["--duration", "-5s"],
+            "--duration requires an argument; a value that begins with - is written --dur",
+        ),
         (["--duration=-5s"], '--duration -5s: expected a duration such as "250ms", "40s" or "1h", got "-5s"'),
         (["--duration", "--seed", "3"], "--duration requires an argument (see"),
         (["--seed", "1.5"], "Invalid value for --seed: expected a whole number, got '1.5'"),

@@ -118,7 +118,7 @@ def test_failed_runs_and_violations_give_exit_1(
             "--report no/such/report.html: cannot be written",
         ),
         (["--seeds", "0"], "--seeds"),
-        (["--seeds", "x"], "--seeds x: expected how many, or which: 100, 10..29, or 1,5,9"),
+        (["--seeds", "x"], "--seeds x: expected seeds: 100 (from 0 on), 10..29, or 1,5,9"),
         (["--seeds", "9..2"], "--seeds 9..2: expected the smaller one first"),
         (["--time-limit", "0s"], "--time-limit 0s: expected more than 0s"),
         (["--time-limit", "long"], "--time-limit long: expected a duration such as"),
@@ -126,7 +126,7 @@ def test_failed_runs_and_violations_give_exit_1(
         (["--master", "nope"], "--master nope: expected local[N], local[*], spark://HOST:PORT"),
         (
             ["whole.toml"],
-            "whole.toml: is a whole campaign: expected no other scenarios, no --grid and no --set",
+            "whole.toml: is a campaign file: expected no other scenarios, no --grid and no --set",
         ),
     ],
 )
@@ -223,6 +223,6 @@ def test_an_unknown_mutant_is_refused(capsys: pytest.CaptureFixture[str]) -> Non
 
 def test_options_of_automatic_mutants_go_with_them_only(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["mutants", "--sample", "3"]) == 2
-    assert "--sample: expected with --automatic" in capsys.readouterr().err
+    assert "--sample: needs --automatic" in capsys.readouterr().err
     assert main(["mutants", "--automatic", "--list", "--sample", "2", "coordinator.sac"]) == 0
     assert "coordinator.sac" in capsys.readouterr().out

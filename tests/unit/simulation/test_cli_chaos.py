@@ -129,7 +129,7 @@ def test_the_page_tells_of_records_and_of_what_was_skipped_as_the_terminal_does(
     run = re.search(r'id="run-0"[^>]*>([^<]*)<', page.read_text())
     assert run is not None
     facts = dict(json.loads(gzip.decompress(base64.b64decode(run[1])))["facts"])
-    assert facts["time"] == "1 min 00 s, 1 min 06 s with all around"
+    assert facts["time"] == "1 min 00 s, 1 min 06 s with start and end"
     assert facts["played on"] == "one broker (127.0.0.1:9)"
     assert facts["records lost"] == "0"
     assert facts["skipped"] == "broker-pause 2 times"

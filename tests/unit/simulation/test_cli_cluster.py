@@ -136,7 +136,7 @@ def test_another_one_or_one_with_a_dead_node_is_not_taken_for_it(capsys: pytest.
     for other in others:
         capsys.readouterr()
         assert main(["cluster", "up", *other.split()]) == 2
-        assert "another one is up (Kafka 4.3.1, 1 node, jvm, fast, first port" in capsys.readouterr().err
+        assert "another cluster is up (Kafka 4.3.1, 1 node, jvm, fast, first port" in capsys.readouterr().err
     folder = state.find(state.UP)
     assert folder is not None
     process = folder.state.nodes[0].process

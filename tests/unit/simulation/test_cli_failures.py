@@ -125,7 +125,7 @@ def test_an_earlier_result_stays(
     earlier = failure.with_name(name.format(*words))
     earlier.write_text("earlier")
     assert main(["shrink", str(failure)]) == 2
-    assert f"{earlier}: is there already: name another file with {option}" in capsys.readouterr().err
+    assert f"{earlier}: already exists: name another file with {option}" in capsys.readouterr().err
     assert earlier.read_text() == "earlier"
 
 

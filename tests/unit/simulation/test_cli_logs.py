@@ -53,7 +53,7 @@ def test_a_library_s_line_tells_its_count() -> None:
 
     assert [said(), said(), said()] == ["no broker", None, None]
     clock.now += SAID_AGAIN_S
-    assert said() == "no broker (2 times more until now)"
+    assert said() == "no broker (2 more times before this)"
 
 
 def test_what_is_known_of_lines_is_bounded() -> None:

@@ -179,9 +179,9 @@ def test_a_port_that_is_taken_is_exit_3() -> None:
         (["--port", "65536"], "--port"),
         (["--port", "65535", "--brokers", "2"], "--brokers 2 from --port 65535: the last port is beyond"),
         (["--brokers", "0"], "--brokers"),
-        (["--brokers", "2", "--racks", "a"], "--racks a: expected 2 names with commas, one for each broker"),
-        (["--brokers", "2", "--racks", "a,"], "--racks a,: expected 2 names with commas"),
-        (["--config", "broker.rack=a"], "--config broker.rack: each broker has its own, expected --racks"),
+        (["--brokers", "2", "--racks", "a"], "--racks a: expected 2 names separated by commas, one for each"),
+        (["--brokers", "2", "--racks", "a,"], "--racks a,: expected 2 names separated by commas"),
+        (["--config", "broker.rack=a"], "--config broker.rack: differs by broker, expected --racks"),
         (["--config", "replica.selector.class=x"], "--config: replica.selector.class: 'x' is unknown"),
         (["--sasl-user", "alice"], "--sasl-user alice: expected alice:PASSWORD, or the password in the env"),
         (["--sasl-user", ":geheim"], "--sasl-user: user '': expected a name"),
@@ -279,7 +279,7 @@ def test_a_journal_is_kept_refused_when_it_is_broken_and_repaired(tmp_path: Path
 @pytest.mark.parametrize("option", ["--journal-repair", "--journal-records"])
 def test_a_journal_s_options_want_a_journal(option: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["serve", option]) == 2
-    assert f"{option}: expected with --journal FILE" in capsys.readouterr().err
+    assert f"{option}: needs --journal FILE" in capsys.readouterr().err
 
 
 def test_a_journal_that_can_t_be_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

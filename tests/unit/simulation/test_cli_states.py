@@ -65,9 +65,9 @@ def test_a_machine_as_others_have_it(machine: str, other: str, capsys: pytest.Ca
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (["--as", "kafka-4"], "say which machine"),
-        (["stream-thread", "--as", "kafka-3"], "there is kafka-4"),
-        (["consumer-group", "--as", "kafka-4"], "there is no other table of it"),
+        (["--as", "kafka-4"], "expected a machine"),
+        (["stream-thread", "--as", "kafka-3"], "expected kafka-4"),
+        (["consumer-group", "--as", "kafka-4"], "it has no other version"),
     ],
 )
 def test_an_unknown_other_table_is_refused(

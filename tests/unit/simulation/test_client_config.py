@@ -181,14 +181,14 @@ def test_a_wrong_password_of_a_key_is_told(pem: tuple[Path, Path], tmp_path: Pat
 @pytest.mark.parametrize(
     ("words", "told"),
     [
-        (["simulate", "--trace-config", "no"], "--trace-config: expected with --trace-topic"),
-        (["serve", "--trace-config", "no"], "--trace-config: expected with --trace-topic"),
+        (["simulate", "--trace-config", "no"], "--trace-config: needs --trace-topic"),
+        (["serve", "--trace-config", "no"], "--trace-config: needs --trace-topic"),
         (
             ["serve", "--topics", "t:1", "--trace-topic", "t", "--trace-config", "no"],
-            "--trace-config: expected with --trace-topic HOST:PORT/TOPIC",
+            "--trace-config: needs --trace-topic HOST:PORT/TOPIC",
         ),
         (["simulate", "--trace-topic", "h:1/t", "--trace-config", "no"], "--trace-config no: can't be read"),
-        (["analyze", "here", "--kafka-config", "no"], "--kafka-config, .*: expected with --kafka"),
+        (["analyze", "here", "--kafka-config", "no"], "--kafka-config, .*: needs --kafka"),
         (["analyze", "--kafka", "h:1", "--topic", "t", "--kafka-config", "no"], "--kafka-config no: can't"),
     ],
 )

@@ -97,7 +97,7 @@ def test_waiting_in_vain_tells_of_static_members_that_are_away(kafka: EmbeddedKa
     one.join("orders", instance_id="desk-1")
     one.confirm()
     one.heartbeat(-2, instance_id="desk-1")
-    with pytest.raises(TimeoutError, match="desk-1 is static and away: its place is kept"):
+    with pytest.raises(TimeoutError, match="desk-1 is static and has left: its place is kept"):
         kafka.group("g").wait_stable(timeout=0)
 
 

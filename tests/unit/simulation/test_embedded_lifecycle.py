@@ -31,7 +31,7 @@ def test_who_waits_is_told_that_it_ended() -> None:
             waiting = threads.submit(kafka.group("g").wait_stable, 1)
             while not len(kafka.endpoint.observer.waiting):
                 time.sleep(0.001)
-        with pytest.raises(FencepostError, match="this Kafka runs no more: ask it before"):
+        with pytest.raises(FencepostError, match="this Kafka has stopped: use it before"):
             waiting.result(30)
 
 
@@ -39,7 +39,7 @@ async def test_who_awaits_is_told_that_it_ended() -> None:
     async with EmbeddedKafka() as kafka:
         waiting = asyncio.create_task(kafka.group("g").wait_stable(1))
         await asyncio.sleep(0.05)
-    with pytest.raises(FencepostError, match="this Kafka runs no more: ask it before"):
+    with pytest.raises(FencepostError, match="this Kafka has stopped: use it before"):
         await asyncio.wait_for(waiting, 30)
 
 
@@ -57,7 +57,7 @@ def ask_until_it_ends(kafka: EmbeddedKafka, ask: Callable[[], object], *, thread
             asking = [pool.submit(go_on) for _ in range(threads)]
             began.wait()
         for each in asking:
-            with pytest.raises(FencepostError, match="this Kafka runs no more: ask it before"):
+            with pytest.raises(FencepostError, match="this Kafka has stopped: use it before"):
                 each.result(30)
 
 
@@ -77,7 +77,7 @@ def test_a_group_and_what_awaits_follow_a_kafka_that_is_started_again(tmp_path: 
     kafka = EmbeddedKafka(topics=["orders"], journal=tmp_path / "kafka.journal")
     with kafka:
         group, awaited = kafka.group("g"), kafka.awaited
-    with pytest.raises(FencepostError, match="this Kafka runs no more"):
+    with pytest.raises(FencepostError, match="this Kafka has stopped"):
         kafka.group("g")
     with kafka:
         assert awaited.bootstrap_servers == kafka.bootstrap_servers

@@ -226,7 +226,10 @@ def test_a_marker_for_the_kafka_of_the_session_is_a_warning(run_pytest: Runs) ->
         """
     printed = run_pytest(tests)
     assert outcomes(printed) == {"passed": 3}
-    assert printed.count("which this test does not use: kafka_session is as kafka_settings says") == 1
+    assert (
+        printed.count("which this test does not use: kafka_session takes its arguments from kafka_settings")
+        == 1
+    )
     assert outcomes(run_pytest(tests, "-Werror")) == {"passed": 2, "error": 1}
 
 

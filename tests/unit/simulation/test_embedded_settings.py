@@ -48,7 +48,7 @@ def kafka() -> Iterator[EmbeddedKafka]:
         ({"host": "a..b"}, "host='a..b': expected an address"),
         ({"users": {"alice": "\ud800"}}, "user 'alice': expected a password that UTF-8 can express"),
         ({"users": {"\ud800": "geheim"}}, "user='\\ud800': expected text that UTF-8 can express"),
-        ({"config": {3: 4}}, "config: 3 is no name of a setting, expected text"),
+        ({"config": {3: 4}}, "config: 3 is not the name of a setting, expected text"),
         ({"topics": [12]}, "topics: 12 is no topic's name, expected text"),
         ({"ports": [0, 0]}, "ports: 2 ports for 1 brokers"),
         ({"ports": [70_000]}, "ports=70000: expected a whole number, 0 to 65535"),
@@ -113,7 +113,7 @@ def test_settings_that_the_cluster_refuses(settings: dict[str, Any], told: str) 
         (lambda k: k.create_topic("new", 0), "topics: new=0"),
         (lambda k: k.create_topic("a b"), "topic name 'a b'"),
         (lambda k: k.create_topic("new", config=["compact"]), "config=['compact']: expected a mapping"),
-        (lambda k: k.create_topic("new", config={1: "x"}), "config: 1 is no name of a setting"),
+        (lambda k: k.create_topic("new", config={1: "x"}), "config: 1 is not the name of a setting"),
         (
             lambda k: k.create_topic("new", config={"retention.ms": None}),
             "config: retention.ms=None: expected text, a number, True or False",
@@ -167,10 +167,10 @@ def test_settings_that_the_cluster_refuses(settings: dict[str, Any], told: str) 
             lambda k: k.fail_next("Nope", "NOT_COORDINATOR"),
             "API 'Nope' is unknown; known are ",
         ),
-        (lambda k: k.lose_next_response(999), "API 999 is not spoken here"),
-        (lambda k: k.lose_next_response(True), "API True is not spoken here"),
-        (lambda k: k.lose_next_response(["Fetch"]), "API ['Fetch'] is not spoken here"),
-        (lambda k: k.fail_next("Fetch", False), "error False is none of Kafka's"),
+        (lambda k: k.lose_next_response(999), "API 999 is not supported"),
+        (lambda k: k.lose_next_response(True), "API True is not supported"),
+        (lambda k: k.lose_next_response(["Fetch"]), "API ['Fetch'] is not supported"),
+        (lambda k: k.fail_next("Fetch", False), "error False is not one of Kafka's"),
         (lambda k: k.lose_next_response("Fetch", times=0), "times=0: expected a whole number, 1 or more"),
         (lambda k: k.fail_next("Fetch", "NO_SUCH_ERROR"), "error 'NO_SUCH_ERROR' is unknown; "),
         (
@@ -181,7 +181,7 @@ def test_settings_that_the_cluster_refuses(settings: dict[str, Any], told: str) 
             lambda k: k.fail_next("Fetch", "###"),
             "error '###' is unknown; expected a name that Kafka has, such",
         ),
-        (lambda k: k.fail_next("Fetch", 9_999), "error 9999 is none of Kafka's: -1 to 133"),
+        (lambda k: k.fail_next("Fetch", 9_999), "error 9999 is not one of Kafka's: -1 to 133"),
         (lambda k: k.fail_next("Fetch", "NONE"), "error NONE is success"),
         (lambda k: k.delay("Fetch", -1), "seconds=-1: expected seconds, 0 or more"),
         (lambda k: k.delay("Fetch", float("nan")), "seconds=nan"),
@@ -235,7 +235,7 @@ def test_a_kafka_that_does_not_run(do: Callable[[EmbeddedKafka], object]) -> Non
         do(kafka)
     with kafka:
         pass
-    with pytest.raises(FencepostError, match="this Kafka runs no more: ask it before"):
+    with pytest.raises(FencepostError, match="this Kafka has stopped: use it before"):
         do(kafka)
 
 

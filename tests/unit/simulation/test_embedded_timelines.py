@@ -141,11 +141,9 @@ def test_a_fixture_that_fails_behind_the_test_leaves_a_timeline(run_pytest: Runs
     pages = {path.name: path.read_text() for path in (run_pytest.folder / "kafka-trace").iterdir()}
     assert len(pages) == 3
     passed = pages["test_it.py-test_passes.html"]
-    assert "A fixture failed behind the test: RuntimeError: did not close" in passed
+    assert "A fixture failed after the test: RuntimeError: did not close" in passed
     assert "test_passes, group g" in passed
-    assert (
-        "A fixture failed behind the test: RuntimeError: closed too" in pages["test_it.py-test_closes.html"]
-    )
+    assert "A fixture failed after the test: RuntimeError: closed too" in pages["test_it.py-test_closes.html"]
     assert "The test failed: ValueError: not even this" in pages["test_it.py-test_fails.html"]
 
 

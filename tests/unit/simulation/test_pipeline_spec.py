@@ -93,7 +93,7 @@ MISTAKES = {
     STEADY + "seeds = []": "2: seeds: expected at least one, and none below 0",
     STEADY + "seeds = [3, 5, 5]": "2: seeds: 5 is there twice",
     STEADY + "seeds = '3,5,5'": "2: seeds: 5 is there twice",
-    STEADY + "seeds = 'many'": "2: seeds: expected how many, or which",
+    STEADY + "seeds = 'many'": "2: seeds: expected seeds",
     STEADY + "traces = 'some'": "2: traces: expected one of all, sample, failed, none, got 'some'",
     STEADY + "time_limit = '0s'": "2: time_limit: expected more than 0s",
     STEADY + "[grid]\nmembers = 3": "3: grid.members: expected a list, got 3",
@@ -103,14 +103,14 @@ MISTAKES = {
     STEADY + "[grid]\ngroup.membres = [2]": "3: group.membres=2: unknown key; did you mean members?",
     STEADY + "[grid]\ngroup.static = [2]": "3: group.static=2: expected true or false, got 2",
     STEADY + "[set]\nduration = 'x'": "3: duration=x: expected a duration such as",
-    STEADY + "[set]\nmembers = 2\n[grid]\nmembers = [3]": "5: grid.members: is in [set] as well",
+    STEADY + "[set]\nmembers = 2\n[grid]\nmembers = [3]": "5: grid.members: is also in [set]",
     STEADY + "[grid]\noption = ['a']": "3: grid.option: no setting has this name",
     STEADY + "[[options]]\nset.members = 1": "2: options[0]: the key name is missing",
     STEADY + "[[options]]\nname = 'a'\nsett = {}": "4: options[0].sett: unknown key",
     STEADY + "[[options]]\nname = 'a'\n[[options]]\nname = 'a'": "5: options[1].name: 'a' is there",
     STEADY + "[[options]]\nname = 'a'\nset.members = 'x'": "4: members=x: expected a number from 1",
     STEADY + "[grid]\nmembers = [1]\n[[options]]\nname = 'a'\nset.members = 2": (
-        "6: options[0].set.members: is in [grid] as well"
+        "6: options[0].set.members: is also in [grid]"
     ),
 }
 

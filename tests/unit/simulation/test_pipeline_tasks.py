@@ -96,7 +96,7 @@ def test_a_parameter_that_no_scenario_has_is_refused(tmp_path: Path) -> None:
 
 def test_two_scenarios_of_one_name_are_refused(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    with pytest.raises(FencepostError, match="its name small is that of"):
+    with pytest.raises(FencepostError, match="its name small is also that of"):
         cells_of([scenario(tmp_path), scenario(tmp_path / "other")], {})
     with pytest.raises(FencepostError, match="twice"):
         cells_of([scenario(tmp_path), scenario(tmp_path)], {})

@@ -171,7 +171,7 @@ def test_any_run_of_a_trace_has_its_page(tmp_path: Path, capsys: pytest.CaptureF
     assert "<title>2 runs of" in text
     capsys.readouterr()
     assert main(words) == 2
-    assert "name its file with --report" in capsys.readouterr().err
+    assert "expected --report F.html" in capsys.readouterr().err
     assert main(["analyze", str(tmp_path), "--run", "third", "--report", str(page)]) == 2
     said = " ".join(capsys.readouterr().err.split())
     assert "no run third among its 2 traces: expected a name such as first, second" in said

@@ -244,7 +244,7 @@ def test_long_runs_lose_what_says_least_first() -> None:
     assert left_out == ["1 steady heartbeats", "1 processed records", "1 accepted commits"]
     kept, left_out = thin(rows, 2)
     assert [r.seq for r in kept] == [2, 6]
-    assert left_out[-1] == "the last 1 events but violations"
+    assert left_out[-1] == "the last 1 events except violations"
 
 
 def test_no_more_is_left_out_than_must_be_and_that_evenly() -> None:

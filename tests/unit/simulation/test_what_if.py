@@ -139,10 +139,10 @@ def test_the_group_settles_after_each_event(event, protocol):
         ({"protocol": "classic", "assignor": "uniform"}, "--assignor: expected one of range, roundrobin"),
         (
             {"protocol": ["classic", "consumer"], "assignor": "sticky"},
-            "--protocol: consumer has none of these assignors, but uniform, range",
+            "--protocol: consumer has none of these assignors, expected one of uniform, range",
         ),
         ({"static": [True, True]}, "--static: a value is there twice"),
-        ({"event": "crash", "at_once": 2}, "--at-once: has no effect: it is for a deploy"),
+        ({"event": "crash", "at_once": 2}, "--at-once: has an effect only in a deploy"),
         ({"at_once": 21}, "--at-once: expected at most the 20 members of the group, got 21"),
         ({"members": 3, "at_once": 50}, "--at-once: expected at most the 3 members"),
         ({"nonsense": 1}, "nonsense"),
@@ -416,7 +416,7 @@ def test_a_plan_from_end_to_end(spark: SparkSession, tmp_path: Path, capsys):
     assert "What each option costs" in text
     assert document["recommendation"]["text"].split(":")[0] in text
     assert main(["analyze", str(out)]) == 0
-    assert capsys.readouterr().out.startswith(f"{out}: a plan; what came before its event, in the first 90 s")
+    assert capsys.readouterr().out.startswith(f"{out}: a plan; rows before its event, in the first 90 s")
     for each in document["options"]:
         assert each["runs"] == 2
         assert each["failed"] == 0

@@ -77,7 +77,7 @@ def test_all_causes_together_have_a_name_that_the_documentation_tells(
     assert found[0] == "all"
     assert "revoked" in found
     (column,) = (each for each in TABLES[table].columns if each.name == "cause")
-    assert column.text.endswith("; all for all causes together.")
+    assert column.text.endswith(" `all` is for all causes together.")
 
 
 def test_a_first_owner_is_awaited_since_the_partition_exists(tables: Tables) -> None:

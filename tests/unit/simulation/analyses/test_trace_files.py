@@ -89,7 +89,7 @@ def test_a_file_and_a_folder_are_found(tmp_path: Path) -> None:
 def test_an_empty_folder_holds_no_trace(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["analyze", str(tmp_path)]) == 2
     assert capsys.readouterr().err.startswith(
-        f"fencepost analyze: {tmp_path}: no trace in it; expected Parquet"
+        f"fencepost analyze: {tmp_path}: has no trace; expected Parquet"
     )
 
 
@@ -98,7 +98,7 @@ def test_traces_without_rows_are_told(tmp_path: Path, capsys: pytest.CaptureFixt
     pq.write_table(pq.read_table(file).slice(0, 0), file)
     assert main(["analyze", str(tmp_path)]) == 2
     shown = capsys.readouterr()
-    assert shown.err.startswith(f"fencepost analyze: {tmp_path}: no row in it, so nothing happened")
+    assert shown.err.startswith(f"fencepost analyze: {tmp_path}: has no rows to analyse")
 
 
 def test_files_that_are_being_written_are_left_out(tmp_path: Path) -> None:
