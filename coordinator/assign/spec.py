@@ -1,4 +1,4 @@
-"""What an assignor sees and what it answers. An assignor is a plain function from one to the other."""
+"""The input and the output of an assignor. An assignor is a plain function from one to the other."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ def sticky(spec: TaskGroupSpec) -> dict[MemberId, Tasks]:
 
 
 class _Process:
-    """What a process has got so far."""
+    """The tasks of one process so far, and its load."""
 
     def __init__(self) -> None:
         self.counts: dict[MemberId, int] = {}
@@ -238,7 +238,7 @@ class _Assignment:
         return found
 
     def result(self) -> dict[MemberId, Tasks]:
-        """What each member has got."""
+        """Return the tasks of each member."""
         return {
             member_id: Tasks(_grouped(self._active[member_id]), _grouped(self._standby[member_id]))
             for member_id in self._spec.members

@@ -55,10 +55,11 @@ def _uniform_equal(spec: GroupSpec) -> dict[MemberId, Partitions]:
 def _quotas(
     target: Mapping[MemberId, Partitions], sizes: Sequence[int], total: int
 ) -> tuple[list[tuple[MemberId, int]], list[tuple[MemberId, int]]]:
-    """Who holds more than its quota, with that quota; and who holds less, with what is missing.
+    """Return the members above their quota, with that quota, and those below it, with the number that is
+    missing.
 
-    `extra` members may hold one more than the others. Whoever has it keeps it, first come first served; a
-    member that cannot use it passes it on as long as enough members follow that may.
+    `extra` members may hold one more than the others. Members that hold it already keep it, in their order. A
+    member that cannot use it passes it on, as long as enough later members may take it.
     """
     share, extra = divmod(total, len(sizes))
     surplus = []
