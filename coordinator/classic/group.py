@@ -53,7 +53,7 @@ class ClassicGroup:
         self.group_id = group_id
         self.state = _State.EMPTY
         self.state_timestamp_ms = now_ms
-        """When it came into its state."""
+        """Time at which the group entered its state, in ms."""
         self.generation = 0
         self.protocol_type: str | None = None
         """Every member's; None until somebody joined."""
@@ -64,9 +64,9 @@ class ClassicGroup:
         self.static_members: dict[str, MemberId] = {}
         """Member ids by instance id."""
         self.offers: dict[str, int] = {}
-        """How many members offer each protocol."""
+        """Number of members that offer each protocol."""
         self.joined = 0
-        """How many members wait for the others to join."""
+        """Number of members that wait for the others to join."""
         self.pending_joins: dict[MemberId, None] = {}
         """Ids that were given out, and that nobody joined with yet."""
         self.pending_syncs: dict[MemberId, None] = {}
@@ -109,7 +109,7 @@ class ClassicGroup:
 
     @property
     def assignments(self) -> dict[MemberId, bytes]:
-        """What each member was given."""
+        """The assignment of each member, as bytes."""
         return {member_id: member.assignment for member_id, member in self.members.items()}
 
     def move(self, event: ClassicGroupEvent, now_ms: int) -> None:
@@ -126,12 +126,12 @@ class ClassicGroup:
 
     @property
     def uses_consumer_protocol(self) -> bool:
-        """Whether its members are consumers, whose bytes can be read."""
+        """True if its members are consumers, whose subscriptions and assignments the coordinator can read."""
         return self.protocol_type == CONSUMER_PROTOCOL_TYPE
 
     @property
     def rebalance_timeout_ms(self) -> int:
-        """How long the slowest member may take to join."""
+        """The longest rebalance timeout of its members, in ms; 0 without members."""
         return max((member.rebalance_timeout_ms for member in self.members.values()), default=0)
 
     @property

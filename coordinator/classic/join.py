@@ -78,7 +78,8 @@ def join(step: ClassicStep, request: JoinGroupRequest) -> None:
 
 
 def _has_room(group: ClassicGroup, member_id: MemberId, max_size: int) -> bool:
-    """Whether the group takes the member; in a round those who wait already count, not those expected."""
+    """Return true if the group has room for the member. During a round, count the members that wait in
+    JoinGroup, not those that are expected."""
     member = group.members.get(member_id)
     match group.state:
         case _State.EMPTY | _State.DEAD:

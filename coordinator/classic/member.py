@@ -10,9 +10,9 @@ from fencepost.coordinator.protocol.records import GroupMetadataMember
 
 
 class ClassicGroupMember:
-    """What a member said of itself, what it was given, and which of its requests wait.
+    """A member of a classic group: what it sent about itself, its assignment, and its parked requests.
 
-    After a load only the protocol that the group had chosen is known of its protocols.
+    After a load, the only protocol known of it is the one that the group had chosen.
     """
 
     __slots__ = (
@@ -50,7 +50,7 @@ class ClassicGroupMember:
         self.protocols = protocols
         self.assignment = assignment
         self.is_new = False
-        """Whether it waits in its first join: nobody but the answer can tell it its id."""
+        """True while it waits in its first join: only the JoinGroup response can give it its id."""
         self.join: Token | None = None
         """The JoinGroup request of it that waits."""
         self.sync: Token | None = None
@@ -97,7 +97,7 @@ class ClassicGroupMember:
         )
 
     def metadata(self, protocol: str | None) -> bytes:
-        """What it says of itself in that protocol; nothing if it does not offer it."""
+        """Return the member's metadata for that protocol; empty if it does not offer the protocol."""
         return next((each.metadata for each in self.protocols if each.name == protocol), b"")
 
     def says_the_same(self, protocols: Sequence[JoinGroupProtocol]) -> bool:
@@ -105,7 +105,7 @@ class ClassicGroupMember:
         return self.protocols == tuple(protocols)
 
     def vote(self, candidates: Collection[str]) -> str:
-        """Which of the candidates it prefers.
+        """Return the candidate that the member prefers.
 
         :raises ValueError: if it offers none of them.
         """

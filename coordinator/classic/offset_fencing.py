@@ -1,4 +1,4 @@
-"""Who may commit, delete and lose offsets of a classic group."""
+"""Rules for committing, deleting and expiring the offsets of a classic group."""
 
 from __future__ import annotations
 
@@ -36,14 +36,16 @@ def may_delete_offsets(group: ClassicGroup) -> bool:
 
 
 def offsets_may_expire(group: ClassicGroup) -> bool:
-    """Whether the group's offsets expire: not while it rebalances, or has members other than consumers."""
+    """Return true if the group's offsets may expire. They may not while it rebalances or has members other
+    than consumers."""
     return group.is_in(_State.EMPTY) or (
         group.is_in(_State.STABLE) and group.uses_consumer_protocol and group.subscribed_topics is not None
     )
 
 
 def retained_since_ms(group: ClassicGroup) -> int | None:
-    """What the age of an offset counts from: when the group became empty, else its commit (None)."""
+    """Return the time when the group became empty, from which its offsets age; None if each ages from its
+    commit."""
     if group.is_in(_State.EMPTY) and group.protocol_type is not None and group.state_timestamp_ms >= 0:
         return group.state_timestamp_ms
     return None

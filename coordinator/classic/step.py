@@ -18,10 +18,10 @@ ClassicTimers = Timers[GroupTimerKey]
 
 
 class ClassicStep:
-    """What one event does to one group, as it is being worked out.
+    """The effect of one event on one group, while it is worked out.
 
-    The group changes at once where that is soft. `written` and `failed` hold what depends on the fate of
-    `records`: one of them runs when these were applied, or could not be appended.
+    Soft state of the group changes at once. What depends on `records` is in `written`, which runs when they
+    were applied, and in `failed`, which runs when they could not be appended.
     """
 
     __slots__ = ("answers", "config", "failed", "group", "now_ms", "records", "timers", "written")
