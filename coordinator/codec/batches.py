@@ -39,7 +39,7 @@ _MARKER_TYPE_AT = HEADER_BYTES + 7
 
 
 class BatchHeader(NamedTuple):
-    """What stands before a batch's records, in wire order."""
+    """The fields before a batch's records, in wire order."""
 
     base_offset: int
     length: int
@@ -95,7 +95,7 @@ def sent_batch(records: bytes | memoryview | None, api_version: int) -> BatchHea
 
 
 def is_transactional(records: bytes | memoryview | None) -> bool:
-    """Whether what a producer sent says that it is part of a transaction."""
+    """Return true if a producer's records are part of a transaction."""
     if records is None or len(records) < HEADER_BYTES:
         return False
     header = BatchHeader._make(_HEADER.unpack_from(records))

@@ -1,6 +1,6 @@
-"""What a client writes and reads: request frames from messages, messages from response frames.
+"""The client's side of the codec: request frames from messages, messages from response frames.
 
-The layouts are the server's. `fencepost conform` tests a conversation with a broker of another make.
+It uses the server's layouts. `fencepost conform` tests a conversation with another broker.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ class RecordForm:
 
 
 def null_struct(field: WireField) -> bytes:
-    """What stands for a struct that is null; one that is not has a mark, the byte 1, before it."""
+    """Return the byte that encodes a null struct. A struct that is not null follows a mark, the byte 1."""
     return b"\xff" if field.tag is None else b"\x00"
 
 

@@ -84,7 +84,7 @@ class FrameBuffer:
 
 
 def _hint(size: int, protocol: str) -> str:
-    """What a length that cannot be one was meant as."""
+    """Return a hint about an impossible length: the protocol that its bytes look like, or an empty string."""
     start = _SIZE.pack(size)
     if start.startswith(_TLS_HANDSHAKE):
         return ": the client speaks TLS, and this port does not"
@@ -96,7 +96,7 @@ def _hint(size: int, protocol: str) -> str:
 
 
 class RequestHeader(NamedTuple):
-    """What stands before a request's body."""
+    """The header of a request."""
 
     api_key: int
     api_version: int
@@ -104,7 +104,7 @@ class RequestHeader(NamedTuple):
     client_id: str
     """Empty where the client sent none."""
     body_offset: int
-    """Where the body starts, for headers without tagged fields."""
+    """Offset of the body in the frame, for headers without tagged fields."""
 
 
 def read_header(frame: bytes) -> RequestHeader:
@@ -128,7 +128,7 @@ def read_header(frame: bytes) -> RequestHeader:
 
 
 def response_header(correlation_id: int, body_bytes: int, *, flexible: bool) -> bytes:
-    """What stands before a response's body: its length, then header version 1 if `flexible`, else 0."""
+    """Return the bytes before a response's body: its length, then header version 1 if `flexible`, else 0."""
     if flexible:
         return _RESPONSE.pack(body_bytes + 5, correlation_id) + b"\x00"
     return _RESPONSE.pack(body_bytes + 4, correlation_id)

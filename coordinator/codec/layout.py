@@ -69,7 +69,7 @@ NULL_IF_POSSIBLE = Via(is_never_null=True)
 
 
 class Layout:
-    """How objects of one class lie in the structs of Kafka's that carry them."""
+    """The mapping between objects of one class and the Kafka structs that carry them."""
 
     def __init__(
         self,

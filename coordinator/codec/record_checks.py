@@ -1,9 +1,9 @@
-"""What producers may put into a batch: its records are read to the last byte before they are stored.
+"""Checks of the records in a producer's batch, which are read to the last byte before they are stored.
 
-The rules and their codes are those of Kafka's LogValidator and DefaultRecord. Some things are refused that
-Kafka stores, for consumers stumble over them: uncompressed records whose offsets are not consecutive,
-compressed ones whose lengths are wrong, bytes behind a compressed stream, numbers of more bits than they
-have room for, lengths below -1, and attributes of records from 0x80 on.
+The rules and their error codes are those of Kafka's LogValidator and DefaultRecord. Some records that Kafka
+stores are refused too, because consumers fail on them: uncompressed records whose offsets are not
+consecutive, compressed ones with wrong lengths, bytes after a compressed stream, numbers with more bits than
+their type, lengths below -1, and attributes of records from 0x80 on.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _NO_TIMESTAMP = -1
 
 
 class RecordRules(NamedTuple):
-    """What a topic asks of each record. Times are in milliseconds."""
+    """A topic's rules for each record. Times are in milliseconds."""
 
     partition: str = ""
     """The partition's name, for messages."""
@@ -45,11 +45,11 @@ class RecordRules(NamedTuple):
     stamps: bool = False
     """True if the log sets the time, so that the producer's does not matter."""
     now_ms: int | None = None
-    """None where nobody looks at times."""
+    """None if timestamps are not checked."""
     before_max_ms: int = _LONG_MAX
-    """How old a record may be."""
+    """Maximum age of a record."""
     after_max_ms: int = _LONG_MAX
-    """How far ahead of now a record may be."""
+    """Maximum time by which a record may be ahead of now."""
 
 
 class _Walked(NamedTuple):

@@ -1,4 +1,4 @@
-"""Which versions of which APIs are spoken, and how each is translated; ApiVersions is derived from it."""
+"""The APIs and versions that are spoken, and the translation of each; ApiVersions is derived from it."""
 
 from __future__ import annotations
 
@@ -260,7 +260,7 @@ them for one that knows no gzip, snappy or lz4, and sends what it should compres
 SPOKEN: tuple[ApiVersion, ...] = tuple(
     ApiVersion(int(api.key), _TOLD_FROM.get(api.key, api.min_version), api.max_version) for api in _APIS
 )
-"""What ApiVersions answers."""
+"""The content of an ApiVersions response."""
 
 _MALFORMED = (MalformedFrame, struct.error, IndexError, UnicodeDecodeError)
 
@@ -283,7 +283,7 @@ class VersionCodec:
         """The fields of the message that are in the context and not in the body."""
 
     def body_of(self, frame: bytes, header: RequestHeader) -> int:
-        """Where the request's body starts.
+        """Return the offset of the request's body in the frame.
 
         :raises MalformedFrame: if the header's tagged fields go beyond the frame.
         """

@@ -21,10 +21,10 @@ if TYPE_CHECKING:
 
 
 def _hide_hypothesis_from_kio() -> None:
-    """Where Hypothesis is installed kio tells it of its types, which nobody here asks for.
+    """Load kio without Hypothesis, so that kio does not register its types there; nothing here needs that.
 
-    That takes a program more than two seconds when it runs in a folder for the first time, and leaves a
-    folder `.hypothesis` there.
+    The registration takes more than two seconds when a program first runs in a folder, and leaves a folder
+    `.hypothesis` there.
     """
     name = "hypothesis.strategies"
     known = sys.modules.get(name)

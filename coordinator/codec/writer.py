@@ -193,7 +193,7 @@ def default_bytes(field: WireField, *, flexible: bool) -> bytes:
 
 
 class LayoutField(NamedTuple):
-    """How one field of a struct is written: what gives its value, and what makes bytes of that."""
+    """One field of a struct: the getter of its value, and the writer that makes bytes of the value."""
 
     field: WireField
     get: Callable[[Any], Any]
