@@ -118,7 +118,7 @@ def listed_simple(group_id: str) -> ListedGroup:
 
 
 def matches(row: ListedGroup, states: Collection[str], types: Collection[str]) -> bool:
-    """Whether the row passes the filters; they ignore case, and an empty one lets everything pass.
+    """Return true if the row passes the filters. Filters ignore case, and an empty filter passes every row.
 
     Kafka's filters call a streams group's NotReady `not_ready`.
     """

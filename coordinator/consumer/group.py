@@ -61,11 +61,11 @@ class ConsumerGroup(EpochGroup[ConsumerGroupMember, Partitions]):
         self._static_members: dict[str, MemberId] = {}
         self._resolved: dict[str, ConsumerGroupRegularExpressionValue] = {}
         self._stable_at: dict[int, int] = {}
-        """How many members are stable, by their epochs."""
+        """Number of stable members at each epoch."""
         self.static_members: Mapping[str, MemberId] = MappingProxyType(self._static_members)
         """Member ids by instance id."""
         self.resolved: Mapping[str, ConsumerGroupRegularExpressionValue] = MappingProxyType(self._resolved)
-        """What each resolved regular expression matches."""
+        """The matches of each resolved regular expression."""
         self.counts = SubscriptionCounts()
         self.partition_epochs = PartitionEpochs()
 
@@ -95,9 +95,10 @@ class ConsumerGroup(EpochGroup[ConsumerGroupMember, Partitions]):
         return member is not None and member.is_reconciled_to(self.group_epoch)
 
     def last_resolution(self) -> tuple[int, int]:
-        """When regular expressions were resolved last, and in which image; NO_REFRESH and 0 if never.
+        """Return the time and the image version of the last resolution of regular expressions; NO_REFRESH and
+        0 if never.
 
-        All expressions of a group are resolved together, so any of them tells.
+        All expressions of a group are resolved together, so any of them has the answer.
         """
         newest = max(self._resolved.values(), key=lambda value: value.timestamp_ms, default=None)
         return (NO_REFRESH, 0) if newest is None else (newest.timestamp_ms, newest.image_version)

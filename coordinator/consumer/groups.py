@@ -56,7 +56,7 @@ V4_3 = ReleaseVersion.V4_3
 
 
 class Migration(Protocol):
-    """What makes a classic group a consumer group, and the other way round."""
+    """The conversion of a classic group into a consumer group, and back."""
 
     def upgrade(
         self, request: ConsumerGroupHeartbeatRequest, member_id: MemberId, now_ms: int
@@ -201,7 +201,7 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
         contact.until_ms = min(until_ms, soft.refresh_deadline_ms)
 
     def surroundings(self, group_id: str, now_ms: int) -> ConsumerHeartbeatContext:
-        """What a heartbeat of a member of that group depends on beside the group."""
+        """Return everything other than the group that a heartbeat of one of its members depends on."""
         return ConsumerHeartbeatContext(
             image=self.image,
             newest_topics=self._newest_topics,
@@ -215,7 +215,7 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
         )
 
     def removal(self, now_ms: int) -> leaving.Removal:
-        """How members are removed at that time."""
+        """Return the function that removes members at that time."""
         return partial(self._removal, now_ms)
 
     def _removal(
@@ -336,7 +336,7 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
 
 
 def _moves_an_epoch(outcome: Outcome) -> bool:
-    """Whether a heartbeat moves its member to another epoch, and tells it of nothing else."""
+    """Return true if a heartbeat moves its member to another epoch, and its response has no assignment."""
     reply: Any = outcome.reply
     return (
         len(outcome.records) == 1

@@ -1,7 +1,7 @@
-"""What one heartbeat does to its group: join, change, acknowledge, or nothing (KIP-848, Heartbeat).
+"""The effect of one heartbeat on its group: join, change, acknowledge, or nothing (KIP-848, Heartbeat).
 
 The order is Kafka's: find the member, update it, raise the group epoch if the assignment's inputs changed,
-compute a target if one is due, and bring this one member closer to it. Others notice with their own
+compute a target if one is due, and bring this one member closer to it. Other members learn of it in their own
 heartbeats.
 """
 
@@ -112,7 +112,7 @@ def evaluate(
     records: tuple[Record, ...],
     around: ConsumerHeartbeatContext,
 ) -> Evaluated:
-    """What follows when `old` now is `new` and owns what it says; `records` are those that led to `old`.
+    """Return the result of changing the member `old` into `new`, which owns `owned`; `records` led to `old`.
 
     :raises ProtocolError: if its expression or its state can't be read, or the assignor fails.
     """
@@ -155,7 +155,7 @@ def evaluate(
 
 
 class _Change(msgspec.Struct, frozen=True, gc=False):
-    """What a member that says something new, or takes the place of another one, does to its group."""
+    """The effect on the group of a member that reports something new, or that replaces another member."""
 
     records: tuple[Record, ...] = ()
     counts: SubscriptionCounts | None = None
@@ -243,7 +243,8 @@ def replacement(
 def _is_settled(
     group: ConsumerGroup, soft: ConsumerGroupSoftState, member: ConsumerGroupMember, now_ms: int
 ) -> bool:
-    """Whether a member that says nothing new has reached the newest target, and no other is due."""
+    """Return true if a member that reports nothing new has reached the newest target, and no other target is
+    due."""
     epoch = group.group_epoch
     return (
         group.assignment_epoch == epoch
@@ -253,7 +254,7 @@ def _is_settled(
 
 
 def _taken_without(group: ConsumerGroup, absorbed: ConsumerGroupMember) -> Taken:
-    """Which partitions are held, without those of a member that counts no more."""
+    """Return the lookup of held partitions that ignores those of a member that no longer counts."""
     gone = absorbed.assignment_epochs
 
     def taken(topic_id: TopicId, partitions: Iterable[int]) -> set[int]:

@@ -1,4 +1,5 @@
-"""How members go: on their own, for a while, by a timer, or removed by an administrator (KIP-848)."""
+"""The removal of members: they leave, leave for a while, time out, or are removed by an administrator
+(KIP-848)."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ STABLE = ConsumerGroupMemberState.STABLE
 
 
 class ConsumerGroupMember(EpochMember, frozen=True, kw_only=True, gc=False):
-    """What the coordinator knows of a member: what it said of itself, its epochs, and what it holds.
+    """A member as the coordinator knows it: what it reported about itself, its epochs, and what it holds.
 
     `assigned` and `pending_revocation` are disjoint, and no other member holds any of them.
     """
@@ -41,7 +41,7 @@ class ConsumerGroupMember(EpochMember, frozen=True, kw_only=True, gc=False):
     assigned: Partitions = NO_PARTITIONS
     pending_revocation: Partitions = NO_PARTITIONS
     classic: ClassicMemberMetadata | None = None
-    """What marks a member that speaks the classic protocol (KIP-848, Migration)."""
+    """The data of a member that speaks the classic protocol; None for other members (KIP-848, Migration)."""
 
     @property
     def regex(self) -> str | None:
@@ -83,7 +83,7 @@ class ConsumerGroupMember(EpochMember, frozen=True, kw_only=True, gc=False):
         return self if found == self else found
 
     def _says_nothing_new(self, request: ConsumerGroupHeartbeatRequest) -> bool:
-        """Whether a heartbeat without topics is a keepalive, or an acknowledgement: most are."""
+        """Return true if a heartbeat without topics is a keepalive or an acknowledgement, as most are."""
         return (
             self.classic is None
             and request.rebalance_timeout_ms == -1

@@ -1,4 +1,4 @@
-"""Who holds which partition, and since when: the member epoch of each holder (KIP-848, Partition Epoch)."""
+"""The holder of each partition, and the member epoch of each holder (KIP-848, Partition Epoch)."""
 
 from __future__ import annotations
 

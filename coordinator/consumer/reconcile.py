@@ -25,7 +25,7 @@ STABLE, UNREVOKED, UNRELEASED, UNKNOWN = ConsumerGroupMemberState
 REVOKE, WAIT, SETTLE, _ = ConsumerReconciliationStep
 
 Taken = Callable[[TopicId, Iterable[int]], set[int]]
-"""Which of a topic's partitions anyone holds, this member included."""
+"""Returns those of a topic's partitions that any member holds, this member included."""
 Epochs = dict[TopicId, dict[int, int]]
 
 

@@ -70,7 +70,7 @@ def resolve(effect: ResolveRegularExpressions, image: TopicsImage) -> RegularExp
 
 
 class RegexChange(enum.Enum):
-    """What a heartbeat does to the regular expressions of its group."""
+    """The effect of a heartbeat on the regular expressions of its group."""
 
     NONE = enum.auto()
     UNRESOLVED = enum.auto()
@@ -84,7 +84,7 @@ NONE, UNRESOLVED, RESOLVED = RegexChange
 
 
 def change_of(group: ConsumerGroup, old: ConsumerGroupMember, new: ConsumerGroupMember) -> RegexChange:
-    """How the member's new expression differs.
+    """Return how the member's regular expression changed.
 
     :raises ProtocolError: INVALID_REGULAR_EXPRESSION if the expression is new in the group and malformed.
     """
@@ -134,7 +134,7 @@ def to_resolve(
 
 
 def next_check_ms(group: ConsumerGroup, refresh_interval_ms: int, now_ms: int) -> int:
-    """When `to_resolve` may answer differently although nothing happened in between."""
+    """Return the time at which `to_resolve` may change its result without any event, in ms."""
     if not group.counts.regexes:
         return NEVER_MS
     refreshed_ms, _ = group.last_resolution()

@@ -24,11 +24,11 @@ UNREVOKED = ConsumerGroupMemberState.UNREVOKED_PARTITIONS
 
 
 class ConsumerGroupContact(MemberContact):
-    """When a member was heard last, and its last heartbeat that changed nothing, with the answer.
+    """The last contact with a member, and its last heartbeat that changed nothing, with the response.
 
-    The answer may be given again to an equal heartbeat as long as no record was applied that it depends on
-    (`version` is the group's) and time has not reached `until_ms`. Of a heartbeat that moves its member's
-    epoch and nothing else, the next one and its answer are kept: they hold once the record is applied.
+    An equal heartbeat may get the same response again until a record that it depends on is applied (`version`
+    is the group's), or time reaches `until_ms`. After a heartbeat that moves its member's epoch and nothing
+    else, the next heartbeat and its response are kept: they hold once the record is applied.
     """
 
     __slots__ = ("answer", "awaited_epoch", "request", "revoking", "until_ms", "version")

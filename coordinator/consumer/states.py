@@ -33,7 +33,7 @@ class GroupState(enum.StrEnum):
 
 
 class GroupEvent(enum.StrEnum):
-    """What one batch of records did to a group."""
+    """The effect of one batch of records on a group."""
 
     MEMBER_JOINED = "member joined"
     """A member joined."""
@@ -88,7 +88,7 @@ GROUP_TABLE: StateTable[GroupState, GroupEvent] = StateTable(
 
 
 class ConsumerGroupMemberState(enum.StrEnum):
-    """Where a member stands on its way to the target. `code` is its number in records."""
+    """The state of a member on its way to the target. `code` is its number in records."""
 
     STABLE = "STABLE"
     """The member has its whole target, at its epoch."""
@@ -125,7 +125,7 @@ STATES_BY_CODE: Mapping[int, ConsumerGroupMemberState] = _StatesByCode(
 
 
 class ConsumerReconciliationStep(enum.StrEnum):
-    """What a reconciliation decided."""
+    """The decision of a reconciliation."""
 
     REVOKE = "partitions to revoke"
     """The member holds partitions outside its target or its subscription."""

@@ -1,4 +1,4 @@
-"""What members subscribe to: counts by topic and by regular expression, and topics as ids.
+"""Subscriptions of members: counts by topic and by regular expression, and topics as ids.
 
 A group's effective topics are the names its members list and the names its regular expressions were
 resolved to. A topic counts once for each member that names it, and once for each resolved expression.
@@ -17,7 +17,7 @@ Resolved = Mapping[str, ConsumerGroupRegularExpressionValue]
 
 
 class SubscriptionCounts:
-    """How often each topic, regular expression and assignor is asked for; entries of zero are dropped."""
+    """Number of uses of each topic, regular expression and assignor; entries of zero are dropped."""
 
     __slots__ = ("assignors", "by_name", "by_regex", "regexes")
 

@@ -102,7 +102,7 @@ def check_epoch(member: ConsumerGroupMember, epoch: int, owned: Partitions | Non
 
 
 def is_subset(owned: Partitions | None, assigned: Partitions) -> bool:
-    """Whether the request lists its partitions, and lists only assigned ones."""
+    """Return true if the request lists its partitions, and lists only assigned ones."""
     if owned is None:
         return False
     return all(set(numbers).issubset(assigned.get(topic_id, ())) for topic_id, numbers in owned.items())
