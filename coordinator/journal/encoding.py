@@ -59,7 +59,7 @@ class BrokenJournal(FencepostError):
 
 
 HINT: Final = "; --journal-repair keeps what comes before, after a backup"
-"""What a user is told with damage that can be repaired."""
+"""Advice at the end of a message about damage that can be repaired."""
 
 
 class BrokenRecord(FencepostError):

@@ -60,7 +60,7 @@ def named(path: Path) -> Iterator[None]:
 
 
 def _foreseen(path: Path, error: sqlite3.Error) -> FencepostError:
-    """What an error of SQLite means to a user."""
+    """Return the error that a user gets for an error of SQLite."""
     code = getattr(error, "sqlite_errorcode", None)
     primary = None if code is None else code & 0xFF
     if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:

@@ -35,7 +35,7 @@ _PAGE_BYTES: Final = 4096
 
 
 class Repaired(NamedTuple):
-    """What a repair did."""
+    """The result of a repair."""
 
     backup: Path
     """The damaged file as it was; its write-ahead log has the same name with `-wal`."""
@@ -54,7 +54,7 @@ class _Found(NamedTuple):
     rows: list[_Row]
     batches: list[tuple[str, int, bytes]]
     age: tuple[bool, int]
-    """Whether it is all that was in the journal at one time, and at which."""
+    """True if it is the whole journal at one time, and the number of records and batches appended by then."""
 
 
 def repair(path: Path, check: Check) -> Repaired:
@@ -89,7 +89,8 @@ def _remove(*paths: Path) -> None:
 
 
 def _found(path: Path) -> _Found:
-    """What can be read with the write-ahead log, or without it if the file is ahead of its whole part."""
+    """Return what can be read with the write-ahead log, or without it if the file is newer than its intact
+    part."""
     copy = path.with_name(path.name + ".copy")
     logs = [b""] if wal.is_empty(path) else [wal.beside(path).read_bytes(), b""]
     try:
@@ -99,7 +100,7 @@ def _found(path: Path) -> _Found:
 
 
 def _salvage(path: Path, copy: Path, log: bytes) -> _Found:
-    """What can be read, in order, until something can't."""
+    """Return what can be read, in order, up to the first part that can't."""
     _remove(copy)
     _copy(path, copy)
     if (taken := wal.contents(log).taken) > 0:
@@ -141,7 +142,7 @@ def _write(path: Path, data: bytes | bytearray) -> None:
 
 
 def _was_a_journal(page: bytes | bytearray) -> bool:
-    """Whether a database with that first page was one: either of its marks may be what was damaged."""
+    """Return true if a database with that first page was a journal, even if one of its marks is damaged."""
     if len(page) < files.HEADER_BYTES or page[68:72] == _SAME_IN_ALL[68]:
         return True
     return int.from_bytes(page[60:64], "big") == FORMAT and b"CREATE TABLE record" in page

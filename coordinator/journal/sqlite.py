@@ -37,12 +37,12 @@ class JournalFailed(EnvironmentLacks):
 
 
 def record_checksum(number: int, outcome: int, data: bytes) -> int:
-    """What a row of `record` is checked by."""
+    """Return the checksum of a row of `record`."""
     return zlib.crc32(data, zlib.crc32(b"%d %d " % (number, outcome)))
 
 
 def batch_checksum(number: int, topic: str, place: int, data: bytes) -> int:
-    """What a row of `batch` is checked by."""
+    """Return the checksum of a row of `batch`."""
     return zlib.crc32(data, zlib.crc32(b"%d %s %d " % (number, topic.encode("utf-8", "replace"), place)))
 
 
@@ -147,7 +147,8 @@ class SqliteJournal:
             yield number, checksum
 
     def _keep(self, number: int, outcome: int, checksum: int, record: JournalRecord) -> None:
-        """What was true for the record's key is garbage now, and a tombstone with it."""
+        """Keep a record as the newest of its key. The key's previous record becomes garbage, and so does a
+        tombstone."""
         old = self._newest.pop(record.key, None)
         if old is not None:
             self._garbage.append((*old, outcome))
@@ -290,12 +291,12 @@ class SqliteJournal:
             yield record
 
     def __len__(self) -> int:
-        """How many records are on disk."""
+        """Return the number of records on disk."""
         return self._rows["record"]
 
     @property
     def appended(self) -> int:
-        """How many records and batches were ever appended, also those that are gone."""
+        """Number of records and batches ever appended, including those deleted since."""
         return sum(self._next.values()) - len(self._next)
 
     @property

@@ -1,9 +1,9 @@
-"""What SQLite takes of a write-ahead log, and what it would leave out without a word.
+"""The part of a write-ahead log that SQLite reads, and the part that it would silently leave out.
 
-SQLite takes the log up to the first frame that fails its checksum, and says nothing about the rest: it can't
-tell a transaction that was never finished from one that was damaged afterwards. Here it can be told: each
-transaction was on disk before the next began, so a crash leaves at most one behind the place where the log
-breaks off (SQLite file format, 4 The Write-Ahead Log). Only bytes are read: a refusal changes no file.
+SQLite reads the log up to the first frame that fails its checksum, and does not report the rest: it can't
+distinguish a transaction that was never finished from one that was damaged later. This module can. Each
+transaction is on disk before the next one begins, so a crash leaves at most one after the place where the log
+breaks off (SQLite file format, 4 The Write-Ahead Log). The files are only read: a refusal changes none.
 """
 
 from __future__ import annotations
@@ -18,18 +18,18 @@ from fencepost.coordinator.journal.encoding import HINT, BrokenJournal
 _HEADER: Final = struct.Struct(">IIIIIIII")
 _FRAME: Final = struct.Struct(">IIIIII")
 _CHECKED: Final = 8
-"""How many bytes of a frame's header its checksum is over, besides the page."""
+"""Number of bytes of a frame's header that its checksum covers, in addition to the page."""
 _MAGIC: Final = {0x377F0682: "<", 0x377F0683: ">"}
 _WORD: Final = 0xFFFFFFFF
 
 
 class Contents(NamedTuple):
-    """What a log's bytes hold."""
+    """The contents of a log."""
 
     is_readable: bool
     """True if its header can be trusted; without it SQLite takes nothing."""
     taken: int = 0
-    """How many bytes SQLite takes: up to the end of the last transaction before the first bad frame."""
+    """Number of bytes that SQLite reads: up to the end of the last transaction before the first bad frame."""
     bad: int = 0
     """The number of the first bad frame, from 1."""
     lost: int = 0
@@ -61,7 +61,7 @@ def is_empty(path: Path) -> bool:
 
 
 def contents(data: bytes) -> Contents:
-    """What the bytes of a log hold."""
+    """Return the contents of a log's bytes."""
     if len(data) < _HEADER.size + _FRAME.size:
         return Contents(is_readable=True)
     magic, _, page_size, _, *_, first, second = _HEADER.unpack_from(data)
