@@ -27,7 +27,8 @@ _ALLOWING = (ConsumerGroupMigrationPolicy.BIDIRECTIONAL, ConsumerGroupMigrationP
 def may_downgrade(
     group: ConsumerGroup, leaving: Collection[MemberId], config: GroupCoordinatorConfig, *, joining: int = 0
 ) -> bool:
-    """Whether the group becomes a classic one when these members go, and so many classic ones come."""
+    """Return true if the group becomes a classic one when the `leaving` members leave and `joining` classic
+    ones join."""
     staying = len(group.members) - len(leaving) + joining
     return (
         config.group_consumer_migration_policy in _ALLOWING

@@ -43,7 +43,7 @@ def check_join(
     around: ConsumerHeartbeatContext,
     policy: ConsumerGroupMigrationPolicy,
 ) -> ConsumerProtocolSubscription:
-    """Whether a classic consumer may join; what it subscribes to.
+    """Check that a classic consumer may join, and return its subscription.
 
     :raises ProtocolError: INCONSISTENT_GROUP_PROTOCOL, GROUP_MAX_SIZE_REACHED, or MEMBER_ID_REQUIRED.
     """
@@ -134,7 +134,7 @@ def joined(member: ConsumerGroupMember) -> JoinGroupResponse:
 
 
 def sync(group: ConsumerGroup, request: SyncGroupRequest, image: TopicsImage) -> SyncGroupResponse:
-    """What the member is assigned.
+    """Return the member's assignment.
 
     :raises ProtocolError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION,
         INCONSISTENT_GROUP_PROTOCOL, or REBALANCE_IN_PROGRESS if there is a newer target by now.

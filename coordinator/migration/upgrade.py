@@ -40,9 +40,10 @@ _ALLOWING = (ConsumerGroupMigrationPolicy.BIDIRECTIONAL, ConsumerGroupMigrationP
 
 
 def check_may_upgrade(group: ClassicGroup, config: GroupCoordinatorConfig) -> None:
-    """Whether the group, which has members, may become a consumer group.
+    """Check that the group, which has members, may become a consumer group.
 
-    :raises ProtocolError: GROUP_ID_NOT_FOUND if it may not: to the one who asks it is no consumer group.
+    :raises ProtocolError: GROUP_ID_NOT_FOUND if it may not: for the requesting member, it is not a consumer
+        group.
     """
     if (
         config.group_consumer_migration_policy not in _ALLOWING
@@ -93,7 +94,8 @@ def upgrade(
 
 
 def leaves_out(group: ConsumerGroup, image: TopicsImage) -> bool:
-    """Whether its target lacks partitions of subscribed topics, of which the last leader did not know."""
+    """Return true if the group's targets lack partitions of subscribed topics that the last leader did not
+    know."""
     given: Counter[TopicId] = Counter()
     for target in group.targets.values():
         given.update({topic_id: len(numbers) for topic_id, numbers in target.items()})
@@ -104,7 +106,8 @@ def leaves_out(group: ConsumerGroup, image: TopicsImage) -> bool:
 
 
 def released(group: ClassicGroup) -> tuple[ParkedResponse, ...]:
-    """What those are told who wait in the classic group: to join again, the consumer group this time."""
+    """Return responses to the requests parked in the classic group. They tell members to join again, now in
+    the consumer group."""
     code = ErrorCode.REBALANCE_IN_PROGRESS
     answers = []
     for member in group.members.values():
