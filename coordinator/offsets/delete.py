@@ -44,7 +44,7 @@ def delete(
 
 
 def _tombstones(store: OffsetStore, group_id: str, partition: TopicPartition) -> Iterator[Record]:
-    """What was committed for the partition goes, and what open transactions hold of it."""
+    """Yield tombstones of the partition's committed offset, and of its offsets in open transactions."""
     if store.get(group_id, partition) is not None:
         yield tombstone(group_id, partition)
     for producer_id, partitions in sorted(store.pending(group_id).items()):

@@ -1,4 +1,4 @@
-"""What time and deleted topics do to committed offsets."""
+"""The effect of time and of deleted topics on committed offsets."""
 
 from __future__ import annotations
 

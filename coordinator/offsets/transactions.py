@@ -1,4 +1,4 @@
-"""What the end of a transaction does to the offsets in it (KIP-98, KIP-447)."""
+"""The effect of a transaction's end on the offsets in it (KIP-98, KIP-447)."""
 
 from __future__ import annotations
 
