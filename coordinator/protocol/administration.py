@@ -31,7 +31,7 @@ class CreateTopicsRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreatedTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one topic of CreateTopics."""
+    """The result for one topic of CreateTopics."""
 
     name: str
     topic_id: TopicId | None = None
@@ -55,7 +55,7 @@ class DeleteTopicsRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeletedTopic(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one topic of DeleteTopics."""
+    """The result for one topic of DeleteTopics."""
 
     name: str | None
     topic_id: TopicId | None = None
@@ -86,7 +86,7 @@ class CreatePartitionsRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreatedPartitions(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one topic of CreatePartitions."""
+    """The result for one topic of CreatePartitions."""
 
     name: str
     error_code: ErrorCode = ErrorCode.NONE
@@ -100,7 +100,7 @@ class CreatePartitionsResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ResourceType(enum.IntEnum):
-    """What has settings in Kafka; here topics, brokers and groups do."""
+    """The kinds of resources that have settings in Kafka; here topics, brokers and groups have them."""
 
     TOPIC = 2
     BROKER = 4
@@ -110,7 +110,7 @@ class ResourceType(enum.IntEnum):
 
 
 class ConfigSource(enum.IntEnum):
-    """Where a setting's value comes from."""
+    """The source of a setting's value."""
 
     DYNAMIC_TOPIC = 1
     STATIC_BROKER = 4
@@ -174,7 +174,7 @@ class DescribeConfigsResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConfigOperation(enum.IntEnum):
-    """What IncrementalAlterConfigs does to one setting (KIP-339)."""
+    """The change that IncrementalAlterConfigs makes to one setting (KIP-339)."""
 
     SET = 0
     DELETE = 1
@@ -210,7 +210,7 @@ class AlterConfigsRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AlteredConfigs(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of one resource."""
+    """The result for one resource."""
 
     resource_type: int
     name: str

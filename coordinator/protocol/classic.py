@@ -63,7 +63,7 @@ class JoinGroupResponse(msgspec.Struct, frozen=True, kw_only=True):
     protocol_name: str | None = None
     leader: MemberId = ""
     skip_assignment: bool = False
-    """Whether the leader must leave the assignment as it is: one of its members only came back."""
+    """True if the leader must not change the assignment, because a member only rejoined."""
     member_id: MemberId = ""
     members: tuple[JoinGroupMember, ...] = ()
 
@@ -84,7 +84,7 @@ class SyncGroupRequest(AsksAndWaits["SyncGroupResponse"], msgspec.Struct, frozen
 
 
 class SyncGroupResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What the member is assigned, in the bytes that the leader chose."""
+    """The member's assignment, in the bytes that the leader chose."""
 
     error_code: ErrorCode = ErrorCode.NONE
     protocol_type: str | None = None
@@ -102,7 +102,7 @@ class HeartbeatRequest(Asks["HeartbeatResponse"], msgspec.Struct, frozen=True, k
 
 
 class HeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Whether the member may go on; REBALANCE_IN_PROGRESS tells it to join again."""
+    """The response to a heartbeat; REBALANCE_IN_PROGRESS tells the member to join again."""
 
     error_code: ErrorCode = ErrorCode.NONE
 

@@ -1,4 +1,4 @@
-"""What clients ask about a cluster without their wire form: versions, brokers, topics, coordinators."""
+"""Requests of clients about a cluster without their wire form: versions, brokers, topics, coordinators."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class ApiVersion(msgspec.Struct, frozen=True):
 
 
 class ApiVersionsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What the broker speaks. With UNSUPPORTED_VERSION the client asks again with a version of the list."""
+    """The APIs and versions that the broker speaks. On UNSUPPORTED_VERSION the client asks again with a
+    listed version."""
 
     error_code: ErrorCode = ErrorCode.NONE
     api_versions: tuple[ApiVersion, ...] = ()
@@ -102,7 +103,7 @@ class MetadataResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PartitionCursor(msgspec.Struct, frozen=True):
-    """Where a description of topics goes on."""
+    """The position from which a description of topics continues."""
 
     topic: str
     partition: int
@@ -124,7 +125,7 @@ class DescribeTopicPartitionsResponse(msgspec.Struct, frozen=True, kw_only=True)
 
 
 class KeyType(enum.IntEnum):
-    """What kind of coordinator FindCoordinator looks for."""
+    """The kind of coordinator that FindCoordinator looks for."""
 
     GROUP = 0
     TRANSACTION = 1

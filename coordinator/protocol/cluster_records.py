@@ -71,7 +71,7 @@ class LogStartKey(msgspec.Struct, frozen=True, tag=104, array_like=True, gc=Fals
 
 
 class LogStartValue(msgspec.Struct, frozen=True, tag=104, array_like=True, gc=False):
-    """What lies before this offset was deleted."""
+    """The start of a log; records before this offset were deleted."""
 
     offset: int
 

@@ -37,7 +37,7 @@ class ConsumerGroupHeartbeatRequest(
     """RE2 syntax, matched against the whole name; "" means no regular expression."""
     server_assignor: str | None = None
     topic_partitions: Partitions | None = None
-    """What the member owns; None when it has nothing to report."""
+    """The partitions that the member owns; None if it has nothing to report."""
     api_version: int = 1
     client_id: str = ""
     client_host: str = ""
@@ -75,7 +75,7 @@ class DescribedPartitions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MemberType(enum.IntEnum):
-    """Which protocol a member of a consumer group speaks."""
+    """The protocol that a member of a consumer group speaks."""
 
     UNKNOWN = -1
     CLASSIC = 0
@@ -149,7 +149,7 @@ class DeleteGroupsRequest(Asks["DeleteGroupsResponse"], msgspec.Struct, frozen=T
 
 
 class DeleteGroupsResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether the group was deleted."""
+    """The result of deleting one group."""
 
     group_id: str
     error_code: ErrorCode = ErrorCode.NONE
@@ -168,7 +168,7 @@ class LeaveGroupRequest(Asks["LeaveGroupResponse"], msgspec.Struct, frozen=True,
 
 
 class LeaveGroupResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """Whether that member was removed."""
+    """The result of removing one member."""
 
     member_id: MemberId = ""
     instance_id: str | None = None
@@ -180,11 +180,11 @@ class LeaveGroupBatchRequest(Asks["LeaveGroupBatchResponse"], msgspec.Struct, fr
 
     group_id: str
     members: tuple[LeaveGroupRequest, ...]
-    """Who; the group id of each is the one above."""
+    """The members to remove; the group id of each is the one above."""
 
 
 class LeaveGroupBatchResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of each, in the order of the request; with an error, nothing became of any."""
+    """The result for each member, in the order of the request; with an error, no member was removed."""
 
     error_code: ErrorCode = ErrorCode.NONE
     members: tuple[LeaveGroupResponse, ...] = ()

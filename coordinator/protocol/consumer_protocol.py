@@ -22,7 +22,7 @@ class MalformedConsumerProtocol(ValueError):
 
 
 class ConsumerProtocolSubscription(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer says of itself when it joins."""
+    """The subscription that a consumer sends when it joins."""
 
     topics: tuple[str, ...]
     user_data: bytes | None = None
@@ -33,7 +33,7 @@ class ConsumerProtocolSubscription(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConsumerProtocolAssignment(msgspec.Struct, frozen=True, kw_only=True):
-    """What a consumer is given."""
+    """The assignment of a consumer."""
 
     partitions: Mapping[str, tuple[int, ...]]
     user_data: bytes | None = None

@@ -207,7 +207,7 @@ class InconsistentRecord(FencepostError):
 
     @classmethod
     def of(cls, key: object, why: str) -> InconsistentRecord:
-        """What is told of the record with that key."""
+        """Return the error for the record with that key."""
         return cls(f"journal record {key}: {why}")
 
 

@@ -69,7 +69,7 @@ def partitions_of(pairs: Iterable[tuple[TopicId, int]]) -> dict[TopicId, tuple[i
 
 
 def partition_count(partitions: Partitions) -> int:
-    """How many partitions the set holds."""
+    """Return the number of partitions in the set."""
     if len(partitions) == 1:  # as a rule a member holds partitions of one topic, and a group has thousands
         (numbers,) = partitions.values()
         return len(numbers)

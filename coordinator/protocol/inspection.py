@@ -1,6 +1,6 @@
-"""What administrators ask about transactions, producers, settings and sizes: DescribeTransactions,
-ListTransactions, DescribeProducers (KIP-664), ListConfigResources (KIP-1142), DescribeLogDirs (KIP-113),
-without their wire form.
+"""Requests of administrators about transactions, producers, settings and sizes, without their wire form. They
+are DescribeTransactions, ListTransactions, DescribeProducers (KIP-664), ListConfigResources (KIP-1142), and
+DescribeLogDirs (KIP-113).
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ class DescribeTransactionsRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DescribedTransaction(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a transactional id stands; times in milliseconds."""
+    """The state of a transactional id; times in milliseconds."""
 
     transactional_id: str
     error_code: ErrorCode = ErrorCode.NONE
     state: str = ""
     timeout_ms: int = 0
     start_ms: int = 0
-    """When the last transaction began; -1 if there was none."""
+    """Start of the last transaction, in ms; -1 without one."""
     producer_id: int = 0
     producer_epoch: int = 0
     partitions: tuple[TopicPartition, ...] = ()
@@ -113,7 +113,7 @@ class ListedResource(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListConfigResourcesResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What has settings."""
+    """The resources that have settings."""
 
     error_code: ErrorCode = ErrorCode.NONE
     resources: tuple[ListedResource, ...] = ()

@@ -72,7 +72,7 @@ def _refusal(code: ErrorCode, errors: tuple[RecordError, ...]) -> str:
 
 
 class AppendedPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the records of one partition went; offset -1 with an error."""
+    """The position at which one partition's records were appended; offset -1 with an error."""
 
     partition: int
     error_code: ErrorCode = ErrorCode.NONE
@@ -92,7 +92,7 @@ class ProduceResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FetchPartition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """Where to read one partition, and how much at most."""
+    """The position from which to read one partition, and the maximum size."""
 
     partition: int
     fetch_offset: int
@@ -111,10 +111,10 @@ class FetchRequest(msgspec.Struct, frozen=True, kw_only=True):
     session_id: int = 0
     session_epoch: int = -1
     committed: bool = False
-    """Whether records of open transactions are held back, and those of aborted ones are told (KIP-98)."""
+    """True to hold back records of open transactions and to report aborted transactions (KIP-98)."""
     topics: tuple[OfTopic[FetchPartition], ...]
     by_id: bool = False
-    """Whether topics go by their ids, and not by their names."""
+    """True if the request names topics by id, not by name."""
     from_leader: bool = False
     """True if followers refuse the request: versions before KIP-392, and requests of other brokers."""
     rack_id: str = ""
@@ -131,7 +131,7 @@ class AbortedTransaction(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class FetchedPartition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """What was read of one partition."""
+    """The result of reading one partition."""
 
     partition: int
     error_code: ErrorCode = ErrorCode.NONE
@@ -148,7 +148,7 @@ class FetchedPartition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
 
 class FetchResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """What was read of each partition of the request. Session 0 means that there is no session."""
+    """The result for each partition of the request. Session 0 means that there is no session."""
 
     error_code: ErrorCode = ErrorCode.NONE
     session_id: int = 0
@@ -167,7 +167,7 @@ class OffsetSpec(enum.IntEnum):
 
 
 class ListOffsetsPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """Which offset of one partition: an `OffsetSpec`, or the first record at or after a time in ms."""
+    """The wanted offset of one partition: an `OffsetSpec`, or the first record at or after a time in ms."""
 
     partition: int
     timestamp_ms: int
@@ -242,7 +242,7 @@ class DeleteRecordsRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeletedRecords(msgspec.Struct, frozen=True, kw_only=True):
-    """Where one log starts now; -1 with an error."""
+    """The start of one log after the deletion; -1 with an error."""
 
     partition: int
     low_watermark: int = -1

@@ -71,7 +71,7 @@ class StateTable(Generic[S, E]):
             raise ValueError(f"{self.name}: terminal {leaks[0].source} has a way out")
 
     def next(self, state: S, event: E) -> S:
-        """Where `event` leads from `state`, for events with one arrow.
+        """Return the state that `event` leads to from `state`, for events with one arrow.
 
         :raises IllegalTransition: if the table has no such arrow, or has several.
         """

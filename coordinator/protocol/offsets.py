@@ -54,7 +54,7 @@ class OffsetCommitRequest(Asks["OffsetCommitResponse"], msgspec.Struct, frozen=T
 
     @property
     def is_anonymous_transaction(self) -> bool:
-        """Whether a producer does not say for which member it commits: it is not fenced by the group then."""
+        """True if a producer does not say for which member it commits: then the group does not fence it."""
         return (
             self.is_transactional
             and not self.member_id

@@ -1,7 +1,7 @@
-"""What a coordinator's step says to do: records to append, then a reply and effects.
+"""The outcome of a coordinator's step: records to append, then a reply and effects.
 
-The order is fixed: append the records, apply them, then send the reply and carry out the effects.
-If the append fails nothing else happens, and the request gets the mapped error.
+The order is fixed: append the records, apply them, then send the reply and carry out the effects. If the
+append fails, nothing else happens, and the request gets the mapped error.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class DeadlineReached(msgspec.Struct, frozen=True):
     """Time has reached `next_deadline()`: the most overdue timer runs."""
 
     due_ms: int = 0
-    """When it was due; a timer of a real loop fires a little late."""
+    """Time at which it was due, in ms; a timer of a real loop fires a little late."""
 
 
 class MemberHeard(msgspec.Struct, frozen=True, kw_only=True):

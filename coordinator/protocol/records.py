@@ -87,7 +87,7 @@ class ConsumerGroupMetadataValue(msgspec.Struct, frozen=True, tag=3, array_like=
 
 
 class ClassicMemberMetadata(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What marks a member of a consumer group that speaks the classic protocol (KIP-848, Migration)."""
+    """The data of a member of a consumer group that speaks the classic protocol (KIP-848, Migration)."""
 
     session_timeout_ms: int
     supported_protocols: tuple[tuple[str, bytes], ...]
@@ -139,7 +139,7 @@ class ConsumerGroupTargetAssignmentMemberKey(msgspec.Struct, frozen=True, tag=7,
 
 
 class ConsumerGroupTargetAssignmentMemberValue(msgspec.Struct, frozen=True, tag=7, array_like=True, gc=False):
-    """What the assignor wants the member to own."""
+    """The partitions that the assignor wants the member to own."""
 
     partitions: Partitions
 

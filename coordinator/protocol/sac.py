@@ -28,7 +28,7 @@ def node_of(connection: ConnectionId) -> str:
 
 
 class Connectivity(enum.StrEnum):
-    """What the coordinator knows of a consumer's connection."""
+    """The state of a consumer's connection, as far as the coordinator knows."""
 
     CONNECTED = "connected"
     DISCONNECTED = "disconnected"
@@ -44,7 +44,7 @@ class Connectivity(enum.StrEnum):
 
 
 class Activity(enum.StrEnum):
-    """What the coordinator wants of a consumer."""
+    """The activity that the coordinator wants of a consumer."""
 
     WAITING = "waiting"
     ACTIVE = "active"
@@ -53,7 +53,7 @@ class Activity(enum.StrEnum):
 
 
 class ConsumerStatus(enum.StrEnum):
-    """Where a consumer stands: connectivity and activity in one.
+    """The status of a consumer: connectivity and activity in one.
 
     Two of the nine combinations are never reached: a consumer that is stepping down counts as waiting once
     its connection is lost.
@@ -94,7 +94,7 @@ class ConsumerStatus(enum.StrEnum):
 
 
 class SacError(enum.StrEnum):
-    """What a command is refused with."""
+    """The error that refuses a command."""
 
     PARTITION_INDEX_CONFLICT = "partition_index_conflict"
     """The group exists and was registered with another partition index."""
@@ -117,7 +117,7 @@ class RegisterConsumer(msgspec.Struct, frozen=True, kw_only=True):
     subscription_id: int
     partition_index: int = SIMPLE
     owner: str = ""
-    """How people know the connection."""
+    """The human-readable name of the connection."""
     vhost: str = DEFAULT_VHOST
 
 
@@ -209,7 +209,7 @@ class Tick(msgspec.Struct, frozen=True, kw_only=True):
     nodes: tuple[str, ...]
     """All nodes that belong to the cluster, running or not; if empty, nobody knows."""
     disconnected_timeout_ms: int = DEFAULT_DISCONNECTED_TIMEOUT_MS
-    """What is configured now."""
+    """The timeout that is configured now, in ms."""
 
 
 # -- answers ----------------------------------------------------------------------------------------------

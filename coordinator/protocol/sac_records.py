@@ -25,7 +25,7 @@ class SacConsumer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     owner: str
     status: ConsumerStatus
     since_ms: int
-    """When the status was set last."""
+    """Time at which the status was last set, in ms."""
 
 
 class SacGroupValue(msgspec.Struct, frozen=True, tag=130, array_like=True, gc=False):

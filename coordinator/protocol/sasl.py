@@ -15,7 +15,7 @@ class SaslHandshakeRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SaslHandshakeResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """Which mechanisms there are."""
+    """The mechanisms that the broker offers."""
 
     error_code: ErrorCode = ErrorCode.NONE
     mechanisms: tuple[str, ...] = ()

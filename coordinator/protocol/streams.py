@@ -99,21 +99,21 @@ class Subtopology(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Topology(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """What an application reads, writes and keeps, in the application's order."""
+    """The topics that an application reads, writes and keeps, in the application's order."""
 
     epoch: int
     subtopologies: tuple[Subtopology, ...] = ()
 
 
 class Endpoint(NamedTuple):
-    """Where a process answers interactive queries."""
+    """The address at which a process serves interactive queries."""
 
     host: str
     port: int
 
 
 class TaskOffset(msgspec.Struct, frozen=True):
-    """How far a task's stores are: the sum of its changelogs' offsets."""
+    """The progress of a task's stores: the sum of its changelogs' offsets."""
 
     subtopology_id: str
     partition: int
@@ -141,7 +141,7 @@ class StreamsGroupHeartbeatRequest(
     active_tasks: TaskIds | None = None
     standby_tasks: TaskIds | None = None
     warmup_tasks: TaskIds | None = None
-    """What the member owns in each role; all None, or none."""
+    """The member's tasks in each role. Either all three fields are None, or none of them is."""
     process_id: str | None = None
     """Members with one process id are threads of one process."""
     user_endpoint: Endpoint | None = None
@@ -162,7 +162,7 @@ class StreamsGroupHeartbeatRequest(
 
 
 class StatusCode(enum.IntEnum):
-    """What a member must know of its group besides its tasks."""
+    """A fact about its group that a member must know, in addition to its tasks."""
 
     STALE_TOPOLOGY = 0
     MISSING_SOURCE_TOPICS = 1
@@ -187,7 +187,7 @@ class TopicPartitions(msgspec.Struct, frozen=True):
 
 
 class EndpointPartitions(msgspec.Struct, frozen=True):
-    """What can be asked for at one endpoint."""
+    """The partitions that can be queried at one endpoint."""
 
     endpoint: Endpoint
     active: tuple[TopicPartitions, ...] = ()

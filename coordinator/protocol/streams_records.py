@@ -26,7 +26,7 @@ class StreamsGroupMetadataValue(msgspec.Struct, frozen=True, tag=17, array_like=
     validated_topology_epoch: int = -1
     """The epoch of the topology whose topics were all found; -1 if some were not."""
     last_assignment_configs: Mapping[str, str] = {}
-    """What the assignor was told, by Kafka's names without their prefix."""
+    """The configuration that the assignor received, by Kafka's names without their prefix."""
 
 
 class StreamsGroupMemberMetadataKey(msgspec.Struct, frozen=True, tag=19, array_like=True, gc=False):
@@ -73,7 +73,7 @@ class StreamsGroupTargetAssignmentMemberKey(msgspec.Struct, frozen=True, tag=21,
 
 
 class StreamsGroupTargetAssignmentMemberValue(msgspec.Struct, frozen=True, tag=21, array_like=True, gc=False):
-    """What the assignor wants the member to own."""
+    """The tasks that the assignor wants the member to own."""
 
     tasks: Tasks
 

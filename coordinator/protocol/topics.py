@@ -18,7 +18,8 @@ INTERNAL_TOPICS = frozenset({"__consumer_offsets", "__transaction_state", "__sha
 
 
 def is_valid_name(name: str) -> bool:
-    """Whether a topic may have that name: 1 to 249 of a-z, A-Z, 0-9, '.', '_', '-', and not '.' nor '..'."""
+    """Return true if the name is valid for a topic: 1 to 249 of a-z, A-Z, 0-9, '.', '_', '-', and not '.' or
+    '..'."""
     return _NAME.fullmatch(name) is not None and name not in {".", ".."}
 
 
@@ -29,7 +30,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     name: str
     partitions: int
     replicas: int = 1
-    """How many brokers each partition is told to be on."""
+    """Number of brokers that each partition is meant to be on."""
     racks: tuple[tuple[str, ...], ...] = ()
     """The racks of each partition's replicas, where they are known."""
     assignments: tuple[tuple[int, ...], ...] = ()

@@ -17,7 +17,8 @@ class TransactionKey(msgspec.Struct, frozen=True, tag=110, array_like=True, gc=F
 
 
 class TransactionValue(msgspec.Struct, frozen=True, tag=110, array_like=True, gc=False):
-    """Where a transactional id stands: who may write under it, and what its transaction touched."""
+    """The state of a transactional id: the producer that may write under it, and what its transaction
+    touched."""
 
     producer_id: int
     producer_epoch: int
