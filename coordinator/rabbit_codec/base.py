@@ -1,4 +1,4 @@
-"""What all frames have in common: how their fields are written, and the values that fields hold."""
+"""The common parts of all frames: the encoding of their fields, and the values that fields hold."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class BrokerAddress(NamedTuple):
 
 
 class StreamPlace(NamedTuple):
-    """Where a stream is; 65535 stands for no leader."""
+    """The place of a stream; 65535 stands for no leader."""
 
     stream: str
     code: int

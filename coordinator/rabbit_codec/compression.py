@@ -20,9 +20,9 @@ class InvalidBatch(Exception):
 
 
 def decompressed(compression: int, data: bytes, length: int) -> bytes:
-    """What was `length` bytes before it was compressed; `compression` is the number of one of `COMPRESSIONS`.
+    """Return the `length` bytes that were compressed; `compression` is the number of one of `COMPRESSIONS`.
 
-    :raises InvalidBatch: if it is not that, or if the compression can't be read here.
+    :raises InvalidBatch: if the data does not decompress to that, or the compression can't be read here.
     """
     if compression >= len(COMPRESSIONS):
         raise InvalidBatch(f"a batch in compression {compression}, expected one of {', '.join(COMPRESSIONS)}")

@@ -1,8 +1,9 @@
-"""What publishers send and chunks hold: messages, and batches of messages (osiris, Data Entry format).
+"""Entries that publishers send and chunks hold: messages, and batches of messages (osiris, Data Entry
+format).
 
-A message is its length, below 2**31, and its bytes. A batch is a byte with the top bit set and the way of
-compression in the next three, the number of messages (u16), their length before compression (u32), and the
-length of what follows (u32). Batches are kept as they are: what they hold is the clients' affair.
+A message is its length, below 2**31, and its bytes. A batch is a byte with the top bit set and the
+compression in the next three bits, the number of messages (u16), their length before compression (u32), and
+the length of the rest (u32). Batches are stored unchanged: their content concerns only the clients.
 """
 
 from __future__ import annotations
@@ -74,7 +75,7 @@ def entries_of(frame: Publish) -> list[ChunkEntry]:
 
 
 def _extent(data: bytes, at: int) -> tuple[int, int, int]:
-    """Where an entry starts and ends, and how many records it has."""
+    """Return the start and the end of an entry, and its number of records."""
     (size,) = _SIMPLE.unpack_from(data, at)
     if size < _TOP_BIT:
         end, records = at + _SIMPLE.size + size, 1
@@ -138,7 +139,7 @@ def _unpacked(data: bytes, records: int) -> list[bytes]:
 
 
 def _walk(data: bytes) -> Iterator[tuple[int, int, int]]:
-    """Where each entry starts and ends, and how many records it has."""
+    """Yield the start and the end of each entry, and its number of records."""
     at = 0
     try:
         while at < len(data):

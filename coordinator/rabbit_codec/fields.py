@@ -27,7 +27,7 @@ class Field(NamedTuple):
 
 
 class WireOffsetSpecification(NamedTuple):
-    """Where to start reading. `value` is an offset, or a time in ms since the epoch; else it is 0."""
+    """The position to start reading. `value` is an offset, or a time in ms since the epoch; else it is 0."""
 
     type: OffsetType
     value: int = 0

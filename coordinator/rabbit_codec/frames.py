@@ -467,14 +467,14 @@ _COMMAND_VERSIONS = fields.array(record(CommandVersion, fields.U16, fields.U16, 
 
 
 class ExchangeCommandVersions(Request, frozen=True):
-    """What the client speaks."""
+    """The command versions that the client speaks."""
 
     key: ClassVar[Key] = Key.EXCHANGE_COMMAND_VERSIONS
     versions: Annotated[Sequence[CommandVersion], _COMMAND_VERSIONS] = ()
 
 
 class ExchangeCommandVersionsResponse(Response, frozen=True):
-    """What the server speaks."""
+    """The command versions that the server speaks."""
 
     key: ClassVar[Key] = Key.EXCHANGE_COMMAND_VERSIONS
     versions: Annotated[Sequence[CommandVersion], _COMMAND_VERSIONS] = ()
