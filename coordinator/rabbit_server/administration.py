@@ -1,4 +1,4 @@
-"""What is asked about streams and super streams: to create and delete them, and where they are."""
+"""Requests about streams and super streams: create them, delete them, and locate them."""
 
 from __future__ import annotations
 

@@ -50,7 +50,7 @@ class StreamBroker:
 
     @property
     def cluster(self) -> RabbitCluster:
-        """What connections share, once started."""
+        """The state that connections share, once started."""
         assert self._cluster is not None
         return self._cluster
 

@@ -24,7 +24,8 @@ class Binding(NamedTuple):
 
 
 class Catalogue:
-    """What exists in a virtual host. A refused change raises `RabbitRequestRefused` and changes nothing."""
+    """The streams and super streams of a virtual host. A refused change raises `RabbitRequestRefused` and
+    changes nothing."""
 
     def __init__(self) -> None:
         self.streams: dict[str, Stream] = {}
@@ -151,7 +152,7 @@ class Catalogue:
         return [binding.stream for binding in self._bindings(name) if binding.key == key]
 
     def partition_index(self, super_stream: str | None, stream: str) -> int:
-        """Which partition a stream is; `SIMPLE` if it is none of them."""
+        """Return the partition number of a stream; `SIMPLE` if it is not a partition of the super stream."""
         bindings = self._super_streams.get(super_stream or "", ())
         return next((each.order for each in bindings if each.stream == stream), SIMPLE)
 

@@ -24,7 +24,8 @@ log = structlog.get_logger(__name__)
 
 _UNLIMITED: Final = 0x7FFF_FFFF
 _LAST_WORDS_S: Final = 1.0
-"""How long a client may take to hang up that was told why; some miss what comes together with the end."""
+"""Time that a client has to hang up after it was sent the reason, in s. Some miss a reason that comes
+together with the end."""
 _HEARTBEAT: Final = encode(Heartbeat())
 _MISSED: Final = 2
 """Intervals without a byte after which a client counts as dead."""
@@ -172,7 +173,7 @@ class RabbitServerConnection(asyncio.Protocol):
                 self._tick()
 
     def _guarded(self, call: Callable[[], None]) -> None:
-        """What goes wrong for one client is no affair of the others."""
+        """Run a call for this client. If it fails, other clients are not affected."""
         try:
             call()
         except MalformedFrame as error:

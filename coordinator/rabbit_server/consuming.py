@@ -1,4 +1,4 @@
-"""What consumers ask: chunks for credit, offsets that are kept, and to be the one that is active."""
+"""Requests of consumers: chunks for credit, stored offsets, and the role of the active consumer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class Consumer:
         self._filters = frozenset(filters)
         self._next_chunk: int | None = None
         self._asked: dict[int, tuple[bool, int]] = {}
-        """Whether it was activated, and when, by the correlation id of each question that is not answered."""
+        """By the correlation id of each open question: true if the consumer was activated, and the time in
+        ms."""
 
     def is_of(self, stream: str, name: str) -> bool:
         """Return true if this is a single active consumer of that group."""

@@ -42,7 +42,7 @@ COMMANDS: Final = tuple(
         Key.RESOLVE_OFFSET_SPEC,
     )
 )
-"""What a client may send, in RabbitMQ's order: there are clients that go by the place in the list."""
+"""The commands that a client may send, in RabbitMQ's order. Some clients go by the place in the list."""
 
 
 def _peer_properties(session: RabbitSession, frame: frames.PeerProperties) -> Frame:

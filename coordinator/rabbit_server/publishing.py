@@ -1,4 +1,4 @@
-"""What publishers ask: to be declared, to publish, and how far they had come."""
+"""Requests of publishers: declare a publisher, publish, and query the last publishing id."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class HandshakeStep(enum.IntEnum):
-    """How far a connection has come."""
+    """The progress of a connection's handshake."""
 
     CONNECTED = 0
     INTRODUCED = 1
@@ -38,7 +38,7 @@ class HandshakeStep(enum.IntEnum):
 
 
 class Socket(Protocol):
-    """What a session has of its connection."""
+    """The part of a connection that its session uses."""
 
     node: str
     """The name of the node that the client is connected to."""
@@ -46,11 +46,11 @@ class Socket(Protocol):
     peer_port: int
     local_host: str
     local_port: int
-    """Where the client has reached this node: where others can, too."""
+    """The address at which the client reached this node, and at which others can reach it."""
 
     @property
     def is_writable(self) -> bool:
-        """Whether the client reads what it is sent."""
+        """True if the client reads what it is sent."""
 
     def write(self, data: bytes) -> None:
         """Send."""
@@ -78,7 +78,7 @@ class RabbitSession:
         self.user = ""
         self.virtual_host = ""
         self.properties: Mapping[str, str] = {}
-        """What the client said about itself."""
+        """The properties that the client sent about itself."""
         self.frame_max = 0
         """Bytes that a frame of the client may have after Open."""
         self.heartbeat_s = 0
@@ -88,7 +88,8 @@ class RabbitSession:
         self.leaders_asked: set[str] = set()
         """Streams whose leader was asked something for the client: it is told when one of them goes."""
         self.unanswered: dict[int, int] = {}
-        """When consumers were activated that have gone since, by correlation id: answers are still owed."""
+        """Activation times of removed consumers, in ms, by correlation id: the client still owes these
+        responses."""
         self._asked = 0
 
     @property
@@ -104,7 +105,7 @@ class RabbitSession:
 
     @property
     def catalogue(self) -> Catalogue:
-        """What exists in the connection's virtual host."""
+        """The catalogue of the connection's virtual host."""
         return self.cluster.virtual_hosts[self.virtual_host]
 
     def send(self, frame: Frame) -> None:
@@ -184,7 +185,8 @@ class RabbitSession:
             self.send(frames.MetadataUpdate(code, stream))
 
     def patience_ms(self, now_ms: int) -> int:
-        """How much longer the client may owe its oldest answer: all the time there is if it owes none."""
+        """Return the time that the client has left for its oldest response, in ms; the whole timeout if it
+        owes no response."""
         owed = [consumer.owes_since(now_ms) for consumer in self.consumers.values()]
         owed += [now_ms - since_ms for since_ms in self.unanswered.values()]
         return self.cluster.limits.request_timeout_ms - max(owed, default=0)

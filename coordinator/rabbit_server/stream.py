@@ -49,7 +49,8 @@ class Retention(NamedTuple):
 
     @staticmethod
     def of(arguments: Mapping[str, str]) -> Retention:
-        """What a stream's arguments say. Those that are unknown are passed over, as RabbitMQ does.
+        """Return the retention that a stream's arguments ask for. Unknown arguments are ignored, as in
+        RabbitMQ.
 
         :raises Refused: for a value that RabbitMQ would refuse.
         """
@@ -125,7 +126,7 @@ class Stream:
         self.sequences: dict[str, int] = {}
         """The highest publishing id of each publisher's reference."""
         self.offsets: dict[str, int] = {}
-        """What was stored, by the consumer's name."""
+        """The stored offsets, by the consumer's name."""
         self.readers: dict[Callable[[], None], None] = {}
         """Called when a chunk has come."""
 
@@ -215,9 +216,9 @@ class Stream:
                 return begun if not begun or where.value >= self._chunks[begun - 1].end_offset else begun - 1
 
     def resolve(self, where: WireOffsetSpecification) -> int:
-        """Where the chunk begins that a specification means now; past the end, the offset that is next.
+        """Return the start of the chunk that a specification means now; past the end, the next offset.
 
-        What was stored has a chunk too (osiris_log, resolve_offset_spec).
+        Stored offsets have chunks too (osiris_log, resolve_offset_spec).
         """
         found = self.read(self.find(where))
         begin = self.next_offset if found is None else found[0].first_offset
@@ -230,7 +231,7 @@ class Stream:
 
     @property
     def _first_offset(self) -> int:
-        """Where the oldest chunk that is left begins, of any kind."""
+        """The first offset of the oldest chunk that is left, of any kind."""
         return self._chunks[0].first_offset if self._dropped else 0
 
     @property
