@@ -57,7 +57,7 @@ SacInput: TypeAlias = SacCommand | SacEvent | DeadlineReached
 
 OK = SacReply()
 _RETRY_MS = 1_000
-"""When a timer runs again whose records could not be written."""
+"""Time after which a timer runs again if its records could not be written, in ms."""
 
 
 class SacOutcome(msgspec.Struct, frozen=True, gc=False):
@@ -70,16 +70,16 @@ class SacOutcome(msgspec.Struct, frozen=True, gc=False):
 
 
 class _Step:
-    """What one event changes: drafts of groups, and of what is known of connections."""
+    """The changes of one event: drafts of groups, and what is known of connections."""
 
     def __init__(self, state: SacState, now_ms: int) -> None:
         self.state = state
         self.now_ms = now_ms
         self.drafts: dict[SacGroupKey, GroupDraft] = {}
         self.index: dict[ConnectionId, Iterable[SacGroupKey]] = {}
-        """What the index is to say of connections, where the event sets it."""
+        """The new index entries of connections, where the event sets them."""
         self.rebuilt = False
-        """Whether the index is what the groups say, for all connections."""
+        """True if the event makes the index of all connections agree with the groups."""
         self.first: list[SacEffect] = []
         """Effects that come before those of the groups."""
         self.records: list[SacRecord] = []
@@ -109,7 +109,7 @@ class _Step:
         return bool(draft.places_of(connection))
 
     def outcome(self, reply: SacReply | None) -> SacOutcome:
-        """What came of it."""
+        """Return the outcome of the step."""
         records = self.records
         records += [SacRecord(key, each.value()) for key, each in self.drafts.items() if each.changed]
         if self.rebuilt:
@@ -161,7 +161,7 @@ class SacCoordinator:
         }
 
     def handle(self, event: SacInput, now_ms: int) -> SacOutcome:
-        """What an event leads to. What is no command or event is answered with UNKNOWN_COMMAND."""
+        """Return the outcome of an event. An unknown command or event gets UNKNOWN_COMMAND."""
         handler = self._handlers.get(type(event))
         if handler is None:
             return SacOutcome(reply=SacReply(error=SacError.UNKNOWN_COMMAND))
@@ -182,7 +182,7 @@ class SacCoordinator:
         self.state.restart_timers(now_ms)
 
     def next_deadline(self) -> int | None:
-        """When to hand in `DeadlineReached`, in milliseconds; None if nothing is timed."""
+        """Return the time at which to hand in `DeadlineReached`, in ms; None if nothing is timed."""
         return self.state.timers.next_deadline()
 
     def apply_batch(self, records: tuple[SacRecord, ...]) -> None:

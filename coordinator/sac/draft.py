@@ -30,7 +30,8 @@ _E = ConsumerEvent
 
 
 def is_active(status: ConsumerStatus) -> bool:
-    """Whether the consumer is active for all that the group knows: it holds the others off."""
+    """Return true if the consumer is active as far as the group knows: it keeps others from becoming active.
+    """
     return status is C_ACTIVE or status is C_DEACTIVATING or status is D_ACTIVE
 
 
@@ -89,7 +90,7 @@ class GroupDraft:
         return eligible[0 if self.partition_index == SIMPLE else self.partition_index % len(eligible)]
 
     def places_of(self, connection: ConnectionId) -> list[int]:
-        """Where the connection's consumers are."""
+        """Return the places of the connection's consumers."""
         return [place for place, each in enumerate(self.consumers) if each.connection == connection]
 
     # -- one consumer ---------------------------------------------------------------------------------------

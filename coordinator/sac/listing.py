@@ -1,4 +1,4 @@
-"""What people ask a coordinator of single active consumers: its groups, and a group's members."""
+"""Listings for people: the groups of a coordinator of single active consumers, and a group's members."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def group_consumers(
 
 
 def overview(state: SacState) -> dict[str, object]:
-    """How many groups there are, and of each its partition index and how many members it has."""
+    """Return the number of groups, and the partition index and number of members of each."""
     groups = {
         key: {"num_consumers": len(group.consumers), "partition_index": group.partition_index}
         for key, group in sorted(state.groups.items())

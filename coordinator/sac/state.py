@@ -31,7 +31,7 @@ from fencepost.coordinator.timers import Timers
 
 _NOBODY: tuple[SacConsumer, ...] = ()
 _TOLD_AFRESH_MS = 10_000
-"""How long a new leader waits at least for a connection that is away: it may be about to come back."""
+"""Minimum time that a new leader waits for a disconnected connection, in ms. It may be about to return."""
 
 
 class SacState:
@@ -50,14 +50,14 @@ class SacState:
         self.timers: Timers[ConnectionId] = Timers()
         """Soft: when connections that are away are forgotten."""
         self._groups_of: dict[ConnectionId, dict[SacGroupKey, int]] = {}
-        """How many members a connection has in each group."""
+        """Number of a connection's members in each group."""
         self._nodes: dict[str, dict[ConnectionId, None]] = {}
         self._away: dict[ConnectionId, dict[SacGroupKey, int]] = {}
         """Since when a connection is away, in each group that has disconnected members of it."""
 
     @property
     def disconnected_timeout_ms(self) -> int:
-        """How long a connection may be away before the groups go on without it."""
+        """Time that a connection may be disconnected before the groups continue without it, in ms."""
         return self.conf.get(DISCONNECTED_TIMEOUT, DEFAULT_DISCONNECTED_TIMEOUT_MS)
 
     @property

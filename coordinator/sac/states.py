@@ -13,7 +13,7 @@ from fencepost.coordinator.protocol.sac import ConsumerStatus
 
 
 class ConsumerEvent(enum.StrEnum):
-    """What happens to a consumer."""
+    """An event of a consumer."""
 
     REGISTERED = "registered"
     """The consumer subscribed and joined its group."""
