@@ -18,7 +18,7 @@ _PLAIN_HASH = "sha256"
 
 
 class Verifier(NamedTuple):
-    """What a server keeps of a password: it can check a proof with it, and make none (RFC 5802, 3)."""
+    """The data that a server keeps of a password: it can check a proof, but not make one (RFC 5802, 3)."""
 
     salt: bytes
     stored_key: bytes
@@ -51,7 +51,7 @@ class Credentials:
         return f"Credentials({len(self._verifiers) // len(SCRAM_HASHES)} users)"
 
     def verifier(self, hash_name: str, name: str) -> Verifier:
-        """What proofs of that user are checked against."""
+        """Return the verifier of that user's proofs; an unknown user gets one that no proof matches."""
         known = self._verifiers.get((hash_name, name))
         if known is not None:
             return known

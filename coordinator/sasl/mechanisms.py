@@ -25,7 +25,7 @@ class SaslExchange(Protocol):
     """One client's attempt to log in by one mechanism."""
 
     user: str | None
-    """Who the client is, once that is proven."""
+    """The name of the client's user, once that is proven."""
 
     def respond(self, token: bytes) -> bytes:
         """The answer to what the client sent.
