@@ -15,11 +15,11 @@ from fencepost.coordinator.server.loop import accepts_quickly
 log = structlog.get_logger(__name__)
 
 BACKLOG = 1024
-"""How many clients may wait to be accepted."""
+"""Number of clients that may wait to be accepted."""
 HANDSHAKE_S = 20.0
 """A handshake that takes longer is given up."""
 _GOODBYE_S = 1.0
-"""How long the other side may take to say goodbye too."""
+"""Time that the peer has to close TLS on its side too, in s."""
 _RETRY_S = 1.0
 
 
@@ -96,7 +96,7 @@ class Acceptor:
 
     @property
     def handshakes(self) -> int:
-        """How many clients shake hands."""
+        """Number of clients in a TLS handshake."""
         return len(self._under_way) if self._tls_options else 0
 
     def _make_one_of_few(self) -> asyncio.BaseProtocol:

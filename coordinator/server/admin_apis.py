@@ -44,7 +44,8 @@ def _repeated(names: Iterable[_Name]) -> frozenset[_Name]:
 
 
 class _Places(NamedTuple):
-    """How many partitions a topic has, how many replicas of each, and on which brokers if that was said."""
+    """The number of partitions of a topic, the number of replicas of each, and their brokers if the request
+    names them."""
 
     partitions: int
     replicas: int
@@ -100,7 +101,8 @@ def create_topics(
 def _too_large(
     services: Services, topics: Iterable[NewTopic], plans: Iterable[_Plan | ProtocolError]
 ) -> str | None:
-    """What is too large about a request, in Kafka's words: its controller writes so many records at once."""
+    """Return the reason why a request is too large, in Kafka's words. Its controller limits the records of a
+    request."""
     partitions = 0
     for topic in topics:
         count = services.new_topics.num_partitions if topic.partitions == DEFAULT else topic.partitions
@@ -170,7 +172,7 @@ def create_internal_topic(services: Services, topic: TopicInfo) -> str | None:
 
 
 def _places_of(services: Services, topic: NewTopic) -> _Places:
-    """What a request wants.
+    """Return the partitions and replicas that a request wants.
 
     :raises ProtocolError: INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR, INVALID_REPLICA_ASSIGNMENT or
         INVALID_REQUEST.
@@ -346,7 +348,7 @@ def create_partitions(
 
 
 def _added(services: Services, grown: Iterable[GrownTopic]) -> int:
-    """How many partitions would be created, if each topic may have as many as it is to have."""
+    """Return the number of partitions to create, without topics whose new count is not allowed."""
     known = services.cluster.image.by_name
     counts = ((topic.count, known[topic.name].partitions) for topic in grown if topic.name in known)
     return sum(count - before for count, before in counts if before < count <= MAX_PARTITIONS)

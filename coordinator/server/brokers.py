@@ -102,7 +102,7 @@ class Brokers:
         self.transactions = TransactionCoordinators(self.cluster, self.groups, storage)
         self.clock: ServerClock | None = None
         self.services: tuple[Services, ...] = ()
-        """What answers on each broker, once started."""
+        """The services of each broker, once started."""
         self._credentials = Credentials(users, secrets.token_bytes(32)) if users else None
         self._intercept = intercept
         self.new_topics = new_topics
@@ -301,7 +301,7 @@ class Brokers:
 
     @property
     def bootstrap_servers(self) -> str:
-        """What a client's setting `bootstrap.servers` takes."""
+        """The value for a client's setting `bootstrap.servers`."""
         return ",".join(listener.address for listener in self._listeners)
 
     @property

@@ -126,7 +126,7 @@ class KafkaCluster:
         """The topics of that image under their names with '_' in place of '.'."""
         self.on_change: Callable[[TopicsImage], None] = lambda image: None
         self.configs: dict[ConfigKey, Mapping[str, str]] = {}
-        """What was set on resources, by Kafka's names."""
+        """The settings that were set on resources, by Kafka's names."""
         self.on_configs: Callable[[ConfigKey, Mapping[str, str]], None] = lambda key, entries: None
         """Called with what is set on a resource from now on."""
         self._storage = storage
@@ -225,7 +225,8 @@ class KafkaCluster:
         )
 
     def _placed(self, topic: Topic, partition: int) -> tuple[int, ...]:
-        """Where a partition was placed by hand, as far as these brokers are there."""
+        """Return the brokers on which a partition was placed by request, without those that do not exist
+        here."""
         if partition >= len(topic.assignments):
             return ()
         known = {node.node_id for node in self.nodes}
@@ -343,7 +344,7 @@ class KafkaCluster:
             log.close()
 
     def configs_of(self, resource_type: int, name: str) -> Mapping[str, str]:
-        """What was set on a resource."""
+        """Return the settings that were set on a resource."""
         return self.configs.get(ConfigKey(resource_type, name), {})
 
     def set_configs(self, key: ConfigKey, entries: Mapping[str, str]) -> None:

@@ -38,7 +38,7 @@ from fencepost.coordinator.server.turns import CHANGE, Work, in_turns
 MAX_DESCRIBED_RESOURCES = 5_000
 """The most resources in one DescribeConfigs: even a group that does not exist has all settings."""
 _DESCRIPTION = 250
-"""What it costs to describe one resource, in elements of a request."""
+"""Cost of describing one resource, in elements of a request."""
 _KINDS = frozenset(ResourceType)
 _MILLISECONDS = {
     setting.topic_setting: tuple(
@@ -55,7 +55,8 @@ _MILLISECONDS = {
 def describe_configs(
     services: Services, request: administration.DescribeConfigsRequest, asked: Asked
 ) -> Work[administration.DescribeConfigsResponse]:
-    """What was set on a resource, and what holds for it otherwise; nothing if one is of no kind at all.
+    """Describe the settings of resources, own and default. No resource is described if one is of an unknown
+    type.
 
     A resource that is named twice in the same words is described once.
     """
@@ -215,7 +216,7 @@ def _settings(config: msgspec.Struct) -> tuple[ConfigEntry, ...]:
 
 
 def _of_topics(services: Services) -> tuple[ConfigEntry, ...]:
-    """What holds for topics that say nothing else, under the names of the brokers' settings."""
+    """Return the defaults of topics, under the names of the brokers' settings."""
     defaults = services.cluster.topic_defaults
     inherited = (
         msgspec.structs.replace(_default_of(name, TOPIC_SETTINGS[name], defaults), name=broker_name)
@@ -334,9 +335,9 @@ def _read(services: Services, resource: ChangedResource, entries: Mapping[str, s
 
 
 def _changed(services: Services, resource: ChangedResource, *, incremental: bool) -> dict[str, str]:
-    """What is set on the resource after the changes.
+    """Return the settings of the resource after the changes.
 
-    :raises ProtocolError: INVALID_REQUEST or INVALID_CONFIG for a change that makes no sense.
+    :raises ProtocolError: INVALID_REQUEST or INVALID_CONFIG for an invalid change.
     """
     if max(Counter(change.name for change in resource.changes).values(), default=1) > 1:
         raise ProtocolError(ErrorCode.INVALID_REQUEST, "Error due to duplicate config keys")

@@ -48,20 +48,21 @@ _PRODUCE_KEY = int(ApiKey.PRODUCE).to_bytes(2, "big")
 _WRITTEN_AT_ONCE = frozenset({int(ApiKey.PRODUCE)})
 """APIs whose requests are long and whose responses are short."""
 _READ_AHEAD_BYTES = 1 << 20
-"""How much of later requests is taken from the socket while one is being answered."""
+"""Number of bytes of later requests that are read from the socket while one is being answered."""
 
 _QUERY_FOLLOWS_S = 0.002
-"""How long librdkafka's question for brokers waits for its next one, which comes from another of its threads.
+"""Time that the response to librdkafka's broker query waits for the next request, from another thread, in s.
 
-Once it knows the brokers it gives up the connection on which it was to ask for its coordinator. An answer
-can be faster here than its threads are: then it waits 50 ms before it connects again and asks.
+Once librdkafka knows the brokers, it gives up the connection on which it was to ask for its coordinator. If
+the response is faster than its threads, it waits 50 ms before it connects again and asks.
 """
 
 _COORDINATOR_TOLD_S = 0.002
-"""How long librdkafka has its answer about a coordinator before it has the next one.
+"""Minimum delay between two FindCoordinator responses to librdkafka, in s.
 
-It asks several times behind a Fetch that waits. The first answer lets it give up the commit that waited for
-its coordinator, and with it the coordinator; the second one names it again, if not too early.
+librdkafka sends several of these requests behind a waiting Fetch. The first response makes it give up the
+commit that waited for its coordinator, and with it the coordinator. The second response names the coordinator
+again, unless it comes too early.
 """
 
 _ANSWERS_AT_ONCE = 64
@@ -113,7 +114,7 @@ class KafkaServerConnection(asyncio.Protocol):
         on_lost: Callable[[KafkaServerConnection], None],
     ) -> None:
         self.client_id = ""
-        """What the client calls itself; empty until it has said so."""
+        """The client id; empty until the client has sent it."""
         self._services = services
         self._handlers = handlers
         self._repeated = repeated
@@ -135,7 +136,7 @@ class KafkaServerConnection(asyncio.Protocol):
         self._stopped = False
         self._lost = False
         self._resting = False
-        """Whether what is waited for is another turn, and not a response."""
+        """True while the connection waits for another turn, not for a response."""
         self._out: list[bytes] = []
         self._host = self._local_host = self._peer = ""
         self._heartbeat = SteadyHeartbeat()

@@ -1,4 +1,4 @@
-"""Which handler answers which API."""
+"""The handler of each API."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""What exists of the topics that a request names, apart from what does not.
+"""The topics of a request that exist, apart from those that do not.
 
-Kafka's broker refuses what does not exist before the coordinator sees the rest. So an answer begins with what
-is refused, and a topic that comes again, be it with what is left of it, is answered where it came first.
+Kafka's broker refuses missing topics and partitions before the coordinator sees the rest. So a response
+begins with the refused ones. A topic that the request names again, even with only some of its partitions
+left, is answered where it came first.
 """
 
 from __future__ import annotations

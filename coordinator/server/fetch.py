@@ -63,9 +63,9 @@ class _Position(NamedTuple):
 
 class _Found(NamedTuple):
     fetched: list[Fetched]
-    """What was read, then what did not exist."""
+    """Results of partitions that were read, then of those that did not exist."""
     positions: list[_Position]
-    """Where it was read, of all partitions that there are."""
+    """Read positions of all partitions that exist."""
     size: int
     is_urgent: bool
     """True if the client shall have the response at once: it can't read on, or shall ask another broker.
@@ -91,9 +91,9 @@ class _Fetch:
         self.request = request
         self.session = session
         self.wanted: list[Wanted] = []
-        """What exists when the request comes."""
+        """Partitions that exist when the request arrives."""
         self.missing: list[Fetched] = []
-        """What does not exist then, unknown ids first, as in Kafka."""
+        """Results of partitions that do not exist then, unknown ids first, as in Kafka."""
         for one in wanted:
             try:
                 self._topic(one)
@@ -104,7 +104,7 @@ class _Fetch:
         self.missing.sort(key=lambda one: one.found.error_code is not ErrorCode.UNKNOWN_TOPIC_ID)
 
     def read(self) -> _Found:
-        """What is there now, within the limits of the request."""
+        """Read the records that are there now, within the limits of the request."""
         left, size, is_urgent = self.request.max_bytes, 0, False
         fetched: list[Fetched] = []
         positions: list[_Position] = []
@@ -210,7 +210,7 @@ class _Waiting:
         self._fetch = fetch
         self._positions = positions
         self._needed = needed
-        """How many bytes end the wait."""
+        """Number of bytes that end the wait."""
         self._timer = loop.call_later(fetch.request.max_wait_ms / 1000, self._finish)
         for position in positions:
             position.log.add_listener(self._appended)

@@ -41,7 +41,7 @@ class Wanted(NamedTuple):
 
 
 class Fetched(NamedTuple):
-    """What was read of it."""
+    """A wanted partition, and what was read of it."""
 
     wanted: Wanted
     found: FetchedPartition
@@ -63,11 +63,11 @@ class FetchSession:
     def __init__(self, session_id: int, *, by_id: bool) -> None:
         self.session_id = session_id
         self.by_id = by_id
-        """Whether its topics go by their ids, and not by their names."""
+        """True if the session names topics by id, not by name."""
         self.epoch = 1
-        """What the next request must say."""
+        """The session epoch that the next request must have."""
         self.weight = 0
-        """How many partitions it holds, long names counted."""
+        """Number of partitions that it holds; those with long names count more."""
         self._held: dict[_Key, _Held] = {}
 
     def __len__(self) -> int:
@@ -105,9 +105,10 @@ class FetchSession:
                     self.weight -= _weight(key)
 
     def news(self, fetched: Iterable[Fetched]) -> list[Fetched]:
-        """What the client does not know yet. Partitions with records are read last the next time.
+        """Return the results that the client does not know yet. Partitions with records are read last the
+        next time.
 
-        After the first answer they are read in its order.
+        After the first response, partitions are read in the order of that response.
         """
         news = []
         for one in fetched:

@@ -1,7 +1,8 @@
-"""Who coordinates which group: shards of the groups, each with a journal, and led by one of the brokers.
+"""The coordinators of groups: shards of the groups, each with a journal and one broker as its leader.
 
-A shard is what a partition of `__consumer_offsets` is in Kafka: the groups whose ids fall on it, their
-records, and the broker that leads it. Only the leader answers for them, once it has read the records.
+A shard corresponds to a partition of `__consumer_offsets` in Kafka: the groups whose ids hash to it, their
+records, and the broker that leads it. Only the leader handles requests for its groups, once it has read the
+records.
 """
 
 from __future__ import annotations
@@ -217,9 +218,10 @@ class GroupCoordinators:
     @overload
     def ask(self, request: AsksAndWaits[_R], node_id: int) -> _R | asyncio.Future[_R]: ...
     def ask(self, request: Any, node_id: int) -> Any:
-        """What the broker `node_id` answers to a request about groups.
+        """Return the response of the broker `node_id` to a request about groups.
 
-        NOT_COORDINATOR for groups that another one leads, COORDINATOR_LOAD_IN_PROGRESS while it loads them.
+        The error is NOT_COORDINATOR for groups that another broker leads, and COORDINATOR_LOAD_IN_PROGRESS
+        while the broker loads them.
         """
         shards = self.shards
         if len(shards) == 1 and (host := shards[0].host) is not None:
@@ -242,7 +244,8 @@ class GroupCoordinators:
         return refusal(request, self.absence(group_id, node_id))
 
     def absence(self, group_id: str, node_id: int) -> ErrorCode:
-        """What keeps the broker `node_id` from answering for a group; NONE if it coordinates it."""
+        """Return the error that keeps the broker `node_id` from coordinating a group; NONE if it coordinates
+        the group."""
         shard = self.shard_of(group_id)
         if shard.node_id != node_id:
             return ErrorCode.NOT_COORDINATOR
@@ -302,7 +305,7 @@ class GroupCoordinators:
             shard.load_timer = loop.call_later(load_s, self._load, shard)
 
     def next_deadline(self) -> int | None:
-        """When the next timer of any group fires; it may turn out too early."""
+        """Return the time when the next timer of any group fires, in ms; it may be too early."""
         deadlines = (host.coordinator.next_deadline() for host in self.active())
         return min((each for each in deadlines if each is not None), default=None)
 

@@ -1,7 +1,7 @@
-"""What administrators look at: producers, transactions, resources with settings, and log directories.
+"""Handlers of administrators' queries: producers, transactions, resources with settings, log directories.
 
 Access control lists do not exist, and the replies say so in Kafka's words. Tools take that for a cluster
-without rights, and go on.
+without authorization, and go on.
 """
 
 from __future__ import annotations

@@ -24,7 +24,7 @@ from fencepost.coordinator.server.accepting import BACKLOG, Acceptor
 
 
 class HasSockets(Protocol):
-    """What has sockets that only this process should have."""
+    """An object with sockets that only this process should have."""
 
     def socket_numbers(self) -> Iterable[int]:
         """The file descriptors of those that are open."""
@@ -34,7 +34,8 @@ _of_this_process: weakref.WeakSet[HasSockets] = weakref.WeakSet()
 
 
 def keep_from_children(sockets: HasSockets) -> None:
-    """What is closed here shall be closed: one that a child has too stays open, and clients wait at it."""
+    """Close the sockets in forked children. Otherwise they stay open after they are closed here, and clients
+    wait at them."""
     _of_this_process.add(sockets)
 
 

@@ -1,4 +1,4 @@
-"""What a connection has to do before it is served: choose a mechanism, and prove who it is (KIP-152)."""
+"""The login of a connection before it is served: choose a mechanism, and authenticate (KIP-152)."""
 
 from __future__ import annotations
 

@@ -43,17 +43,17 @@ class ReadRecords(NamedTuple):
 
 
 class LogSettings(NamedTuple):
-    """What a topic's settings say about appending to its logs."""
+    """A topic's settings for appending to its logs."""
 
     max_batch_bytes: int = MAX_BATCH_BYTES
     stamps: bool = False
-    """Whether records get the time at which they are appended."""
+    """True if records get the time at which they are appended."""
     compacts: bool = False
     """True if each record needs a key."""
     before_max_ms: int = 2**63 - 1
-    """How old a record may be when it comes."""
+    """Maximum age of a record when it arrives, in ms."""
     after_max_ms: int = 3_600_000
-    """How far ahead of the time a record may be."""
+    """Maximum time by which a record may be ahead of now, in ms."""
 
 
 class PartitionLog:
@@ -98,7 +98,7 @@ class PartitionLog:
         self._max_timestamps: list[int] = []
         self._listeners: dict[Callable[[], None], None] = {}
         self._has_gaps = False
-        """Whether batches are missing between others, and not only at the start."""
+        """True if batches are missing between others, and not only at the start."""
         self._cleaned_to = -1
         """The log's end when it was compacted last, with no tombstone left in it."""
         self._compaction: Compaction | None = None
@@ -237,9 +237,10 @@ class PartitionLog:
 
     @property
     def last_stable_offset(self) -> int:
-        """Where those who read committed records have to stop: the start of the first open transaction.
+        """The offset at which readers of committed records must stop: the start of the first open
+        transaction.
 
-        Of that one the first records may be deleted.
+        The first records of that transaction may have been deleted.
         """
         unstable = self.producers.first_unstable_offset
         return self.high_watermark if unstable is None else max(unstable, self.log_start_offset)

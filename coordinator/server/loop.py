@@ -27,7 +27,7 @@ def new_event_loop() -> asyncio.AbstractEventLoop:
 
 
 def accepts_quickly(loop: asyncio.AbstractEventLoop) -> bool:
-    """Whether a loop has a way to accept of its own that makes no Python socket of each client: uvloop's."""
+    """Return true if the loop accepts connections without a Python socket for each client, as uvloop does."""
     uvloop = sys.modules.get("uvloop")
     return uvloop is not None and isinstance(loop, uvloop.Loop)
 

@@ -64,7 +64,7 @@ def offset_commit(services: Services, call: OffsetCommitCall, asked: Asked) -> O
 
 
 MAX_QUESTIONS_PER_GROUP = 10
-"""How often one OffsetFetch may name a group, each time for other partitions."""
+"""Number of times that one OffsetFetch may name a group, each time for other partitions."""
 
 
 @in_turns

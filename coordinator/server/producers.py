@@ -1,4 +1,4 @@
-"""What one log remembers of its producers: sequences, and transactions that are open or aborted.
+"""The state of one log's producers: sequences, and transactions that are open or aborted.
 
 The rules are those of Kafka's ProducerStateManager (KIP-98; KIP-890 for markers with a higher epoch).
 """
@@ -17,9 +17,11 @@ from fencepost.coordinator.protocol.logs import AbortedTransaction
 from fencepost.coordinator.protocol.transactions import NO_PRODUCER_EPOCH, NO_PRODUCER_ID
 
 _REMEMBERED_VERIFICATIONS = 1_000
-"""How many producers are remembered whose transactions may never come: clients make up what they like."""
+"""Number of remembered producers whose transactions have not begun. It is limited, as clients may make up any
+number."""
 _REMEMBERED_BATCHES = 5
-"""How many batches of a producer are recognised when they come again: as many as it may have in flight."""
+"""Number of a producer's batches that are recognised when they are sent again: as many as it may have in
+flight."""
 _SEQUENCES = 2**31
 
 
@@ -30,7 +32,7 @@ class _Batch(NamedTuple):
 
 
 class _Verification(NamedTuple):
-    """What the coordinator was asked about, before the first batch of a transaction is in the log."""
+    """A question to the coordinator, before the first batch of a transaction is in the log."""
 
     epoch: int
     own_epochs: bool

@@ -43,12 +43,12 @@ class RepeatedRequest(NamedTuple):
 
 
 class KnownAnswer(NamedTuple):
-    """What was answered once."""
+    """A response that was sent once."""
 
     request: Any
     size: bytes
     rest: bytes
-    """What stands before and behind the request's number."""
+    """The bytes before (`size`) and after (`rest`) the request's number."""
 
     def to(self, frame: bytes) -> bytes:
         """The whole answer to the request in this frame."""
@@ -69,7 +69,7 @@ class RepeatedAnswers:
         self._bytes = 0
 
     def find(self, question: RepeatedRequest, handler: Handler) -> KnownAnswer | None:
-        """What this handler answered, and would answer again."""
+        """Return the response that this handler gave, if it would give it again."""
         image, nodes, stopped = self._state
         cluster = self._cluster
         if cluster.image is not image or cluster.nodes is not nodes or cluster.stopped is not stopped:
@@ -90,7 +90,8 @@ class RepeatedAnswers:
     def keep_later(
         self, question: RepeatedRequest, handler: Handler, request: Any
     ) -> Callable[[list[bytes]], None]:
-        """What keeps an answer that takes some turns, unless topics or brokers change meanwhile."""
+        """Return a callback that keeps a response that takes several turns, unless topics or brokers change
+        meanwhile."""
         image, nodes = self._cluster.image, self._cluster.nodes
 
         def keep(answer: list[bytes]) -> None:

@@ -1,4 +1,4 @@
-"""What the handlers of one broker share, and what they are told about each request."""
+"""The services that the handlers of one broker share, and the data they receive about each request."""
 
 from __future__ import annotations
 
@@ -50,9 +50,9 @@ class Services(NamedTuple):
     gate: Gate = Gate()  # open for good: nobody shuts it
     new_topics: NewTopicConfig = NO_NEW_TOPICS
     credentials: Credentials | None = None
-    """Who may connect; None for anybody."""
+    """The users that may connect; None if any client may connect."""
     long_requests: LongRequests | None = None
-    """What keeps turns of the loop short; None if the loop is not shared with other clients."""
+    """Keeps turns of the loop short; None if the loop is not shared with other clients."""
 
     @overload
     def ask(self, request: Asks[R]) -> R: ...
@@ -110,7 +110,7 @@ class Asked(NamedTuple):
     """The address of ours that the client used."""
     connection: OpenConnection
     login: Login | None = None
-    """What the client has to do before it is served; None when that is done, or nothing is asked for."""
+    """The login that the client must complete before it is served; None if it is done, or not required."""
 
 
 Handler: TypeAlias = Callable[[Services, Any, Asked], Any]

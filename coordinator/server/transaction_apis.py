@@ -55,7 +55,7 @@ def add_partitions(services: Services, call: AddPartitionsCall, asked: Asked) ->
 
 
 _TRANSACTION = 50
-"""What it costs to ask about one transaction, in elements of a request."""
+"""Cost of a query about one transaction, in elements of a request."""
 
 
 def _added(
@@ -109,7 +109,8 @@ def offset_commit(services: Services, call: TxnOffsetCommitCall, asked: Asked) -
 
 
 def _refusal(services: Services, call: TxnOffsetCommitCall) -> ErrorCode:
-    """What stands in the way. Only the group's coordinator adds the group to the transaction."""
+    """Return the error that prevents the commit, or NONE. Only the group's coordinator adds the group to the
+    transaction."""
     if not call.group_id:
         return ErrorCode.INVALID_GROUP_ID
     code = services.groups.absence(call.group_id, services.node_id)
@@ -117,7 +118,7 @@ def _refusal(services: Services, call: TxnOffsetCommitCall) -> ErrorCode:
 
 
 def _transaction_code(services: Services, call: TxnOffsetCommitCall) -> ErrorCode:
-    """What of the transaction stands in the way; the offsets of newer clients' groups are added to it."""
+    """Return the error of the transaction, or NONE. For newer clients, add the group to the transaction."""
     added = call.api_version >= _ADDED_BY_BROKER_FROM
     code = services.transactions.check_offsets(
         transactions.AddOffsetsToTxnRequest(

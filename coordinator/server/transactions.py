@@ -1,4 +1,4 @@
-"""Who coordinates which transactional id, and what carries out a transaction's end in logs and groups."""
+"""The coordinators of transactional ids, and the code that ends transactions in logs and groups."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ log = structlog.get_logger(__name__)
 _R = TypeVar("_R")
 
 _RETRY_S = 0.02
-"""How soon groups that are being loaded are told again of a transaction's end."""
+"""Time after which groups that are loading are notified again of a transaction's end, in s."""
 _ABORTABLE_FROM, _ADDED_BY_BROKER_FROM = 11, 12
 """Versions of Produce: the first that knows TRANSACTION_ABORTABLE, the first whose partitions are added."""
 _RETRIABLE = frozenset({ErrorCode.CONCURRENT_TRANSACTIONS, ErrorCode.NOT_COORDINATOR})
@@ -227,7 +227,7 @@ class TransactionCoordinators:
         self._retries[handle] = None
 
     def next_deadline(self) -> int | None:
-        """When the next transaction takes too long, or the next id is forgotten."""
+        """Return the time when the next transaction times out or the next id is forgotten, in ms."""
         return self.coordinator.next_deadline()
 
     def run_due(self) -> None:

@@ -23,9 +23,9 @@ R = TypeVar("R")
 P = ParamSpec("P")
 
 WORK_PER_TURN = 5_000
-"""How much a handler does in one turn of the loop, in elements of a request that cost little."""
+"""Work that a handler does in one turn of the loop, in cheap elements of a request."""
 CHANGE = 250
-"""What a change of the cluster's topics costs, in such elements."""
+"""Cost of a change of the cluster's topics, in such elements."""
 
 Work: TypeAlias = Generator[int, None, R]
 """A handler's work: it yields what it did since it yielded last, and returns the response."""
