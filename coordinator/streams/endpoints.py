@@ -1,4 +1,4 @@
-"""Which partitions can be asked for at which process: the map for interactive queries (KIP-1071)."""
+"""The partitions that can be queried at each process: the map for interactive queries (KIP-1071)."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class StreamsGroup(EpochGroup[StreamsGroupMember, Tasks]):
     def __init__(self, group_id: str) -> None:
         super().__init__(group_id)
         self.topology: Topology | None = None
-        """What the first member brought; it stays while the group does."""
+        """The topology that the first member brought; it stays as long as the group exists."""
         self.source_subtopologies: Mapping[str, str] = {}
         """The subtopology that reads each topic."""
         self.validated_topology_epoch = 0
@@ -85,7 +85,7 @@ class StreamsGroup(EpochGroup[StreamsGroupMember, Tasks]):
         return bool(self._members) and topic in self.source_subtopologies
 
     def needs(self, topic: str) -> bool:
-        """Whether the topology needs the topic to be there: it is read, or is a changelog."""
+        """Return true if the topology needs the topic to exist: it is read, or is a changelog."""
         return self.topology is not None and topic in required_topics(self.topology)
 
     def hard_state(self) -> dict[str, Any]:

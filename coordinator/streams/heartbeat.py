@@ -1,8 +1,8 @@
-"""What one heartbeat does to its group: join, change, acknowledge, or nothing (KIP-1071, Heartbeat).
+"""The effect of one heartbeat on its group: join, change, acknowledge, or nothing (KIP-1071, Heartbeat).
 
 The order is Kafka's: find the member, update it, look at the topology's topics, raise the group epoch if the
-assignment's inputs changed, compute a target if one is due, and bring this one member closer to it. Others
-notice with their own heartbeats.
+assignment's inputs changed, compute a target if one is due, and bring this one member closer to it. Other
+members learn of it in their own heartbeats.
 """
 
 from __future__ import annotations
@@ -160,7 +160,7 @@ def _topology(step: _Step, request: StreamsGroupHeartbeatRequest, member: Stream
 def _bumped(
     step: _Step, request: StreamsGroupHeartbeatRequest, topology: Topology, *, changed: bool
 ) -> tuple[ConfiguredTopology, int]:
-    """What became of the topology, and the group's epoch, which is raised if an input of targets changed."""
+    """Return the configured topology, and the group epoch, which is raised if an input of targets changed."""
     group, soft, around = step.group, step.soft, step.around
     epoch, digest, bump = group.group_epoch, group.metadata_hash, changed
     configured = soft.configured

@@ -1,4 +1,4 @@
-"""How members go: on their own, or by a timer; and how a group ends (KIP-1071)."""
+"""The removal of members that leave or time out, and the end of a group (KIP-1071)."""
 
 from __future__ import annotations
 

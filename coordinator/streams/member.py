@@ -24,7 +24,7 @@ AssignmentEpochs = dict[str, dict[int, int]]
 
 
 class StreamsGroupMember(EpochMember, frozen=True, kw_only=True, gc=False):
-    """What the coordinator knows of a member: what it said of itself, its epochs, and its tasks.
+    """A member as the coordinator knows it: what it reported about itself, its epochs, and its tasks.
 
     `assigned` and `pending_revocation` are disjoint in each role. `instance_id` is None: Kafka 4.3 refuses
     static members of streams groups.

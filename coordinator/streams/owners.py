@@ -1,4 +1,4 @@
-"""Which process holds which task, in which role; derived from the members (KIP-1071)."""
+"""The process that holds each task, by role; derived from the members (KIP-1071)."""
 
 from __future__ import annotations
 

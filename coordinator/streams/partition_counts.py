@@ -1,7 +1,7 @@
-"""How many partitions the internal topics of a topology must have (KIP-1071, Internal topics).
+"""Partition counts of the internal topics of a topology (KIP-1071, Internal topics).
 
-A repartition topic has as many as its subtopology's largest input, unless the application says a number or
-other topics must be read together with it; a changelog has as many as its subtopology has tasks.
+A repartition topic has as many as its subtopology's largest input, unless the application sets a number or
+other topics must be copartitioned with it; a changelog has as many as its subtopology has tasks.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ class StreamsGroupSoftState(EpochGroupSoftState[MemberContact]):
     def __init__(self) -> None:
         super().__init__()
         self.configured: ConfiguredTopology | None = None
-        """What became of the topology when its topics were looked at last."""
+        """The topology as configured at the last look at its topics."""
         self.endpoint_epoch = 0
         """Grows with each change of what can be asked for where."""
         self.shutdown_requested_by: MemberId | None = None

@@ -30,7 +30,7 @@ class StreamsGroupState(enum.StrEnum):
 
 
 class StreamsGroupEvent(enum.StrEnum):
-    """What one batch of records did to a group."""
+    """The effect of one batch of records on a group."""
 
     MEMBER_JOINED = "member joined"
     """A member joined."""
@@ -84,7 +84,7 @@ STREAMS_GROUP_TABLE: StateTable[StreamsGroupState, StreamsGroupEvent] = StateTab
 
 
 class StreamsGroupMemberState(enum.StrEnum):
-    """Where a member stands on its way to the target. `code` is its number in records."""
+    """The state of a member on its way to the target. `code` is its number in records."""
 
     STABLE = "STABLE"
     """The member has its whole target, at its epoch."""
@@ -117,7 +117,7 @@ _UNKNOWN = StreamsGroupMemberState.UNKNOWN
 
 
 class StreamsReconciliationStep(enum.StrEnum):
-    """What a reconciliation decided."""
+    """The decision of a reconciliation."""
 
     REVOKE = "tasks to revoke"
     """The member holds tasks outside its target."""

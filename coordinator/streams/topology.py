@@ -33,7 +33,7 @@ class ConfiguredSubtopology(msgspec.Struct, frozen=True):
 
 
 class ConfiguredTopology(msgspec.Struct, frozen=True, kw_only=True):
-    """What became of a topology in one image of the cluster."""
+    """A topology as configured from one image of the cluster."""
 
     topology_epoch: int
     subtopologies: Mapping[str, ConfiguredSubtopology] | None = None

@@ -62,7 +62,7 @@ def _check_names(topology: Topology) -> None:
 
 
 def _check_supported(request: StreamsGroupHeartbeatRequest) -> None:
-    """What Kafka 4.3 has in the request, and refuses."""
+    """Refuse the parts of a request that Kafka 4.3 defines but refuses."""
     if request.instance_id is not None:
         raise invalid("Static membership is not yet supported.")
     if request.task_offsets is not None:
@@ -135,7 +135,7 @@ def check_epoch(member: StreamsGroupMember, epoch: int, owned: Tasks | None) -> 
 
 
 def _is_part(owned: Tasks | None, assigned: Tasks) -> bool:
-    """Whether the request lists its tasks, and lists only assigned ones."""
+    """Return true if the request lists its tasks, and lists only assigned ones."""
     return owned is not None and (
         _is_subset(owned.active, assigned.active)
         and _is_subset(owned.standby, assigned.standby)
