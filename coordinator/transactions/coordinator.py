@@ -39,7 +39,7 @@ from fencepost.coordinator.transactions.states import TRANSACTION_TABLE, Transac
 
 
 class TransactionConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker's properties say about transactions, in milliseconds."""
+    """The properties of a broker for transactions, in ms."""
 
     transaction_max_timeout_ms: int = 900_000
     """A producer that asks for more is refused."""
@@ -79,7 +79,7 @@ class TransactionCoordinator:
         self.config = config or TransactionConfig()
         self._transactions: dict[str, TransactionValue] = {}
         self.transactions: Mapping[str, TransactionValue] = MappingProxyType(self._transactions)
-        """Where each transactional id stands."""
+        """The state of each transactional id."""
         self._timers: Timers[str] = Timers()
         self._handlers: Mapping[type, Callable[[Any, int], TransactionOutcome]] = {
             InitProducerIdRequest: self._init_producer_id,
@@ -93,7 +93,7 @@ class TransactionCoordinator:
     def handle(
         self, event: TransactionRequest | MarkersWritten | DeadlineReached, now_ms: int
     ) -> TransactionOutcome:
-        """What an event leads to. A request that breaks a rule is answered with Kafka's error."""
+        """Return the outcome of an event. A request that breaks a rule gets Kafka's error."""
         try:
             return self._handlers[type(event)](event, now_ms)
         except ProtocolError as error:
@@ -164,7 +164,7 @@ class TransactionCoordinator:
         return next((name for name, value in known if value.producer_id == producer_id), None)
 
     def next_deadline(self) -> int | None:
-        """When to hand in `DeadlineReached`, in milliseconds; None if nothing is timed."""
+        """Return the time at which to hand in `DeadlineReached`, in ms; None if nothing is timed."""
         return self._timers.next_deadline()
 
     # -- requests ---------------------------------------------------------------------------------------
@@ -237,7 +237,7 @@ class TransactionCoordinator:
         return self._add(request.transactional_id, now, added, reply, now_ms)
 
     def _open_for(self, transactional_id: str, producer_id: int, epoch: int) -> TransactionValue:
-        """Where a transactional id stands, if its producer may add to a transaction.
+        """Return the state of a transactional id, if its producer may add to a transaction.
 
         :raises ProtocolError: if it may not.
         """

@@ -1,4 +1,5 @@
-"""Who may write under a transactional id: producer ids and epochs, and how they go on (KIP-360, KIP-890)."""
+"""Checks of the producer that writes under a transactional id: producer ids and epochs, and their order
+(KIP-360, KIP-890)."""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ def initialized(now: TransactionValue, request: InitProducerIdRequest) -> Transa
 
 
 def check_successor(now: TransactionValue, request: InitProducerIdRequest) -> None:
-    """Whether a producer that says who it was is this one, is new here, or missed that its epochs ran out.
+    """Check that a producer with an id and an epoch is this one, is new here, or missed that its epochs ran
+    out.
 
     :raises ProtocolError: PRODUCER_FENCED if not.
     """
@@ -72,7 +74,8 @@ def check_producer(now: TransactionValue, producer_id: int, epoch: int) -> None:
 
 
 def is_retry(now: TransactionValue, request: EndTxnRequest) -> bool:
-    """Whether the answer to the same request got lost: the epoch, or even the id, has gone on since.
+    """Return true if it repeats a request whose response got lost: the epoch, or even the id, has advanced
+    since.
 
     :raises ProtocolError: INVALID_PRODUCER_ID_MAPPING or PRODUCER_FENCED.
     """

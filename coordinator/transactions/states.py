@@ -17,7 +17,7 @@ from fencepost.coordinator.protocol.machine import StateTable
 
 
 class TransactionState(enum.StrEnum):
-    """Where a transactional id stands, under the name that DescribeTransactions shows."""
+    """The state of a transactional id, under the name that DescribeTransactions shows."""
 
     EMPTY = "Empty"
     """No transaction has begun since the producer was initialized."""
@@ -53,7 +53,7 @@ _STATES = {code: state for state, code in _CODES.items()}
 
 
 class TransactionEvent(enum.StrEnum):
-    """What happens to a transactional id."""
+    """An event of a transactional id."""
 
     PRODUCER_INITIALIZED = "producer initialized"
     """A producer sent InitProducerId."""
