@@ -33,7 +33,7 @@ Settings = TypeVar("Settings", bound=msgspec.Struct)
 
 
 class ConsumerGroupMigrationPolicy(enum.StrEnum):
-    """Which online conversions between classic and consumer groups are allowed (KIP-848, Migration)."""
+    """The online conversions between classic and consumer groups that are allowed (KIP-848, Migration)."""
 
     BIDIRECTIONAL = "bidirectional"
     UPGRADE = "upgrade"
@@ -55,7 +55,7 @@ RELEASE_VERSION = "release.version"
 
 
 class GroupCoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """What a broker's properties say about groups, offsets and transactions; units by name.
+    """The properties of a broker for groups, offsets and transactions; their names give the units.
 
     :raises FencepostError: on construction, if a value is out of its range or two contradict each other.
     """
@@ -87,7 +87,8 @@ class GroupCoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
     group_streams_num_standby_replicas: NotNegative = 0
     group_streams_max_standby_replicas: NotNegative = 2
     group_streams_initial_rebalance_delay_ms: NotNegative = 3_000
-    """How long a group without members waits for more of them after the first; 0 does not wait."""
+    """Time that a group without members waits for more members after the first one, in ms; 0 does not wait.
+    """
     group_streams_assignment_interval_ms: NotNegative = 1_000
     group_streams_min_assignment_interval_ms: NotNegative = 0
     group_streams_max_assignment_interval_ms: NotNegative = 15_000
@@ -118,7 +119,7 @@ class GroupCoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
     transactional_id_expiration_ms: Positive = 604_800_000
 
     release_version: ReleaseVersion = ReleaseVersion.V4_3
-    """Whose rules hold."""
+    """The Kafka release whose rules apply."""
 
     def __post_init__(self) -> None:
         _check_ranges(self)
@@ -165,7 +166,7 @@ class GroupCoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def offsets_retention_ms(self) -> int:
-        """How long a committed offset is kept, in milliseconds."""
+        """Time that a committed offset is kept, in ms."""
         return self.offsets_retention_minutes * 60_000
 
 
@@ -232,7 +233,7 @@ def replica_selector_from(properties: dict[str, Any]) -> ReplicaSelector | None:
 
 
 class GroupSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """What holds for one group once its own configuration and the broker's are put together."""
+    """The settings of one group, made of its own configuration and the broker's."""
 
     session_timeout_ms: int
     heartbeat_interval_ms: int
@@ -309,7 +310,8 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
         return _from_properties(cls, properties)
 
     def settings(self, broker: GroupCoordinatorConfig) -> ConsumerGroupSettings:
-        """What holds for the group. A value that the broker's bounds exclude by now is moved to the bound."""
+        """Return the group's settings. A value that the broker's current bounds exclude is moved to the
+        bound."""
         offload = self.consumer_assignor_offload_enable
         return ConsumerGroupSettings(
             **self._intervals(broker, "consumer"),
@@ -339,7 +341,8 @@ OfGroup = TypeVar("OfGroup", bound=GroupSettings)
 
 
 class SettingsByGroup(Generic[OfGroup]):
-    """What holds for each group. `settings_of` makes it of a group's configuration; most groups have none."""
+    """The settings of each group. `settings_of` makes them from a group's configuration, which most groups
+    lack."""
 
     __slots__ = ("_default", "_own", "_settings_of")
 

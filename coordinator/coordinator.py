@@ -117,7 +117,8 @@ class GroupCoordinator:
         """Keys of the records that can move a group along an arrow."""
         self._checked = tuple((kind.groups, kind) for kind in self.kinds if kind.group_table is not None)
         self._sweep_ms: int | None = None
-        """When offsets expire and empty groups without offsets go, next; None if there are none."""
+        """Time of the next removal of expired offsets and of empty groups without offsets, in ms; None if not
+        scheduled."""
         self._appliers: dict[type, Callable[[Any, Any], None]] = {
             OffsetCommitKey: self.offsets.apply,
             PendingOffsetCommitKey: self.offsets.apply_pending,
@@ -150,7 +151,7 @@ class GroupCoordinator:
             self._handlers |= kind.handlers()
 
     def handle(self, event: Event, now_ms: int) -> Outcome:
-        """What an event leads to. A request that breaks a rule is answered with Kafka's error."""
+        """Return the outcome of an event. A request that breaks a rule gets Kafka's error."""
         if type(event) is ConsumerGroupHeartbeatRequest:
             again = self.consumer.answer_again(event, now_ms)
             if again is not None:
@@ -240,9 +241,9 @@ class GroupCoordinator:
         return tuple(effect for kind in self.kinds for effect in kind.unload())
 
     def next_deadline(self) -> int | None:
-        """When to hand in `DeadlineReached`, in milliseconds; None if nothing is timed.
+        """Return the time at which to hand in `DeadlineReached`, in ms; None if nothing is timed.
 
-        It may turn out too early, for a member that was heard meanwhile: then that event does nothing.
+        It may be too early, if a member sent a heartbeat in the meantime: then that event does nothing.
         """
         found = self._sweep_ms
         for kind in self.kinds:
@@ -360,7 +361,8 @@ class GroupCoordinator:
         return NOTHING if kind is None else kind.rebalance(event.group_id, now_ms)
 
     def _give_way(self, group_id: str) -> tuple[Record, ...] | None:
-        """What ends a group of another kind that has the id: nothing if there is none, None if it stays."""
+        """Return the records that end a group of another kind with the id; no records without one, None if it
+        stays."""
         return administration.give_way(self.kinds, self.offsets, group_id)
 
     def _sweep(self, now_ms: int) -> Outcome:

@@ -218,7 +218,7 @@ class EpochGroup(Generic[M, T]):
 
 
 class MemberContact:
-    """When a member was heard last."""
+    """The last contact with a member."""
 
     __slots__ = ("last_ms", "session_ms")
 

@@ -51,7 +51,8 @@ _CLIENT_ERRORS = {
 
 
 def client_error(code: ErrorCode) -> ErrorCode:
-    """What a member is told when the log failed with that error: whether and where to try again."""
+    """Return the error that a member gets when the log failed with that error: it says whether and where to
+    try again."""
     return _CLIENT_ERRORS.get(code, ErrorCode.UNKNOWN_SERVER_ERROR)
 
 

@@ -18,10 +18,11 @@ _EXPIRED_MS = -(2**63)
 
 
 def next_look_ms(deadline_ms: int, now_ms: int) -> int:
-    """When to look again whether a deadline has come that moves on as time passes.
+    """Return the time, in ms, at which to check a deadline that is moved on as time passes.
 
-    That is on the last whole second before it, together with all others of that second, and then to the
-    moment: thousands of members that are heard again and again wake nobody each for itself.
+    It is the last whole second before the deadline, shared with all other deadlines of that second, and after
+    that the deadline itself. So thousands of members that keep sending heartbeats do not wake the coordinator
+    one by one.
     """
     whole_second_ms = deadline_ms // 1_000 * 1_000
     return whole_second_ms if whole_second_ms > now_ms else deadline_ms
@@ -72,7 +73,7 @@ class Timers(Generic[K]):
         self._deadlines.clear()
 
     def deadline_of(self, key: K) -> int | None:
-        """When the key's timer runs out, or None if it is not armed."""
+        """Return the key's deadline in ms, or None if it is not armed."""
         known = self._deadlines.get(key)
         return None if known is None else known[0]
 
@@ -109,7 +110,7 @@ class Timers(Generic[K]):
 
 
 class GroupTimerKind(enum.StrEnum):
-    """What a deadline of a group, or of one of its members, is for."""
+    """The purpose of a deadline of a group, or of one of its members."""
 
     SESSION = "session"
     """The member was not heard for its session length, or nobody joined with an id that was given out."""
@@ -133,7 +134,8 @@ class GroupTimerKey(NamedTuple):
 
 
 class MetadataRefresh:
-    """When a group looks at its topics again: a deadline in its soft state, that its next heartbeat meets."""
+    """The next time that a group looks at its topics: a deadline in its soft state, checked at its next
+    heartbeat."""
 
     __slots__ = ("refresh_deadline_ms", "refresh_epoch")
 
