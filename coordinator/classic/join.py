@@ -15,13 +15,13 @@ from fencepost.coordinator.protocol.ids import MemberId
 MEMBER_ID_REQUIRED_VERSION = 4
 """From this version on a dynamic member is given its id first, and joins with it then (KIP-394)."""
 SKIP_ASSIGNMENT_VERSION = 9
-"""From this version on a leader that only came back can be told to leave the assignment alone (KIP-814)."""
+"""The version from which a leader that only rejoined can be told to keep the assignment (KIP-814)."""
 
 _State = ClassicGroupState
 
 
 def check_request(request: JoinGroupRequest, config: GroupCoordinatorConfig) -> None:
-    """The checks that need no group.
+    """Run the checks that need no group.
 
     :raises ProtocolError: INVALID_GROUP_ID or INVALID_SESSION_TIMEOUT.
     """
@@ -36,14 +36,14 @@ def check_request(request: JoinGroupRequest, config: GroupCoordinatorConfig) -> 
 
 
 def new_member_id(request: JoinGroupRequest) -> MemberId:
-    """The id of a member that joins without one."""
+    """Return the id of a member that joins without one."""
     return f"{request.client_id if request.instance_id is None else request.instance_id}-" + (
         request.new_member_suffix
     )
 
 
 def join(step: ClassicStep, request: JoinGroupRequest) -> None:
-    """Take a member in or refuse it; it is answered now or when the round ends.
+    """Add a member or refuse it; the response is sent now or when the round ends.
 
     :raises ProtocolError: if it is refused.
     """
@@ -91,7 +91,7 @@ def _has_room(group: ClassicGroup, member_id: MemberId, max_size: int) -> bool:
 
 
 def _join_known(step: ClassicStep, request: JoinGroupRequest) -> None:
-    """A member that has an id: from an earlier generation, or from the answer that gave it one."""
+    """Let a member join that has an id: from an earlier generation, or from the response that assigned it."""
     group, member_id = step.group, request.member_id
     if member_id in group.pending_joins and request.instance_id is None:
         _add(step, request, member_id)
@@ -116,7 +116,7 @@ def _join_known(step: ClassicStep, request: JoinGroupRequest) -> None:
 
 
 def _join_static(step: ClassicStep, request: JoinGroupRequest, instance_id: str) -> None:
-    """A static member without an id is a new one, or one that was restarted (KIP-345)."""
+    """Let a static member without an id join: it is new, or was restarted (KIP-345)."""
     group = step.group
     old_id = group.static_members.get(instance_id)
     new_id = new_member_id(request)
@@ -154,7 +154,8 @@ def _update(step: ClassicStep, member: ClassicGroupMember, request: JoinGroupReq
 def _replace(
     step: ClassicStep, request: JoinGroupRequest, instance_id: str, old_id: MemberId, new_id: MemberId
 ) -> None:
-    """A static member came back under another id. If nothing else is new, nobody else has to know."""
+    """Replace a static member that returned under another id. If nothing else is new, the others don't
+    rebalance."""
     group = step.group
     old_leader = group.leader or ""
     member = group.members[old_id]
@@ -201,7 +202,7 @@ def _in_generation(
     skip_assignment: bool = False,
     roster: bool = True,
 ) -> JoinGroupResponse:
-    """The answer to a member that is in the generation already."""
+    """Return the response to a member that is already in the generation."""
     leads = roster and member_id == leader
     return JoinGroupResponse(
         generation=group.generation,

@@ -1,4 +1,4 @@
-"""One member of a classic group, as its coordinator has it in memory."""
+"""One member of a classic group, in its coordinator's memory."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class ClassicGroupMember:
 
     @classmethod
     def joining(cls, member_id: MemberId, request: JoinGroupRequest) -> ClassicGroupMember:
-        """The member that a request makes."""
+        """Return the member that a request makes."""
         return cls(
             member_id,
             instance_id=request.instance_id,
@@ -71,7 +71,7 @@ class ClassicGroupMember:
 
     @classmethod
     def loaded(cls, record: GroupMetadataMember, protocol: str | None) -> ClassicGroupMember:
-        """The member that a record holds."""
+        """Return the member that a record holds."""
         return cls(
             record.member_id,
             instance_id=record.instance_id,
@@ -84,7 +84,7 @@ class ClassicGroupMember:
         )
 
     def record(self, protocol: str | None, assignment: bytes) -> GroupMetadataMember:
-        """The member for a GroupMetadata record, with the assignment that it will have."""
+        """Return the member for a GroupMetadata record, with the assignment that it will have."""
         return GroupMetadataMember(
             member_id=self.member_id,
             instance_id=self.instance_id,

@@ -13,10 +13,10 @@ _State = ClassicGroupState
 
 
 def check_commit(group: ClassicGroup, request: OffsetCommitRequest) -> ClassicGroupMember | None:
-    """The member that commits; None for someone outside of a group that is empty.
+    """Return the member that commits; None if it is not a member and the group is empty.
 
-    :raises ProtocolError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, or
-        REBALANCE_IN_PROGRESS while the generation has no assignment yet.
+    :raises ProtocolError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, ILLEGAL_GENERATION, or REBALANCE_IN_PROGRESS
+        while the generation has no assignment yet.
     """
     generation = request.member_epoch
     if (generation < 0 and group.is_in(_State.EMPTY)) or request.is_anonymous_transaction:
@@ -30,7 +30,7 @@ def check_commit(group: ClassicGroup, request: OffsetCommitRequest) -> ClassicGr
 def may_delete_offsets(group: ClassicGroup) -> bool:
     """Return true if offsets of topics without subscribers may be deleted.
 
-    What members other than consumers subscribe to can't be known.
+    The subscriptions of members other than consumers are not known.
     """
     return group.is_in(_State.EMPTY) or group.uses_consumer_protocol
 
