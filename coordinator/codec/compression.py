@@ -70,7 +70,7 @@ def _gunzipping(data: bytes, most: int) -> Sliced[bytes]:
 
     :raises TooLong: if it becomes more than `most` bytes.
     :raises ValueError: if the data is cut short, or continues behind the end.
-    :raises zlib.error: if it is no gzip.
+    :raises zlib.error: if it is not gzip.
     """
     stream = zlib.decompressobj(wbits=_GZIP)
     found = stream.decompress(data, min(most + 1, max(_QUICK_BYTES, _QUICK_TIMES * len(data), _SLICE_BYTES)))
@@ -125,7 +125,7 @@ _Decompress: TypeAlias = Callable[[bytes, int], Sliced[bytes]]
 
 
 def _into_room(name: str) -> _Decompress:
-    """Return how to decompress a format that does not state its size: into some room, else into more."""
+    """Return a decompressor for a format that does not state its size: it retries with a larger buffer."""
 
     def decompress(data: bytes, most: int) -> Sliced[bytes]:
         import cramjam

@@ -20,7 +20,7 @@ class WireField(NamedTuple):
 
     name: str
     kafka_type: str | None
-    """As kio names it; None for a struct."""
+    """The type, by kio's name; None for a struct."""
     struct: Any
     """The class of a struct, of which this is one or an array."""
     is_array: bool
@@ -28,7 +28,7 @@ class WireField(NamedTuple):
     """True if null has bytes of its own. A tagged field that is null by default is left out."""
     tag: int | None
     default: Any
-    """As kio has it; REQUIRED if there is none."""
+    """The default, as in kio; REQUIRED without one."""
 
 
 class RecordForm:
@@ -46,7 +46,7 @@ def null_struct(field: WireField) -> bytes:
 
 @functools.cache
 def wire_fields(entity: Any) -> tuple[WireField, ...]:
-    """The fields of a schema's class in their order."""
+    """Return the fields of a schema's class in their order."""
     if isinstance(entity, RecordForm):
         return entity.fields
     hints = typing.get_type_hints(entity)

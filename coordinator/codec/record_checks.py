@@ -65,7 +65,7 @@ class CheckedBatch(NamedTuple):
     records: bytes | memoryview
     header: BatchHeader
     latest: int
-    """The latest time of its records, -1 if none has one."""
+    """The latest time of its records; -1 if no record has a time."""
 
 
 def checking(batch: bytes | memoryview, header: BatchHeader, rules: RecordRules) -> Sliced[CheckedBatch]:
@@ -141,7 +141,7 @@ def _may_be_late(earliest: int, latest: int, header: BatchHeader, rules: RecordR
 
 
 def _late(times: list[int], header: BatchHeader, rules: RecordRules) -> Iterator[tuple[int, str]]:
-    """The records whose times are refused, by their places, and why."""
+    """Return the records whose times are refused, by their places, and why."""
     now_ms = rules.now_ms or 0
     first, last = now_ms - rules.before_max_ms, now_ms + rules.after_max_ms
     for index, time in enumerate(times):
@@ -163,11 +163,11 @@ def _late(times: list[int], header: BatchHeader, rules: RecordRules) -> Iterator
 def _walk(  # noqa: C901, PLR0912, PLR0915  # a call for each number would take twice as long
     data: bytes, at: int, first: int, count: int, walked: _Walked, *, is_compressed: bool
 ) -> tuple[int, int]:
-    """Read records from the one numbered `first` on; the place and the number of the first that is left.
+    """Read records from number `first` on; return the place and the number of the first one that is left.
 
-    An IndexError says that the data ends before. At most `SLICE_RECORDS` records are read, and fewer if they
-    have many headers. Each record that is produced goes through here: numbers of one byte, and those that
-    often have two, are read in place.
+    An IndexError means that the data ends too early. It reads at most `SLICE_RECORDS` records, and fewer if
+    they have many headers. Each produced record is read here, so numbers of one byte, and those that often
+    have two, are read inline.
     """
     times, keyless = walked
     size = len(data)
@@ -266,7 +266,7 @@ def _behind_headers(data: bytes, at: int, end: int) -> tuple[int, int]:
 
 
 def varint(data: bytes, at: int, most: int, code: ErrorCode = ErrorCode.INVALID_RECORD) -> tuple[int, int]:
-    """An unsigned varint of at most so many bytes, and what follows it."""
+    """Read an unsigned varint of at most that many bytes; return it, and the place after it."""
     number = 0
     for index in range(most):
         byte = data[at + index]

@@ -74,10 +74,10 @@ def expects_answer(frame: bytes, header: RequestHeader) -> bool:
 
 
 def read_member_request(frame: bytes, header: RequestHeader, client_host: str, name_of: NameOf) -> Any:
-    """The message of a request of `MEMBER_APIS`; None in a version that is not spoken here.
+    """Return the message of a request of `MEMBER_APIS`; None in a version that is not spoken here.
 
     An OffsetFetch for several groups stays the codec's `OffsetFetchCall`.
-    :raises MalformedFrame: if the frame is none of this API and version.
+    :raises MalformedFrame: if the frame is not of this API and version.
     """
     codec = codec_of(header.api_key, header.api_version)
     if codec is None:
@@ -92,9 +92,9 @@ def read_member_request(frame: bytes, header: RequestHeader, client_host: str, n
 
 
 def read_member_answer(frame: bytes, header: RequestHeader, name_of: NameOf) -> Any:
-    """The message of a response to a request of `MEMBER_APIS`; None in a version that is not spoken here.
+    """Return the message of a response to `MEMBER_APIS`; None in a version that is not spoken here.
 
-    :raises MalformedFrame: if the frame is none of this API and version.
+    :raises MalformedFrame: if the frame is not of this API and version.
     """
     if header.api_key not in CLIENT_APIS or codec_of(header.api_key, header.api_version) is None:
         return None
