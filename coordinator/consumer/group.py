@@ -38,10 +38,10 @@ NO_REFRESH = -(2**63)
 
 
 class ConsumerGroup(EpochGroup[ConsumerGroupMember, Partitions]):
-    """A consumer group: epochs, members, the target assignment, and what follows from them.
+    """A consumer group: epochs, members, the target assignment, and what is derived from them.
 
-    What is derived (state, counts, partition epochs) is kept up to date as members change, so that reading it
-    costs the same in a group of any size.
+    Derived data (state, counts, partition epochs) is updated as members change, so reading it costs the same
+    in a group of any size.
     """
 
     __slots__ = (
@@ -81,7 +81,7 @@ class ConsumerGroup(EpochGroup[ConsumerGroupMember, Partitions]):
         return STABLE
 
     def static_member(self, instance_id: str) -> ConsumerGroupMember | None:
-        """The member that holds the instance id, if any."""
+        """Return the member that holds the instance id, if any."""
         member_id = self._static_members.get(instance_id)
         return None if member_id is None else self._members[member_id]
 
@@ -180,7 +180,7 @@ class ConsumerGroup(EpochGroup[ConsumerGroupMember, Partitions]):
         key: ConsumerGroupCurrentMemberAssignmentKey,
         value: ConsumerGroupCurrentMemberAssignmentValue | None,
     ) -> None:
-        """Type 8: a member's epochs and what it holds; its tombstone takes everything from it."""
+        """Type 8: apply a member's epochs and its partitions; the tombstone removes both."""
         old = self._members.get(key.member_id)
         if value is None:
             if old is not None:
@@ -199,7 +199,7 @@ class ConsumerGroup(EpochGroup[ConsumerGroupMember, Partitions]):
     def apply_regular_expression(
         self, key: ConsumerGroupRegularExpressionKey, value: ConsumerGroupRegularExpressionValue | None
     ) -> None:
-        """Type 16: what a regular expression matches."""
+        """Type 16: apply the matches of a regular expression."""
         old = self._resolved.pop(key.regular_expression, None)
         self.counts.replace_resolution(
             () if old is None else old.topics, () if value is None else value.topics
@@ -232,7 +232,7 @@ class ConsumerGroup(EpochGroup[ConsumerGroupMember, Partitions]):
     def _place(
         self, old: ConsumerGroupMember | None, new: ConsumerGroupMember | None, key: RecordKey
     ) -> None:
-        """Replace a member that stays what it said of itself: epochs and partitions may differ."""
+        """Replace a member whose metadata is unchanged: only epochs and partitions may differ."""
         try:
             self.partition_epochs.replace(old, new)
         except ValueError as error:

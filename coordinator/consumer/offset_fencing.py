@@ -47,7 +47,7 @@ def check_commit(group: ConsumerGroup, request: OffsetCommitRequest) -> Partitio
 
 
 def _held_since(member: ConsumerGroupMember, epoch: int) -> PartitionFence:
-    """A check that the member holds the partition, and did so at that epoch of its own."""
+    """Return a check that the member holds the partition, and held it at that epoch of its own."""
 
     def check(topic_id: TopicId, partition: int) -> None:
         assigned_at = member.assignment_epochs.get(topic_id, {}).get(partition)

@@ -1,12 +1,12 @@
 """The states of a consumer group and of its members, and the arrows between them.
 
-A group's state is computed from its epochs and members, in the order of the checks below; nobody sets it.
-The table lists what one batch of records may do to it::
+A group's state is computed from its epochs and members, in the order of the checks below; no code sets it.
+The table lists the effects that one batch of records may have::
 
-    Empty -> Assigning -> Reconciling -> Stable      and from each of them back to Empty
+Empty -> Assigning -> Reconciling -> Stable and from each of them back to Empty
 
-A member's state is where it stands on the way to its target (KIP-848, Reconciliation). Here each step of
-the reconciliation has one arrow, so the table itself moves the member.
+A member's state is its progress towards its target (KIP-848, Reconciliation). Here each step of the
+reconciliation has one arrow, so the table itself moves the member.
 """
 
 from __future__ import annotations

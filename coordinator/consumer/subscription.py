@@ -60,14 +60,14 @@ class SubscriptionCounts:
         count(self.by_regex, new, 1)
 
     def topics(self) -> list[str]:
-        """All topics that anyone subscribes to, sorted."""
+        """Return all topics with a subscriber, sorted."""
         return sorted({*self.by_name, *self.by_regex})
 
     def homogeneous(self, members: int) -> bool:
         """Return true if all members certainly have the same subscription.
 
-        True if nobody uses a regular expression and each topic is named by everyone, or if all use the
-        same one and nobody names a topic.
+        True if no member uses a regular expression and all members name each topic, or if all members use the
+        same expression and name no topic.
         """
         if not self.regexes:
             return all(named == members for named in self.by_name.values())
@@ -75,7 +75,7 @@ class SubscriptionCounts:
 
 
 def count(counts: dict[str, int], keys: Iterable[str], by: int) -> None:
-    """Add `by` to the count of each key; a count that reaches zero goes."""
+    """Add `by` to the count of each key; a count of zero is removed."""
     for key in keys:
         number = counts.get(key, 0) + by
         if number > 0:
@@ -102,11 +102,11 @@ def effective_topics(member: ConsumerGroupMember, resolved: Resolved) -> Collect
 
 
 def existing_ids(names: Iterable[str], image: TopicsImage) -> frozenset[TopicId]:
-    """Ids of those topics that exist."""
+    """Return ids of those topics that exist."""
     by_name = image.by_name
     return frozenset([by_name[name].topic_id for name in names if name in by_name])
 
 
 def topic_ids(names: Iterable[str], image: TopicsImage) -> tuple[TopicId, ...]:
-    """Ids of those topics that exist, ascending."""
+    """Return ids of those topics that exist, ascending."""
     return tuple(sorted(existing_ids(names, image)))
