@@ -67,13 +67,13 @@ class BrokenRecord(FencepostError):
 
 
 def encode(record: JournalRecord) -> bytes:
-    """The record's bytes; equal records that were built in the same order give equal bytes."""
+    """Return the record's bytes; equal records that were built in the same order give equal bytes."""
     body = _VERSION_BYTE + _encoder.encode(record)
     return zlib.crc32(body).to_bytes(4, "big") + body
 
 
 def decode(data: bytes) -> Record:
-    """The group's record behind the bytes.
+    """Return the group's record behind the bytes.
 
     :raises BrokenRecord: as `decode_any`, and if it is a record of something else.
     """
@@ -84,7 +84,7 @@ def decode(data: bytes) -> Record:
 
 
 def decode_any(data: bytes) -> JournalRecord:
-    """The record behind the bytes.
+    """Return the record behind the bytes.
 
     :raises BrokenRecord: if they are too short, fail their checksum, or do not hold a record that this
         version knows; the text says which.

@@ -1,8 +1,8 @@
-"""A journal's files: what may be opened as one, who may have it, and how to look at it and change nothing.
+"""A journal's files: which files may be opened, by which process, and how to inspect them without changes.
 
 SQLite merges a write-ahead log into the database, and deletes it, when the last connection that may write is
-closed: also the part of a log that it could not read. So a log is looked at through a connection that can't
-write, and no other connection is made before all was found to be whole.
+closed. It also deletes the part of a log that it could not read. So a log is inspected through a connection
+that can't write, and no other connection is made before everything was found intact.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from fencepost.coordinator.protocol.errors import EnvironmentLacks, FencepostErr
 from fencepost.coordinator.reading import UnreadableFile, check_regular
 
 APPLICATION_ID: Final = 0x66656E63
-"""Says that a database is a journal, and none of another program."""
+"""Marks a database as a journal, not one of another program."""
 FORMAT: Final = 1
 MAGIC: Final = b"SQLite format 3\0"
 HEADER_BYTES: Final = 100
 PRIVATE: Final = 0o600
-"""The mode of a journal that is created, as PostgreSQL's files have it."""
+"""The mode of a new journal, as of PostgreSQL's files."""
 _WAL_BYTES: Final = 4 << 20
 _PATIENCE: Final = 0.2
 """Seconds to wait for another process, which may be about to end."""
@@ -44,10 +44,10 @@ _SCHEMA: Final = (
 
 @contextmanager
 def named(path: Path) -> Iterator[None]:
-    """Errors of the system and of SQLite come out of it as what they mean to a user.
+    """Turn errors of the system and of SQLite into errors for a user.
 
     :raises EnvironmentLacks: if a file can't be read or written, or is in use.
-    :raises BrokenJournal: if SQLite can't make sense of it.
+    :raises BrokenJournal: if SQLite can't read it.
     """
     try:
         yield
@@ -73,7 +73,7 @@ def _foreseen(path: Path, error: sqlite3.Error) -> FencepostError:
 
 
 def check_damage(error: sqlite3.Error) -> None:
-    """See whether an error is about what is in a file.
+    """Check that an error is about the content of a file.
 
     :raises sqlite3.Error: if not.
     """
@@ -82,10 +82,10 @@ def check_damage(error: sqlite3.Error) -> None:
 
 
 def check_beginning(path: Path) -> bool:
-    """See whether SQLite may open a file at all, and tell whether anything is in it.
+    """Check that SQLite may open a file at all; return true if it has content.
 
-    :raises FencepostError: if it can be no file.
-    :raises BrokenJournal: if it is no journal, or if only the log of one is left.
+    :raises FencepostError: if it can't be a file.
+    :raises BrokenJournal: if it is not a journal, or if only a journal's log is left.
     :raises EnvironmentLacks: if it can't be read.
     """
     if path.is_dir():
@@ -125,16 +125,16 @@ def check_regular_files(path: Path) -> None:
 
 
 def never_a_journal(beginning: bytes) -> bool:
-    """Return true if a file with that beginning was none, even before it was damaged."""
+    """Return true if a file with that beginning was never a journal, even before it was damaged."""
     is_database = beginning[: len(MAGIC)] == MAGIC[: len(beginning)]
     return not is_database and beginning[68:72] != APPLICATION_ID.to_bytes(4, "big")
 
 
 @contextmanager
 def looked_at(path: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that only reads: no process can write while it lasts, and it leaves all as it was.
+    """Open a connection that only reads: meanwhile no process can write, and nothing is changed.
 
-    :raises sqlite3.Error: if the file is no database, can't be opened, or is in use.
+    :raises sqlite3.Error: if the file is not a database, can't be opened, or is in use.
     """
     index = path.with_name(path.name + "-shm")
     was_there = index.exists()
@@ -149,9 +149,9 @@ def looked_at(path: Path) -> Iterator[sqlite3.Connection]:
 
 
 def connect(path: Path) -> sqlite3.Connection:
-    """A connection that no other process can have at the same time, once it was used.
+    """Open a connection that no other process can have at the same time, once it was used.
 
-    :raises sqlite3.Error: if the file can't be opened, or is no database.
+    :raises sqlite3.Error: if the file can't be opened, or is not a database.
     """
     with contextlib.suppress(OSError):  # SQLite tells why it can't be made
         # Its log has the same mode. SQLite alone would let everybody read what groups and users do.
@@ -178,7 +178,7 @@ def _connection(uri: str) -> sqlite3.Connection:
 def is_unmade(database: sqlite3.Connection) -> bool:
     """Return true if nothing is in it at all, or a process ended while it made the journal.
 
-    :raises sqlite3.Error: if it is no database.
+    :raises sqlite3.Error: if it is not a database.
     """
     (kind,) = database.execute("PRAGMA application_id").fetchone()
     return kind == 0 and not database.execute("SELECT 1 FROM sqlite_master").fetchall()
@@ -197,10 +197,10 @@ def make(database: sqlite3.Connection) -> None:
 
 
 def check_kind(path: Path, database: sqlite3.Connection) -> None:
-    """See whether a database is a journal.
+    """Check that a database is a journal.
 
-    :raises BrokenJournal: if it is none, or one of another version.
-    :raises sqlite3.Error: if it is no database.
+    :raises BrokenJournal: if it is not, or of another version.
+    :raises sqlite3.Error: if it is not a database.
     """
     (kind,) = database.execute("PRAGMA application_id").fetchone()
     (version,) = database.execute("PRAGMA user_version").fetchone()

@@ -1,4 +1,4 @@
-"""Repair of a damaged journal: what comes before the damage goes into a new file; the old one is kept."""
+"""Repairs a damaged journal: records before the damage are moved to a new file; the old file is kept."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Repaired(NamedTuple):
     """The result of a repair."""
 
     backup: Path
-    """The damaged file as it was; its write-ahead log has the same name with `-wal`."""
+    """The unchanged damaged file; its write-ahead log has the same name with `-wal`."""
     records: int
     """Records that were kept, and batches of records."""
     batches: int
@@ -58,10 +58,10 @@ class _Found(NamedTuple):
 
 
 def repair(path: Path, check: Check) -> Repaired:
-    """Replace a journal by one with all outcomes before the first that is damaged or can't be applied.
+    """Replace a journal by one with all outcomes before the first one that is damaged or can't be applied.
 
-    Batches of a partition's log are kept up to the first damaged one. Whenever it fails or is ended, the
-    journal is either as it was or repaired; what was damaged stays beside it.
+    Batches of a partition's log are kept up to the first damaged one. If it fails or is ended at any point,
+    the journal is either unchanged or repaired; the damaged files are kept next to it.
     :raises BrokenJournal: if the file was never a journal.
     :raises EnvironmentLacks: if files can't be written.
     """
@@ -119,7 +119,7 @@ def _salvage(path: Path, copy: Path, log: bytes) -> _Found:
 
 
 def _copy(path: Path, copy: Path) -> None:
-    """The journal as it should begin; a page that ends early is filled with zeros."""
+    """Copy the journal with a correct beginning; a page that ends early is filled with zeros."""
     is_lost = not path.exists() and not wal.is_empty(path)
     data = bytearray(b"" if is_lost else path.read_bytes())
     if files.never_a_journal(bytes(data[: files.HEADER_BYTES])):
@@ -150,7 +150,7 @@ def _was_a_journal(page: bytes | bytearray) -> bool:
 
 def _rows(database: sqlite3.Connection) -> Iterator[_Row]:
     held: list[_Row] = []
-    """The outcome that is being read: where the damage may have taken a part of it, none of it is kept."""
+    """The outcome that is being read: if the damage may have taken a part of it, no record of it is kept."""
     try:
         for number, outcome, checksum, data in database.execute(
             "SELECT number, outcome, checksum, data FROM record ORDER BY number"
@@ -185,7 +185,7 @@ def _batches(database: sqlite3.Connection) -> Iterator[tuple[str, int, bytes]]:
 
 
 def _consistent(rows: list[_Row], check: Check) -> list[_Row]:
-    """As many outcomes as can be applied one after another."""
+    """Yield as many outcomes as can be applied one after another."""
     while True:
         left = iter(rows)
         try:
@@ -214,7 +214,8 @@ def _outcomes(rows: Iterable[_Row]) -> Iterator[list[JournalRecord]]:
 def _replace(path: Path, new: Path) -> Path:
     """Put the new file in the place of the damaged ones, once their copies are on disk.
 
-    The old log goes last: beside the new file it is damage that is noticed, and that a repair finds whole.
+    The old log is deleted last: next to the new file it is damage that is noticed, and that a repair finds
+    intact.
     """
     number = 1
     while (backup := path.with_name(f"{path.name}.broken-{number}")).exists() or wal.beside(backup).exists():

@@ -27,13 +27,13 @@ class Contents(NamedTuple):
     """The contents of a log."""
 
     is_readable: bool
-    """True if its header can be trusted; without it SQLite takes nothing."""
+    """True if its header can be trusted; without it SQLite reads nothing."""
     taken: int = 0
     """Number of bytes that SQLite reads: up to the end of the last transaction before the first bad frame."""
     bad: int = 0
     """The number of the first bad frame, from 1."""
     lost: int = 0
-    """Transactions of the log's present run that end behind it."""
+    """Number of transactions of the log's present run that end after it."""
 
 
 class _Frame(NamedTuple):
@@ -41,13 +41,13 @@ class _Frame(NamedTuple):
     ends: bool
     """True if it ends a transaction."""
     is_of_run: bool
-    """True if it was written since the log last began anew."""
+    """True if it was written since the log was last restarted."""
     stated: tuple[int, int]
     at: int
 
 
 def beside(path: Path) -> Path:
-    """The log of a database."""
+    """Return the log of a database."""
     return path.with_name(path.name + "-wal")
 
 
@@ -73,7 +73,7 @@ def contents(data: bytes) -> Contents:
         return Contents(is_readable=False)
     taken = _HEADER.size
     pages: set[int] = set()
-    """Of the transaction that is being read: none comes twice, but the one that ends it."""
+    """Pages of the transaction that is being read; no page is in it twice, except the one that ends it."""
     frames = _frames(data, page_size)
     for number, frame in enumerate(frames, 1):
         start = frame.at + _FRAME.size
@@ -97,7 +97,8 @@ def _frames(data: bytes, page_size: int) -> Iterator[_Frame]:
 
 
 def _lost(frames: list[_Frame], pages: set[int]) -> int:
-    """Transactions among frames; the end of one may itself be what was damaged, so a page comes again."""
+    """Return the number of transactions among frames. The end of one may be damaged itself, so a page may
+    appear again."""
     lost = 0
     for frame in frames:
         if not frame.is_of_run:
@@ -111,7 +112,7 @@ def _lost(frames: list[_Frame], pages: set[int]) -> int:
 
 
 def _checksum(before: tuple[int, int], data: bytes, order: str) -> tuple[int, int]:
-    """The checksum of what came before and these bytes."""
+    """Return the checksum of these bytes, after the checksum of what came before."""
     first, second = before
     for one, other in struct.iter_unpack(order + "II", data):
         first = (first + one + second) & _WORD
@@ -120,7 +121,7 @@ def _checksum(before: tuple[int, int], data: bytes, order: str) -> tuple[int, in
 
 
 def check(path: Path) -> None:
-    """See whether SQLite would leave out of a database's log what was on disk.
+    """Check that SQLite would not leave out a part of a database's log that was on disk.
 
     :raises BrokenJournal: if it would.
     :raises OSError: if the log can't be read.
