@@ -1,7 +1,7 @@
-"""A classic group becomes a consumer group, when a consumer that speaks the newer protocol joins it.
+"""Turns a classic group into a consumer group, when a consumer with the newer protocol joins it.
 
-Its members become members of the consumer group at the epoch that their generation was, and keep what they
-were assigned. They speak the classic protocol until they themselves change it.
+Its members become members of the consumer group, with the generation as their epoch, and keep their
+assignments. They speak the classic protocol until they change it themselves.
 """
 
 from __future__ import annotations
@@ -56,12 +56,12 @@ def check_may_upgrade(group: ClassicGroup, config: GroupCoordinatorConfig) -> No
 def upgrade(
     group: ClassicGroup, image: TopicsImage, *, stale: bool = False
 ) -> tuple[ConsumerGroup, tuple[Record, ...]]:
-    """The consumer group that the classic one becomes, and the records of that.
+    """Return the consumer group that the classic group becomes, and the records of that.
 
-    With `stale` its target is not up to date: another one is due.
+    With `stale`, its target is out of date and a new one is due.
 
-    :raises ProtocolError: GROUP_ID_NOT_FOUND if what its members say of themselves, or were assigned, can't
-        be read, or was made by an assignor of their own, whose data would be lost.
+    :raises ProtocolError: GROUP_ID_NOT_FOUND if the members' metadata or assignments can't be read, or an
+        assignor of the members made them, whose data would be lost.
     """
     held: set[tuple[TopicId, int]] = set()
     members = [_member(group, member, image, held) for member in group.members.values()]
