@@ -1,4 +1,4 @@
-"""OffsetDelete: forgets committed offsets, but none of a topic that members still subscribe to."""
+"""OffsetDelete: forgets committed offsets, except those of topics that members still subscribe to."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def delete(
     group_exists: bool,
     is_subscribed: IsSubscribed,
 ) -> Outcome:
-    """The tombstones and the reply. A partition that exists and has no offset is deleted all the same."""
+    """Return the tombstones and the reply. A partition that exists and has no offset is deleted all the
+    same."""
     if not group_exists and request.group_id not in store:
         return Outcome(reply=OffsetDeleteResponse(error_code=ErrorCode.GROUP_ID_NOT_FOUND))
     errors = {}
