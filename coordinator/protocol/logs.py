@@ -16,11 +16,11 @@ from fencepost.coordinator.protocol.ids import NO_EPOCH, TopicId
 P = TypeVar("P")
 
 NO_REPLICA = -1
-"""The preferred read replica of a partition that the client reads where it asks."""
+"""The preferred read replica of a partition that the client shall read from the present broker."""
 
 
 class OfTopic(msgspec.Struct, Generic[P], frozen=True, kw_only=True):
-    """Something about partitions of one topic, which has a name or an id, as the request's version has it."""
+    """Data about partitions of one topic, which has a name or an id, depending on the request's version."""
 
     name: str | None = None
     topic_id: TopicId | None = None
@@ -35,7 +35,7 @@ class ProducedPartition(msgspec.Struct, frozen=True):
 
 
 class ProduceRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Appends records. `acks` 0 wants no answer; 1 and -1 are the same where there is one replica."""
+    """Appends records. `acks` 0 asks for no response; 1 and -1 are the same with one replica."""
 
     transactional_id: str | None = None
     acks: int
@@ -79,7 +79,7 @@ class AppendedPartition(msgspec.Struct, frozen=True, kw_only=True):
     base_offset: int = -1
     log_start_offset: int = -1
     log_append_time_ms: int = -1
-    """The time that the log set; -1 where the producer's counts."""
+    """The time that the log set, in ms; -1 if the producer's time is kept."""
     error_message: str | None = None
     record_errors: tuple[RecordError, ...] = ()
     """The records because of which the batch was refused."""
@@ -118,7 +118,7 @@ class FetchRequest(msgspec.Struct, frozen=True, kw_only=True):
     from_leader: bool = False
     """True if followers refuse the request: versions before KIP-392, and requests of other brokers."""
     rack_id: str = ""
-    """The rack of the client; empty if it has none (KIP-392)."""
+    """The rack of the client; empty without one (KIP-392)."""
     forgotten: tuple[OfTopic[int], ...] = ()
     """Partitions that a session shall no longer hold."""
 
@@ -140,9 +140,9 @@ class FetchedPartition(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     log_start_offset: int = -1
     batches: tuple[bytes, ...] = ()
     aborted: tuple[AbortedTransaction, ...] | None = None
-    """None unless only committed records were asked for."""
+    """Aborted transactions; None unless only committed records were asked for."""
     diverging_epoch: int = NO_EPOCH
-    """The epoch of a log that never was what the client fetched; it ends at the high watermark."""
+    """The epoch of the log, if it never had the client's last record; it ends at the high watermark."""
     preferred_read_replica: int = NO_REPLICA
     """The broker that the client shall fetch from instead (KIP-392)."""
 
@@ -175,7 +175,7 @@ class ListOffsetsPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListOffsetsRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks where records are; with `committed` nothing beyond the last stable offset counts."""
+    """Asks for offsets; with `committed`, only those before the last stable offset."""
 
     committed: bool = False
     from_any_replica: bool = False
@@ -184,7 +184,7 @@ class ListOffsetsRequest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListedOffset(msgspec.Struct, frozen=True, kw_only=True):
-    """An offset; -1 where no record is so late."""
+    """An offset; -1 if no record has such a late time."""
 
     partition: int
     error_code: ErrorCode = ErrorCode.NONE
@@ -200,7 +200,7 @@ class ListOffsetsResponse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LeaderEpochPartition(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks where the log of `leader_epoch` ended."""
+    """Asks for the end of `leader_epoch` in the log."""
 
     partition: int
     leader_epoch: int
@@ -208,13 +208,14 @@ class LeaderEpochPartition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffsetForLeaderEpochRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks whether what a consumer read is still in the log (KIP-320)."""
+    """Asks for the ends of leader epochs, to find out whether a consumer's records are still in the log
+    (KIP-320)."""
 
     topics: tuple[OfTopic[LeaderEpochPartition], ...]
 
 
 class EpochEndOffset(msgspec.Struct, frozen=True, kw_only=True):
-    """The end of an epoch's records; -1 where the epoch is not known."""
+    """The end of an epoch's records; -1 for an unknown epoch."""
 
     partition: int
     error_code: ErrorCode = ErrorCode.NONE
@@ -223,7 +224,7 @@ class EpochEndOffset(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffsetForLeaderEpochResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """An answer for each partition of the request, in its order."""
+    """The result for each partition of the request, in its order."""
 
     topics: tuple[OfTopic[EpochEndOffset], ...]
 

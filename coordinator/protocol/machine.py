@@ -11,7 +11,7 @@ E = TypeVar("E", bound=enum.StrEnum)
 
 
 class IllegalTransition(Exception):
-    """A transition that is not in the table: a defect of the code that asked for it."""
+    """A transition that is not in the table: a defect of the code that requested it."""
 
 
 class Transition(NamedTuple, Generic[S, E]):

@@ -71,7 +71,7 @@ class TopicInfo(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     name: str
     partitions: int = 0
-    """0 where it follows from other topics; always so for changelogs."""
+    """Number of partitions; 0 if it follows from other topics, as it always does for changelogs."""
     replication_factor: int = 0
     """0 for the broker's default."""
     configs: tuple[tuple[str, str], ...] = ()
@@ -123,9 +123,9 @@ class TaskOffset(msgspec.Struct, frozen=True):
 class StreamsGroupHeartbeatRequest(
     Asks["StreamsGroupHeartbeatResponse"], msgspec.Struct, frozen=True, kw_only=True, gc=False
 ):
-    """One heartbeat of a member. None means "unchanged" wherever a field may be None.
+    """One heartbeat of a member. None means "unchanged" in each field that may be None.
 
-    `client_id` and `client_host` come from the request's header and its connection.
+    `client_id` and `client_host` are from the request's header and its connection.
     """
 
     group_id: str
@@ -155,7 +155,7 @@ class StreamsGroupHeartbeatRequest(
 
     @property
     def owned(self) -> Tasks | None:
-        """The tasks it says that the member owns; None if it does not say."""
+        """The tasks that the member reports as owned; None if it does not report them."""
         if self.active_tasks is None or self.standby_tasks is None or self.warmup_tasks is None:
             return None
         return Tasks(self.active_tasks, self.standby_tasks, self.warmup_tasks)
@@ -195,7 +195,7 @@ class EndpointPartitions(msgspec.Struct, frozen=True):
 
 
 class StreamsGroupHeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The coordinator's answer to one heartbeat."""
+    """The coordinator's response to one heartbeat."""
 
     error_code: ErrorCode = ErrorCode.NONE
     error_message: str | None = None
@@ -205,9 +205,9 @@ class StreamsGroupHeartbeatResponse(msgspec.Struct, frozen=True, kw_only=True, g
     acceptable_recovery_lag: int = 0
     task_offset_interval_ms: int = 0
     status: tuple[Status, ...] | None = ()
-    """All that holds now; None, which Kafka does not send, leaves what held."""
+    """All statuses that apply now; None, which Kafka does not send, keeps the previous ones."""
     tasks: Tasks | None = None
-    """All that the member may own; None when nothing changed."""
+    """All tasks that the member may own; None if nothing changed."""
     endpoint_information_epoch: int = 0
     partitions_by_endpoint: tuple[EndpointPartitions, ...] | None = None
     """The map of that epoch; None if the member has it."""
@@ -259,13 +259,13 @@ class DescribedStreamsGroup(msgspec.Struct, frozen=True, kw_only=True):
     group_epoch: int = 0
     assignment_epoch: int = 0
     topology_epoch: int | None = None
-    """None where there is no group."""
+    """The topology's epoch; None without a group."""
     subtopologies: tuple[DescribedSubtopology, ...] = ()
     members: tuple[DescribedStreamsMember, ...] = ()
 
 
 class StreamsGroupDescribeResponse(msgspec.Struct, frozen=True, kw_only=True):
-    """A description for each group that was asked for, in that order."""
+    """A description of each group of the request, in its order."""
 
     groups: tuple[DescribedStreamsGroup, ...]
     authorized_operations: int = UNKNOWN_OPERATIONS

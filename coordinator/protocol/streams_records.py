@@ -30,7 +30,7 @@ class StreamsGroupMetadataValue(msgspec.Struct, frozen=True, tag=17, array_like=
 
 
 class StreamsGroupMemberMetadataKey(msgspec.Struct, frozen=True, tag=19, array_like=True, gc=False):
-    """Type 19: what a member said of itself."""
+    """Type 19: a member's metadata."""
 
     group_id: str
     member_id: MemberId
@@ -79,7 +79,7 @@ class StreamsGroupTargetAssignmentMemberValue(msgspec.Struct, frozen=True, tag=2
 
 
 class StreamsGroupCurrentMemberAssignmentKey(msgspec.Struct, frozen=True, tag=22, array_like=True, gc=False):
-    """Type 22: where one member stands on its way to the target."""
+    """Type 22: one member's progress towards its target."""
 
     group_id: str
     member_id: MemberId
@@ -88,7 +88,7 @@ class StreamsGroupCurrentMemberAssignmentKey(msgspec.Struct, frozen=True, tag=22
 class StreamsGroupCurrentMemberAssignmentValue(
     msgspec.Struct, frozen=True, tag=22, array_like=True, gc=False
 ):
-    """A member's epochs, state, and what it holds."""
+    """A member's epochs, state, and tasks."""
 
     member_epoch: int
     previous_member_epoch: int
