@@ -19,7 +19,7 @@ _USER: Final = 0
 
 
 class Chunk(NamedTuple):
-    """A chunk: its header, and what it holds."""
+    """A chunk: its header and its content."""
 
     first_offset: int
     timestamp_ms: int
@@ -32,7 +32,7 @@ class Chunk(NamedTuple):
 def write_chunk(
     first_offset: int, timestamp_ms: int, epoch: int, entries: Sequence[bytes], records: int
 ) -> bytes:
-    """The bytes of a chunk of entries. Neither tracking data nor bloom filters are sent to clients."""
+    """Return the bytes of a chunk of entries. Neither tracking data nor bloom filters are sent to clients."""
     data = b"".join(entries)
     header = _HEADER.pack(
         _MAGIC,
@@ -51,7 +51,7 @@ def write_chunk(
 
 
 def read_chunk(data: bytes) -> Chunk:
-    """A chunk from its bytes.
+    """Return a chunk from its bytes.
 
     :raises MalformedFrame: if its sizes or its checksum are wrong, or it holds no messages of users.
     """

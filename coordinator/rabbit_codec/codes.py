@@ -71,7 +71,7 @@ class ResponseCode(enum.IntEnum):
 
 
 class OffsetType(enum.IntEnum):
-    """From where a subscription reads. `NONE` is an answer to a ConsumerUpdate only: as subscribed."""
+    """The start of a subscription. `NONE` appears only in the response to a ConsumerUpdate: as subscribed."""
 
     NONE = 0
     FIRST = 1

@@ -29,12 +29,12 @@ _TOP_BIT: Final = 1 << 31
 
 
 def message(value: bytes) -> bytes:
-    """A message as an entry's data."""
+    """Return a message as an entry's data."""
     return _SIMPLE.pack(len(value)) + value
 
 
 def publish(publisher_id: int, entries: Iterable[ChunkEntry]) -> Publish:
-    """The frame that publishes these; with filter values if one of them has one."""
+    """Return the frame that publishes these; with filter values if one of them has one."""
     listed = list(entries)
     filtered = any(entry.filter_value is not None for entry in listed)
     out: list[bytes] = []
@@ -49,9 +49,9 @@ def publish(publisher_id: int, entries: Iterable[ChunkEntry]) -> Publish:
 
 
 def entries_of(frame: Publish) -> list[ChunkEntry]:
-    """The entries of a frame that publishes.
+    """Return the entries of a frame that publishes.
 
-    :raises MalformedFrame: if they are not what the frame says.
+    :raises MalformedFrame: if they differ from what the frame says.
     """
     data, filtered = frame.entries, isinstance(frame, FilteredPublish)
     filter_value = None
@@ -105,10 +105,10 @@ def check_batch(entry: ChunkEntry) -> None:
 
 
 def messages_of(data: bytes) -> list[bytes]:
-    """The messages of a chunk's data.
+    """Return the messages of a chunk's data.
 
-    :raises MalformedFrame: if it is no such data.
-    :raises InvalidBatch: if what a publisher sent as a batch can't be read.
+    :raises MalformedFrame: if it is not such data.
+    :raises InvalidBatch: if a publisher's batch can't be read.
     """
     found: list[bytes] = []
     for start, end, records in _walk(data):
@@ -120,7 +120,7 @@ def messages_of(data: bytes) -> list[bytes]:
 
 
 def _unpacked(data: bytes, records: int) -> list[bytes]:
-    """The messages of a batch."""
+    """Return the messages of a batch."""
     kind, _, length, _ = _BATCH.unpack_from(data)
     compression, body = kind >> 4 & 7, data[_BATCH.size :]
     if compression:
