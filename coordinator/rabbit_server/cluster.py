@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 DEFAULT_USERS: Final = {"guest": "guest"}
 LOOPBACK_USERS: Final = frozenset({"guest"})
-"""Users whose password everybody knows: they may connect from this machine only, as in RabbitMQ."""
+"""Users with a well-known password: they may connect from this machine only, as in RabbitMQ."""
 
 
 class Limits(msgspec.Struct, frozen=True, kw_only=True):
@@ -75,7 +75,7 @@ class RabbitCluster:
         return hmac.digest(self._secret, password.encode(), "sha256")
 
     def forget(self, virtual_host: str, stream: Stream) -> None:
-        """A stream was deleted: tell those who publish to it or read it."""
+        """Notify the publishers and readers of a deleted stream."""
         stream.readers.clear()
         for session in tuple(self.sessions):
             if session.virtual_host == virtual_host:

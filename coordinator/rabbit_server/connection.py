@@ -1,7 +1,7 @@
-"""One client's socket: bytes to frames for its session, and what the session sends back.
+"""One client's socket: bytes become frames for its session, and the session's frames are sent.
 
-A client that reads nothing is not read from either, and is sent no chunks. Whatever a client sends, its own
-connection is all that it can end.
+The server does not read from a client that reads nothing, and sends it no chunks. Whatever a client sends, it
+can only end its own connection.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MISSED: Final = 2
 
 
 class RabbitServerConnection(asyncio.Protocol):
-    """Serves one client. `on_made` and `on_lost` tell the listener, which may answer why it refuses."""
+    """Serves one client. `on_made` and `on_lost` notify the listener, which may return a reason to refuse."""
 
     peer_host = local_host = ""
     peer_port = local_port = 0
@@ -62,7 +62,7 @@ class RabbitServerConnection(asyncio.Protocol):
     # -- asyncio's side ---------------------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The client is there; the listener may refuse it."""
+        """Start serving the client; the listener may refuse it."""
         self._transport = cast("asyncio.Transport", transport)
         self.peer_host, self.peer_port = (*(transport.get_extra_info("peername") or ()), "unknown", 0)[:2]
         self.local_host, self.local_port = (*(transport.get_extra_info("sockname") or ()), "unknown", 0)[:2]
@@ -74,7 +74,7 @@ class RabbitServerConnection(asyncio.Protocol):
         self._tick()
 
     def connection_lost(self, error: Exception | None) -> None:
-        """The session ends with it."""
+        """End the session with the connection."""
         self._is_closing = True
         if self._timer is not None:
             self._timer.cancel()
@@ -85,7 +85,7 @@ class RabbitServerConnection(asyncio.Protocol):
             self._on_lost(self)
 
     def data_received(self, data: bytes) -> None:
-        """Bytes came, with any number of frames in them."""
+        """Handle received bytes, with any number of frames in them."""
         self._read_at = self._loop.time()
         if self._is_closing:
             return
@@ -93,12 +93,12 @@ class RabbitServerConnection(asyncio.Protocol):
         self._work()
 
     def pause_writing(self) -> None:
-        """The client does not read: leave its frames alone, and send no chunks, until it does."""
+        """Stop handling frames and sending chunks while the client does not read."""
         self.is_writable = False
         self._transport.pause_reading()
 
     def resume_writing(self) -> None:
-        """The client reads again."""
+        """Handle frames again, as the client reads again."""
         self.is_writable = True
         if self._is_closing:
             return
@@ -108,18 +108,18 @@ class RabbitServerConnection(asyncio.Protocol):
 
     @property
     def socket_number(self) -> int:
-        """The file descriptor; -1 if there is none any more."""
+        """The file descriptor; -1 without one any more."""
         return socket_number(self._transport)
 
     def close(self) -> None:
-        """Close now, as when a node dies; what the client does not read is dropped."""
+        """Close immediately, as when a node dies; data that the client does not read is dropped."""
         if self._transport.get_extra_info("sslcontext") is None:
             self._end()
         else:
             self.abort()  # TLS would wait for the client's goodbye
 
     def _end(self) -> None:
-        """Close behind what was sent, unless the client does not read it."""
+        """Close after pending data is sent, unless the client does not read it."""
         if self._transport.get_write_buffer_size():
             self.abort()
         else:
@@ -140,7 +140,7 @@ class RabbitServerConnection(asyncio.Protocol):
             self._transport.write(data)
 
     def hang_up(self, reason: str, *, was_told: bool) -> None:
-        """Close behind what was sent; a client that was told why may do so itself."""
+        """Close after pending data is sent; a client that got the reason may close first."""
         if self._is_closing:
             return
         self._is_closing = True
@@ -185,7 +185,7 @@ class RabbitServerConnection(asyncio.Protocol):
     # -- time -------------------------------------------------------------------------------------------
 
     def _tick(self) -> None:
-        """Look whether the client is alive and answers, and let it know that this node is."""
+        """Check that the client is alive and responds, and send it a heartbeat."""
         session, now = self.session, self._loop.time()
         if self._timer is not None:
             self._timer.cancel()

@@ -17,14 +17,14 @@ MAX_REFERENCE_BYTES: Final = 255
 
 
 class Publisher(NamedTuple):
-    """A publisher of a connection; without a reference its duplicates are not told."""
+    """A publisher of a connection; without a reference, its duplicates are not detected."""
 
     stream: Stream
     reference: str
 
 
 def checked_reference(reference: str) -> str:
-    """A name of a publisher or a consumer.
+    """Return the name of a publisher or a consumer.
 
     :raises Refused: if it is too long.
     """

@@ -1,7 +1,7 @@
 """One client's connection, without its socket: frames in, frames out.
 
-The steps are PeerProperties, SaslHandshake, SaslAuthenticate, Tune and Open; what else comes before Open ends
-the connection without a word. After Open an unknown frame is answered with Close.
+The steps are PeerProperties, SaslHandshake, SaslAuthenticate, Tune and Open; any other frame before Open ends
+the connection without a message. After Open, an unknown frame gets Close as the response.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class HandshakeStep(enum.IntEnum):
     TUNED = 4
     OPEN = 5
     CLOSED = 6
-    """Nothing is taken any more."""
+    """No frame is accepted any more."""
 
 
 class Socket(Protocol):
@@ -56,11 +56,12 @@ class Socket(Protocol):
         """Send."""
 
     def hang_up(self, reason: str, *, was_told: bool) -> None:
-        """Close behind what was sent. A reason is one to complain about; the client may have been told it."""
+        """Close after pending data is sent. `reason` is for the log if something went wrong; the client may
+        have been told it."""
 
 
 Handler: TypeAlias = Callable[["RabbitSession", Any], Frame | None]
-"""Answers a frame, or does what it says. `RabbitRequestRefused` becomes the response with its code."""
+"""Handles a frame and may return a response. `RabbitRequestRefused` becomes the response with its code."""
 
 
 class RabbitSession:
@@ -86,7 +87,7 @@ class RabbitSession:
         self.publishers: dict[int, Publisher] = {}
         self.consumers: dict[int, Consumer] = {}
         self.leaders_asked: set[str] = set()
-        """Streams whose leader was asked something for the client: it is told when one of them goes."""
+        """Streams whose leader was queried for the client: it is notified when one of them is deleted."""
         self.unanswered: dict[int, int] = {}
         """Activation times of removed consumers, in ms, by correlation id: the client still owes these
         responses."""
@@ -113,14 +114,14 @@ class RabbitSession:
         self.socket.write(encode(frame))
 
     def next_correlation_id(self) -> int:
-        """A number for a question to the client."""
+        """Return a number for a request to the client."""
         self._asked += 1
         return self._asked - 1
 
     def handle(self, data: bytes) -> None:
-        """Take one frame.
+        """Handle one frame.
 
-        :raises MalformedFrame: if it is none.
+        :raises MalformedFrame: if it is not a frame.
         """
         if self.step is HandshakeStep.CLOSED:
             return
@@ -139,7 +140,7 @@ class RabbitSession:
             self.send(answer)
 
     def fail(self, error: Exception) -> None:
-        """End the connection, since what the client sent can't be trusted any more."""
+        """End the connection, since its data can't be trusted any more."""
         if self.step is HandshakeStep.OPEN:
             too_large = isinstance(error, FrameTooLarge)
             code = ResponseCode.FRAME_TOO_LARGE if too_large else ResponseCode.UNKNOWN_FRAME
@@ -147,13 +148,13 @@ class RabbitSession:
         self.end(str(error), was_told=self.step is HandshakeStep.OPEN)
 
     def end(self, reason: str = "", *, was_told: bool = False) -> None:
-        """Close the connection behind what was sent. A reason is one to complain about."""
+        """Close the connection after pending data is sent. A reason means that something went wrong."""
         if self.step is not HandshakeStep.CLOSED:
             self.lost()
             self.socket.hang_up(reason, was_told=was_told)
 
     def lost(self) -> None:
-        """The connection is no more: neither are its publishers and consumers."""
+        """Remove the publishers and consumers of a connection that ended."""
         if self.step is HandshakeStep.CLOSED:
             return
         self.step = HandshakeStep.CLOSED
@@ -164,7 +165,7 @@ class RabbitSession:
         self.cluster.groups.connection_down(self)
 
     def pump(self) -> None:
-        """The client reads again: go on sending."""
+        """Continue to send, as the client reads again."""
         for consumer in tuple(self.consumers.values()):
             consumer.pump()
 
@@ -212,6 +213,6 @@ _RESPONSES: Final[dict[type, Any]] = {
 
 
 def response_to(request: Frame, code: ResponseCode = ResponseCode.OK, **values: Any) -> Frame | None:
-    """The response to a request; None for a frame that has none."""
+    """Return the response to a request; None for a frame without a response."""
     make = _RESPONSES.get(type(request))
     return None if make is None else make(request.correlation_id, code, **values)  # type: ignore[attr-defined]
