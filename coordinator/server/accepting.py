@@ -1,4 +1,4 @@
-"""Accepting connections: in a crowd everybody who waits at a port, in one turn; with or without TLS."""
+"""Accepts connections: in a crowd all that wait at a port, in one turn; with or without TLS."""
 
 from __future__ import annotations
 
@@ -24,21 +24,21 @@ _RETRY_S = 1.0
 
 
 def socket_number(transport: asyncio.BaseTransport) -> int:
-    """The file descriptor of a connection; -1 if it has none any more."""
+    """Return the file descriptor of a connection; -1 without one any more."""
     connected = transport.get_extra_info("socket")
     return -1 if connected is None else int(connected.fileno())
 
 
 class Acceptor:
-    """Makes a connection of each client that comes to a listening socket, from now on until it is closed.
+    """Makes a connection of each client that connects to a listening socket, until it is closed.
 
-    With `tls` there is a handshake first, of those whom `admits` lets in. `on_failed` is told of a client
-    that did not come through it, and why.
+    With `tls` there is a handshake first, for the clients that `admits` allows. `on_failed` is called with a
+    client whose handshake failed, and the reason.
 
-    Loops accept in their own ways, and some a single client a turn: one that comes while a thousand others
-    are served would wait for seconds. Unless it `is_crowded` there is time for the next one in the next
-    turn, and to find out that nobody else waits takes longer than to accept. Until then uvloop accepts by
-    itself, without TLS: it needs half the time of what can be done from outside.
+    Event loops accept in different ways, some one client per turn. With those, a client would wait for
+    seconds while a thousand others are served. Unless it `is_crowded`, one client per turn is enough: to find
+    out that no other client waits takes longer than to accept. Until then, and without TLS, uvloop accepts by
+    itself in half the time.
     """
 
     def __init__(
@@ -66,13 +66,13 @@ class Acceptor:
         self._later: asyncio.TimerHandle | None = None
         self._one_by_one: asyncio.Task[None] | None = None
         self._few: asyncio.Server | None = None
-        """While the loop accepts by itself."""
+        """The server with which the loop accepts by itself, if it does."""
         listening.setblocking(False)
 
     async def open(self) -> None:
-        """Begin.
+        """Start accepting.
 
-        :raises OSError: if file descriptors are used up; the port is closed then.
+        :raises OSError: if there are no file descriptors left; the port is closed then.
         """
         if self._tls_options or self._is_crowded() or not accepts_quickly(self._loop):
             self._listen()
@@ -86,11 +86,11 @@ class Acceptor:
 
     @property
     def port(self) -> int:
-        """The port that clients come to."""
+        """The port that clients connect to."""
         return int(self._listening.getsockname()[1])
 
     def socket_numbers(self) -> list[int]:
-        """The file descriptors of the port."""
+        """Return the file descriptors of the port."""
         listening = [self._listening, *(() if self._few is None else self._few.sockets)]
         return [each.fileno() for each in listening]
 
@@ -168,12 +168,12 @@ class Acceptor:
                 self._on_failed(peer, f"no TLS handshake: {reason}")
 
     def give_up(self) -> None:
-        """Cut off those who still shake hands."""
+        """Cut off clients in a handshake."""
         for task in self._under_way if self._tls_options else ():
             task.cancel()
 
     async def close(self) -> None:
-        """Listen no more. Those who were accepted are connected when this returns, or cut off."""
+        """Stop listening. Accepted clients are connected when this returns, or cut off."""
         if self._few is not None:
             self._few.close()
             self._few = None

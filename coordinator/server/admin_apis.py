@@ -1,4 +1,4 @@
-"""Answers to CreateTopics, DeleteTopics and CreatePartitions."""
+"""Handlers of CreateTopics, DeleteTopics and CreatePartitions."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class _Plan(NamedTuple):
 def create_topics(
     services: Services, request: administration.CreateTopicsRequest, asked: Asked
 ) -> Work[administration.CreateTopicsResponse]:
-    """Each topic by itself, once; a request for too many partitions creates none."""
+    """Create each topic by itself, once; a request for too many partitions creates no topic."""
     if len(request.topics) > MAX_PARTITIONS_PER_REQUEST:
         yield 1
         refused = ProtocolError(ErrorCode.POLICY_VIOLATION, _TOO_MANY_RECORDS)
@@ -256,7 +256,7 @@ def _check_replicas(services: Services, replicas: tuple[int, ...], expected: int
 def delete_topics(
     services: Services, request: administration.DeleteTopicsRequest, asked: Asked
 ) -> Work[administration.DeleteTopicsResponse]:
-    """Each topic by itself; one that is named twice stays, and is answered once."""
+    """Delete each topic by itself; a topic that is named twice is not deleted, and has one result."""
     if not services.new_topics.delete_topic_enable:
         return _deletion_disabled(request, asked.context.api_version)
     named = Counter(filter(_is_plain, request.topics))
@@ -280,7 +280,7 @@ def delete_topics(
 def _deletion_disabled(
     request: administration.DeleteTopicsRequest, api_version: int
 ) -> administration.DeleteTopicsResponse:
-    """The response of a broker with `delete.topic.enable=false`."""
+    """Return the response of a broker with `delete.topic.enable=false`."""
     code = ErrorCode.INVALID_REQUEST
     if api_version >= _DELETION_DISABLED_FROM:
         code = ErrorCode.TOPIC_DELETION_DISABLED
@@ -328,7 +328,7 @@ def _delete(
 def create_partitions(
     services: Services, request: administration.CreatePartitionsRequest, asked: Asked
 ) -> Work[administration.CreatePartitionsResponse]:
-    """Each topic by itself, once; a request for too many partitions creates none."""
+    """Grow each topic by itself, once; a request for too many partitions creates no partition."""
     twice = _repeated(topic.name for topic in request.topics)
     grown = {topic.name: topic for topic in request.topics}
     if _added(services, grown.values()) > MAX_PARTITIONS_PER_REQUEST:

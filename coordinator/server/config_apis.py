@@ -1,4 +1,4 @@
-"""Answers to DescribeConfigs, AlterConfigs and IncrementalAlterConfigs."""
+"""Handlers of DescribeConfigs, AlterConfigs and IncrementalAlterConfigs."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def _entries(services: Services, resource: ConfigResource) -> tuple[ConfigEntry,
 
 
 def topic_entries(configs: Mapping[str, str], defaults: TopicDefaults) -> tuple[ConfigEntry, ...]:
-    """All settings of a topic on which these were set; `defaults` are those that it inherits."""
+    """Return all settings of a topic with these settings; `defaults` are those that it inherits."""
     return tuple(
         _entry(name, configs, ConfigSource.DYNAMIC_TOPIC, _default_of(name, setting, defaults))
         for name, setting in TOPIC_SETTINGS.items()
@@ -151,7 +151,7 @@ def topic_entries(configs: Mapping[str, str], defaults: TopicDefaults) -> tuple[
 
 
 def _default_of(name: str, setting: TopicSetting, defaults: TopicDefaults) -> ConfigEntry:
-    """The value that a topic inherits, with the broker's settings that give it.
+    """Return the value that a topic inherits, with the broker's settings that give it.
 
     Like Kafka it names no setting in minutes or hours.
     """
@@ -175,7 +175,7 @@ def _default_of(name: str, setting: TopicSetting, defaults: TopicDefaults) -> Co
 def _entry(
     name: str, configs: Mapping[str, str], source: ConfigSource, otherwise: ConfigEntry
 ) -> ConfigEntry:
-    """A setting of a resource on which these were set; `otherwise` is what holds if it is not among them."""
+    """Return a setting of a resource with these settings; `otherwise` applies if it is not set."""
     value = configs.get(name)
     return ConfigEntry(
         name=name,
@@ -237,7 +237,7 @@ def _of_topics(services: Services) -> tuple[ConfigEntry, ...]:
 
 
 def _of_replicas(services: Services, name: str) -> tuple[ConfigEntry, ...]:
-    """The settings of one broker about its rack and the replicas that consumers fetch from."""
+    """Return the settings of one broker about its rack and the replicas that consumers fetch from."""
     rack = next(node.rack for node in services.cluster.nodes if str(node.node_id) == name)
     return tuple(
         ConfigEntry(
@@ -269,7 +269,7 @@ def _type_of(value: object) -> ConfigType:
 def alter_configs(
     services: Services, request: administration.AlterConfigsRequest, asked: Asked
 ) -> Work[administration.AlterConfigsResponse]:
-    """Each resource by itself."""
+    """Change each resource by itself."""
     times = Counter((resource.resource_type, resource.name) for resource in request.resources)
     results = []
     for resource in request.resources:
@@ -307,14 +307,14 @@ def _check_kind(kind: int) -> None:
 
 
 def _kind_name(kind: int) -> str:
-    """The name of a resource's type, such as `broker logger`."""
+    """Return the name of a resource's type, such as `broker logger`."""
     if kind not in _KINDS:
         return f"unknown ({kind})"
     return ResourceType(kind).name.lower().replace("_", " ")
 
 
 def _read(services: Services, resource: ChangedResource, entries: Mapping[str, str]) -> Mapping[str, str]:
-    """These settings as they are set on the resource.
+    """Return these settings as they are set on the resource.
 
     :raises ProtocolError: if there is no such resource, or a setting is wrong.
     """
@@ -367,12 +367,12 @@ def _lacks_value(change: ConfigChange) -> bool:
 
 
 def _elements(value: str) -> list[str]:
-    """As Java splits it: only at its end empty elements are left out."""
+    """Split the text as Java does: only empty elements at its end are left out."""
     return value.rstrip(",").split(",") if value.strip(",") or not value else []
 
 
 def _in_list(change: ConfigChange, entries: Mapping[str, str]) -> str:
-    """A list with more elements, or fewer."""
+    """Return a list with more or fewer elements."""
     wanted = _elements(change.value or "")
     setting = TOPIC_SETTINGS.get(change.name)
     if setting is None or setting.config_type is not ConfigType.LIST:

@@ -1,6 +1,6 @@
 """One port that clients connect to, and the connections on it.
 
-A process that forks while brokers run keeps their sockets to itself: its child has none of them.
+A process that forks while brokers run keeps their sockets to itself: its child does not have them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class HasSockets(Protocol):
     """An object with sockets that only this process should have."""
 
     def socket_numbers(self) -> Iterable[int]:
-        """The file descriptors of those that are open."""
+        """Return the file descriptors of open sockets."""
 
 
 _of_this_process: weakref.WeakSet[HasSockets] = weakref.WeakSet()
@@ -56,7 +56,7 @@ if hasattr(os, "register_at_fork"):
 log = structlog.get_logger(__name__)
 
 _FEW = 16
-"""Of so many connections none keeps the loop for long."""
+"""Number of connections that do not keep the loop busy for long."""
 RESERVED_FILES = 32
 """File descriptors that connections leave free, at most a quarter of all: loading a module takes one too."""
 _NO_SUCH_ADDRESS = frozenset({errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})
@@ -66,11 +66,11 @@ class Closable(Protocol):
     """A connection, as the protocol that asyncio drives."""
 
     def close(self) -> None:
-        """Close it; what its client does not read is dropped."""
+        """Close it; data that its client does not read is dropped."""
 
     @property
     def socket_number(self) -> int:
-        """Its file descriptor; -1 if it has none any more."""
+        """Its file descriptor; -1 without one any more."""
 
 
 C = TypeVar("C", bound=Closable)
@@ -78,9 +78,8 @@ Made_co = TypeVar("Made_co", bound=Closable, covariant=True)
 
 
 class ConnectionFactory(Protocol[Made_co]):
-    """Makes the protocol of a new connection. It calls `on_made` when it is connected, and closes with a
-    reason that this answers; it calls `on_lost` when it is no more.
-    """
+    """Makes the protocol of a new connection. It calls `on_made` when it is connected, and closes with the
+    reason that this returns; it calls `on_lost` when the connection is lost."""
 
     def __call__(
         self, *, on_made: Callable[[Made_co], str | None], on_lost: Callable[[Made_co], None]
@@ -102,7 +101,7 @@ class Listener(Generic[C]):
         self._max_connections = max_connections
         self._first_reserved = _first_reserved()
         self.connections: dict[C, None] = {}
-        """All that are open."""
+        """All open connections."""
         self._tls = tls
         self._closing = False
         self._all_gone: asyncio.Event | None = None
@@ -111,7 +110,7 @@ class Listener(Generic[C]):
     async def open(self, connect: ConnectionFactory[C]) -> None:
         """Listen, and make a connection of each client.
 
-        :raises EnvironmentLacks: if the port is taken or not allowed, or the host is none of this machine.
+        :raises EnvironmentLacks: if the port is taken or not allowed, or the host is not one of this machine.
         """
         self._closing = False
 
@@ -145,7 +144,7 @@ class Listener(Generic[C]):
             connection.close()
 
     async def close(self) -> None:
-        """Stop listening and close all connections. Clients are told nothing, as when a broker dies."""
+        """Stop listening and close all connections. Clients get no message, as when a broker dies."""
         if self._acceptor is None:
             return
         self._closing = True
@@ -157,7 +156,7 @@ class Listener(Generic[C]):
             await self._all_gone.wait()
 
     def socket_numbers(self) -> list[int]:
-        """The file descriptors of the port and of the connections."""
+        """Return the file descriptors of the port and of the connections."""
         numbers = [connection.socket_number for connection in self.connections]
         if self._acceptor is not None:
             numbers += self._acceptor.socket_numbers()
@@ -204,7 +203,8 @@ _NO_FILES_LEFT = "no file descriptors left for connections (RESERVED_FILES): rai
 
 
 def _first_reserved() -> int:
-    """The number of the first file descriptor that no connection may have. The lowest free ones are used."""
+    """Return the number of the first file descriptor that no connection may have. The lowest free ones are
+    used."""
     try:
         import resource
     except ImportError:  # on Windows there is no such limit
@@ -214,7 +214,7 @@ def _first_reserved() -> int:
 
 
 async def _address(host: str) -> str:
-    """One address: a name with two would get two ports, and clients hear of one."""
+    """Return one address: a name with two addresses would get two ports, and clients would learn only one."""
     with contextlib.suppress(ValueError):
         return str(ipaddress.ip_address(host))
     found = await asyncio.get_running_loop().getaddrinfo(host, None, type=socket.SOCK_STREAM)

@@ -36,9 +36,9 @@ class _Verification(NamedTuple):
 
     epoch: int
     own_epochs: bool
-    """True if each transaction of the producer has an epoch of its own."""
+    """True if each transaction of the producer has its own epoch."""
     first: int
-    """The lowest sequence of those that came."""
+    """The lowest sequence that was received."""
 
 
 class _Producer:
@@ -76,10 +76,10 @@ class Producers:
         return next(iter(self._open.values()), None)
 
     def needs_verification(self, header: BatchHeader, *, own_epochs: bool) -> bool:
-        """Return true if a batch may begin a transaction here, so that the coordinator has to know of it.
+        """Return true if a batch may begin a transaction here, so that the coordinator must verify it.
 
-        If so it is remembered, until one is in the log: no later batch gets ahead of it.
-        `own_epochs` is whether each transaction of the producer has an epoch of its own.
+        If so, it is remembered until a batch is in the log, so that no later batch gets ahead of it.
+        `own_epochs` is true if each transaction of the producer has its own epoch.
         :raises ProtocolError: INVALID_PRODUCER_EPOCH for a producer that was fenced.
         """
         producer_id, epoch, first = header.producer_id, header.producer_epoch, header.base_sequence
@@ -106,7 +106,7 @@ class Producers:
             )
 
     def check(self, header: BatchHeader) -> int | None:
-        """The base offset of the same batch when it is here already, None when it may be appended.
+        """Return the base offset of the same batch if it is in the log already, None if it may be appended.
 
         :raises ProtocolError: INVALID_PRODUCER_EPOCH, OUT_OF_ORDER_SEQUENCE_NUMBER, or INVALID_TXN_STATE for
             a batch outside of the transaction that the producer has open.
@@ -136,7 +136,7 @@ class Producers:
         return None
 
     def _check_first(self, producer_id: int, first: int) -> None:
-        """Let nothing come before the batch that began a transaction, and was refused or is still to come."""
+        """Refuse batches before the one that began a transaction, if that was refused or is still to come."""
         verification = self._verifications.get(producer_id)
         if verification is None:
             return
@@ -149,7 +149,7 @@ class Producers:
             )
 
     def appended(self, header: BatchHeader, base_offset: int) -> None:
-        """A batch is in the log."""
+        """Note that a batch is in the log."""
         if header.producer_id == NO_PRODUCER_ID:
             return
         producer = self._at_epoch(header.producer_id, header.producer_epoch)
@@ -172,7 +172,7 @@ class Producers:
             )
 
     def ended(self, producer_id: int, epoch: int, *, commit: bool, offset: int, timestamp_ms: int) -> None:
-        """A marker is in the log, at `offset`."""
+        """Note that a marker is in the log, at `offset`."""
         producer = self._at_epoch(producer_id, epoch)
         producer.last_timestamp = timestamp_ms
         producer.coordinator_epoch = COORDINATOR_EPOCH
@@ -192,7 +192,7 @@ class Producers:
         return producer
 
     def active(self) -> Iterator[ActiveProducer]:
-        """All that are remembered."""
+        """Return all remembered producers."""
         for producer_id, producer in sorted(self._producers.items()):
             start = producer.transaction_start
             yield ActiveProducer(
@@ -205,12 +205,13 @@ class Producers:
             )
 
     def aborted(self, start: int, end: int) -> Iterator[AbortedTransaction]:
-        """The aborted transactions with records from `start` up to but not with `end`."""
+        """Return the aborted transactions with records from `start` up to but not with `end`."""
         first = bisect_left(self._aborted, start, key=lambda entry: entry[0])
         return (entry for _, entry in self._aborted[first:] if entry.first_offset < end)
 
     def forget_before(self, offset: int) -> None:
-        """The log starts at `offset` now: transactions that were aborted before it hide nothing."""
+        """Forget transactions that were aborted before `offset`, the log's new start: they hide no records
+        now."""
         del self._aborted[: bisect_left(self._aborted, offset, key=lambda entry: entry[0])]
 
 

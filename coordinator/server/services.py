@@ -27,18 +27,18 @@ R = TypeVar("R")
 
 
 class NoReply:
-    """The answer to a request that wants none (Produce with acks 0)."""
+    """The reply to a request that wants no response (Produce with acks 0)."""
 
 
 NO_REPLY = NoReply()
 
 
 class Unanswered(Exception):
-    """A request gets no answer: the connection is closed instead. The text says why."""
+    """A request gets no response: the connection is closed instead. The text has the reason."""
 
 
 class Services(NamedTuple):
-    """The parts of a broker that answer requests."""
+    """The parts of a broker that handle requests."""
 
     cluster: KafkaCluster
     groups: GroupCoordinators
@@ -59,11 +59,11 @@ class Services(NamedTuple):
     @overload
     def ask(self, request: AsksAndWaits[R]) -> R | asyncio.Future[R]: ...
     def ask(self, request: Any) -> Any:
-        """The coordinator's reply, or a future of it if the request has to wait."""
+        """Return the coordinator's reply, or a future of it if the request has to wait."""
         return self.groups.ask(request, self.node_id)
 
     def log(self, topic: Topic, partition: int) -> PartitionLog:
-        """The log of a partition that this broker leads.
+        """Return the log of a partition that this broker leads.
 
         :raises ProtocolError: UNKNOWN_TOPIC_OR_PARTITION, or NOT_LEADER_OR_FOLLOWER.
         """
@@ -77,7 +77,7 @@ class Services(NamedTuple):
         return log
 
     def replica_log(self, topic: Topic, partition: int) -> PartitionLog:
-        """The log of a partition that this broker leads or follows.
+        """Return the log of a partition that this broker leads or follows.
 
         :raises ProtocolError: UNKNOWN_TOPIC_OR_PARTITION, or NOT_LEADER_OR_FOLLOWER.
         """
@@ -96,14 +96,14 @@ class OpenConnection(Protocol):
 
     @property
     def is_closed(self) -> bool:
-        """True if nothing is answered on it any more."""
+        """True if no response is sent on it any more."""
 
     def close(self) -> None:
-        """Close it without another answer."""
+        """Close it without another response."""
 
 
 class Asked(NamedTuple):
-    """One request as it came."""
+    """One request as it was received."""
 
     context: RequestContext
     local_host: str
@@ -114,4 +114,4 @@ class Asked(NamedTuple):
 
 
 Handler: TypeAlias = Callable[[Services, Any, Asked], Any]
-"""Answers a message with its reply, with a future of it, or with NO_REPLY; or raises `Unanswered`."""
+"""Handles a message and returns its reply, a future of it, or NO_REPLY; or raises `Unanswered`."""

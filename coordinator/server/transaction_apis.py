@@ -1,4 +1,4 @@
-"""Answers to InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and TxnOffsetCommit."""
+"""Handlers of InitProducerId, AddPartitionsToTxn, AddOffsetsToTxn, EndTxn and TxnOffsetCommit."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _AS_OLDER_CLIENTS_KNOW_IT = {
 def init_producer_id(
     services: Services, request: transactions.InitProducerIdRequest, asked: Asked
 ) -> transactions.InitProducerIdResponse:
-    """An id that nobody has, or the next epoch under a transactional id."""
+    """Return a fresh id, or the next epoch of a transactional id."""
     if request.names_half:
         return transactions.InitProducerIdResponse(error_code=ErrorCode.INVALID_REQUEST)
     if request.transactional_id is None:
@@ -46,7 +46,7 @@ def init_producer_id(
 
 @in_turns
 def add_partitions(services: Services, call: AddPartitionsCall, asked: Asked) -> Work[AddPartitionsReply]:
-    """All partitions of a transaction, or none; what does not exist stops the others."""
+    """Add all partitions of a transaction, or none: a missing one prevents the others."""
     added = []
     for one in call.transactions:
         added.append((one.transactional_id, _added(services, one)))
@@ -80,12 +80,12 @@ def _exists(services: Services, partition: TopicPartition) -> bool:
 
 
 def ask(services: Services, request: Asks[R], asked: Asked) -> R:
-    """The transaction coordinator's reply. EndTxn has one when the markers are written."""
+    """Return the transaction coordinator's reply. EndTxn gets it when the markers are written."""
     return services.transactions.ask(request, services.node_id)
 
 
 def offset_commit(services: Services, call: TxnOffsetCommitCall, asked: Asked) -> TxnOffsetCommitReply:
-    """Positions that count with the transaction; first the transaction is checked, then the member."""
+    """Commit positions with the transaction; first the transaction is checked, then the member."""
 
     def commit(offsets: Mapping[TopicPartition, OffsetAndMetadata]) -> Mapping[TopicPartition, ErrorCode]:
         code = _refusal(services, call)

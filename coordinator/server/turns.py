@@ -28,7 +28,7 @@ CHANGE = 250
 """Cost of a change of the cluster's topics, in such elements."""
 
 Work: TypeAlias = Generator[int, None, R]
-"""A handler's work: it yields what it did since it yielded last, and returns the response."""
+"""A handler's work: it yields the amount done since its last yield, and returns the response."""
 
 
 def in_turns(
@@ -36,7 +36,7 @@ def in_turns(
 ) -> Callable[Concatenate[Services, P], R | asyncio.Future[R]]:
     """Make a handler of a generator. It returns the response after one turn, else a future of it.
 
-    Where the loop is not shared it always returns the response.
+    If the loop is not shared, it always returns the response.
     """
 
     @functools.wraps(handler)
