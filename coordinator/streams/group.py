@@ -36,9 +36,9 @@ NO_TOPOLOGY_EPOCH = -1
 
 
 class StreamsGroup(EpochGroup[StreamsGroupMember, Tasks]):
-    """A streams group: epochs, topology, members, the target assignment, and what follows from them.
+    """A streams group: epochs, topology, members, the target assignment, and what is derived from them.
 
-    What is derived is kept up to date as members change.
+    Derived data is updated as members change.
     """
 
     __slots__ = (
@@ -77,7 +77,7 @@ class StreamsGroup(EpochGroup[StreamsGroupMember, Tasks]):
         return STABLE
 
     def target(self, member_id: MemberId) -> Tasks:
-        """A member's target; no tasks if it has none."""
+        """Return a member's target; no tasks if it has no target."""
         return self._targets.get(member_id, NO_TASKS)
 
     def is_subscribed_to(self, topic: str) -> bool:
@@ -106,12 +106,12 @@ class StreamsGroup(EpochGroup[StreamsGroupMember, Tasks]):
     def metadata_record(
         self, epoch: int, metadata_hash: int, validated_topology_epoch: int, configs: Mapping[str, str]
     ) -> Record:
-        """The record of a new group epoch."""
+        """Return the record of a new group epoch."""
         value = StreamsGroupMetadataValue(epoch, metadata_hash, validated_topology_epoch, configs)
         return Record(StreamsGroupMetadataKey(self.group_id), value)
 
     def apply_metadata(self, key: StreamsGroupMetadataKey, value: StreamsGroupMetadataValue) -> None:
-        """Type 17: the group's epoch, and what it was raised for."""
+        """Type 17: apply the group's epoch, and the inputs that it was raised for."""
         self.group_epoch = value.epoch
         self.metadata_hash = value.metadata_hash
         self.validated_topology_epoch = value.validated_topology_epoch

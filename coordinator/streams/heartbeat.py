@@ -47,7 +47,7 @@ from fencepost.coordinator.streams.topology import (
 
 
 class StreamsHeartbeatContext(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a heartbeat depends on besides its group and itself."""
+    """All inputs of a heartbeat other than its group and itself."""
 
     image: TopicsImage
     settings: StreamsGroupSettings
@@ -58,7 +58,7 @@ class StreamsHeartbeatContext(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Step:
-    """One heartbeat as far as it has got: what to write, and what to tell."""
+    """One heartbeat so far: its records, and its statuses for the member."""
 
     def __init__(
         self,
@@ -84,7 +84,7 @@ def heartbeat(
     around: StreamsHeartbeatContext,
     before: tuple[Record, ...] = (),
 ) -> Outcome:
-    """The outcome of a heartbeat with an epoch of 0 or more; `group` is a new one if there was none.
+    """Return the outcome of a heartbeat with an epoch of 0 or more; `group` is new if it did not exist.
 
     `before` are the records that end a group of another kind, which gives way to this one.
 
@@ -122,7 +122,7 @@ def heartbeat(
 def _member(
     group: StreamsGroup, request: StreamsGroupHeartbeatRequest, around: StreamsHeartbeatContext
 ) -> StreamsGroupMember:
-    """The member as it was, new or known."""
+    """Return the member before the heartbeat, new or known."""
     member_id = request.member_id
     if request.member_epoch != JOIN_EPOCH:
         member = group.member(member_id)
@@ -133,7 +133,7 @@ def _member(
 
 
 def _topology(step: _Step, request: StreamsGroupHeartbeatRequest, member: StreamsGroupMember) -> Topology:
-    """The group's topology: what it has, or else what this member brings.
+    """Return the group's topology, or else the one that this member brings.
 
     :raises ProtocolError: INVALID_REQUEST for another topology than the group's, unless it is an older one.
     """
@@ -221,9 +221,9 @@ def _reply(
     *,
     is_kept: bool,
 ) -> StreamsGroupHeartbeatResponse:
-    """The answer. It holds the tasks of a member that joins, or whose tasks changed.
+    """Return the response. It has the tasks of a member that joins, or whose tasks changed.
 
-    :raises ProtocolError: UNKNOWN_SERVER_ERROR where Kafka can't tell what is at which endpoint.
+    :raises ProtocolError: UNKNOWN_SERVER_ERROR if Kafka can't determine the partitions of an endpoint.
     """
     soft = step.soft
     changed = old.assigned != new.assigned

@@ -52,7 +52,7 @@ def check_commit(
 def _had_since(
     group: StreamsGroup, image: TopicsImage, member: StreamsGroupMember, epoch: int
 ) -> PartitionFence:
-    """A check that the member has the partition's task, and had it at that epoch of its own."""
+    """Return a check that the member has the partition's task, and had it at that epoch of its own."""
 
     def check(topic_id: TopicId, partition: int) -> None:
         topic = image.by_id[topic_id].name

@@ -1,8 +1,9 @@
 """The states of a streams group and of its members, and the arrows between them.
 
 A group's state is computed from its epochs, its topology and its members, in the order of the checks below;
-nobody sets it. The table lists what one batch of records may do to it. A member's state is where it stands on
-the way to its target; each step of the reconciliation has one arrow, so the table itself moves the member.
+no code sets it. The table lists the effects that one batch of records may have. A member's state is its
+progress towards its target; each step of the reconciliation has one arrow, so the table itself moves the
+member.
 """
 
 from __future__ import annotations
@@ -102,7 +103,7 @@ class StreamsGroupMemberState(enum.StrEnum):
 
     @classmethod
     def of_code(cls, code: int) -> StreamsGroupMemberState:
-        """The state behind a record's number; UNKNOWN for a number of a newer coordinator."""
+        """Return the state for a record's number; UNKNOWN for a number of a newer coordinator."""
         return _STATES.get(code, _UNKNOWN)
 
 
