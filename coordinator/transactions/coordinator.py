@@ -1,7 +1,7 @@
-"""The transaction coordinator: one pure object that takes events and answers what to write, say and do.
+"""The transaction coordinator: one pure object that takes events and returns records, a reply and effects.
 
-It is run as the group coordinator is: append the records of an outcome, apply them, then send the reply and
-carry out the effects. What `WriteMarkers` asks for is answered with `MarkersWritten`.
+It runs like the group coordinator: append the records of an outcome, apply them, then send the reply and
+carry out the effects. `MarkersWritten` is the response to `WriteMarkers`.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ class TransactionConfig(msgspec.Struct, frozen=True, kw_only=True):
     """The properties of a broker for transactions, in ms."""
 
     transaction_max_timeout_ms: int = 900_000
-    """A producer that asks for more is refused."""
+    """The limit of a producer's timeout; a longer one is refused."""
     transactional_id_expiration_ms: int = 604_800_000
-    """A transactional id that nobody used for so long is forgotten."""
+    """Time after which an unused transactional id is forgotten."""
 
 
 _S, _E = TransactionState, TransactionEvent
@@ -128,9 +128,9 @@ class TransactionCoordinator:
         code: ErrorCode,
         now_ms: int,
     ) -> TransactionOutcome:
-        """Return the outcome in place of one that could not be written: nothing happened.
+        """Return the outcome to use instead of one that could not be written: nothing happened.
 
-        A timer that ran is set again, as what it was to end is still there.
+        A timer that fired is set again, as it still has something to end.
         """
         if isinstance(event, DeadlineReached):
             for record in outcome.records:
@@ -138,9 +138,9 @@ class TransactionCoordinator:
         return TransactionOutcome(reply=refusal(event, ErrorCode.COORDINATOR_NOT_AVAILABLE))
 
     def needs_producer_id(self, event: object) -> bool:
-        """Return whether the event may need an id that no producer has: its `next_producer_id`.
+        """Return true if the event may need a fresh producer id, its `next_producer_id`.
 
-        That is so for a new transactional id, and when epochs run out.
+        It does for a new transactional id, and when epochs run out.
         """
         if not isinstance(event, InitProducerIdRequest | EndTxnRequest):
             return False
@@ -148,7 +148,8 @@ class TransactionCoordinator:
         return known is None or known.producer_epoch >= _LAST_EPOCHS
 
     def replay(self, records: Iterable[TransactionRecord]) -> tuple[WriteMarkers, ...]:
-        """Load a journal; the markers of transactions whose end was decided and perhaps not carried out."""
+        """Load a journal; return the markers of transactions whose end was decided, and perhaps not carried
+        out."""
         for record in records:
             self.apply(record)
         prepared = {_S.PREPARE_COMMIT.code, _S.PREPARE_ABORT.code}
@@ -159,7 +160,7 @@ class TransactionCoordinator:
         )
 
     def id_of(self, producer_id: int) -> str | None:
-        """The transactional id whose producer this is by now, or None."""
+        """Return the transactional id whose producer this is now, or None."""
         known = self._transactions.items()
         return next((name for name, value in known if value.producer_id == producer_id), None)
 
@@ -265,7 +266,7 @@ class TransactionCoordinator:
         reply: TransactionResponse,
         now_ms: int,
     ) -> TransactionOutcome:
-        """The transaction goes on with what was added, or begins with it."""
+        """Add partitions or groups to the transaction, or begin one with them."""
         ongoing = now.status == _S.ONGOING.code
         if ongoing and added == now:
             return TransactionOutcome(reply=reply)
@@ -274,7 +275,7 @@ class TransactionCoordinator:
         return TransactionOutcome(records=(_record(transactional_id, value),), reply=reply)
 
     def _end(self, request: EndTxnRequest, now_ms: int) -> TransactionOutcome:
-        """EndTxn, as the tables of TransactionCoordinator.endTransaction have it for both client versions."""
+        """Handle EndTxn, by the tables of TransactionCoordinator.endTransaction for both client versions."""
         now = self._known(request.transactional_id)
         own_epochs = request.client_version >= EPOCH_PER_TRANSACTION
         retry = epochs.is_retry(now, request)
@@ -311,7 +312,7 @@ class TransactionCoordinator:
         reply: TransactionResponse | None,
         now_ms: int,
     ) -> TransactionOutcome:
-        """The decision: it is on record before any marker is written."""
+        """Record the decision, before any marker is written."""
         target = _S.PREPARE_COMMIT if event is _E.COMMIT_REQUESTED else _S.PREPARE_ABORT
         value = self._moved(now, event, target, last_update_ms=now_ms)
         return TransactionOutcome(
@@ -343,7 +344,7 @@ class TransactionCoordinator:
         return TransactionOutcome(records=(_record(event.transactional_id, epochs.after_markers(value)),))
 
     def _deadline_reached(self, event: DeadlineReached, now_ms: int) -> TransactionOutcome:
-        """The most overdue: a transaction that took too long, or an id that nobody uses."""
+        """Abort the most overdue transaction, or forget the most overdue unused id."""
         transactional_id = self._timers.pop_due(now_ms)
         if transactional_id is None:
             return TransactionOutcome()
@@ -357,7 +358,7 @@ class TransactionCoordinator:
     def _moved(
         now: TransactionValue, event: TransactionEvent, target: TransactionState, **changes: Any
     ) -> TransactionValue:
-        """The value in its next state, along an arrow of the table."""
+        """Return the value in its next state, along an arrow of the table."""
         TRANSACTION_TABLE.check(TransactionState.of_code(now.status), event, target)
         return msgspec.structs.replace(now, status=target.code, **changes)
 
@@ -378,7 +379,7 @@ def _ended(value: TransactionValue, own_epochs: bool) -> EndTxnResponse:
 
 
 def refusal(event: object, code: ErrorCode) -> Any:
-    """The reply that gives this error to a request; None for an event nobody waits for."""
+    """Return the reply that refuses a request with this error; None for an event that needs no reply."""
     match event:
         case InitProducerIdRequest():
             return InitProducerIdResponse(error_code=code)

@@ -41,9 +41,9 @@ class TransactionState(enum.StrEnum):
 
     @classmethod
     def of_code(cls, code: int) -> TransactionState:
-        """The state behind a record's number.
+        """Return the state for a record's number.
 
-        :raises KeyError: if there is none.
+        :raises KeyError: if there is no such state.
         """
         return _STATES[code]
 
