@@ -150,7 +150,7 @@ class GroupCoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, object]) -> GroupCoordinatorConfig:
-        """The configuration that a broker's properties describe; values are text or already typed.
+        """Return the configuration that a broker's properties describe; values are text or already typed.
 
         :raises FencepostError: for a name that does not exist, a value of the wrong type, one out of its
             range, or values that contradict each other.
@@ -158,7 +158,7 @@ class GroupCoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
         return _from_properties(cls, properties)
 
     def properties(self) -> dict[str, bool | int | str]:
-        """All of it under Kafka's names, as `from_properties` reads it."""
+        """Return all of it under Kafka's names, as `from_properties` reads it."""
         return {
             setting.name: ",".join(value) if isinstance(value := getattr(self, field), tuple) else value
             for field, setting in _settings(type(self)).items()
@@ -217,7 +217,7 @@ REPLICA_SELECTOR = "replica.selector.class"
 
 
 def replica_selector_from(properties: dict[str, Any]) -> ReplicaSelector | None:
-    """Return what these properties say about `replica.selector.class`, and remove it from them.
+    """Return the value of `replica.selector.class` in these properties, and remove it from them.
 
     :raises FencepostError: for a class that is not one of Kafka's.
     """
@@ -254,7 +254,8 @@ class StreamsGroupSettings(GroupSettings, frozen=True, kw_only=True):
 
 
 class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """The dynamic configuration of one group (resource type GROUP); None leaves it to the broker.
+    """The dynamic configuration of one group (resource type GROUP). The broker's value applies to fields that
+    are None.
 
     :raises FencepostError: on construction, if a value is out of its range.
     """
@@ -274,7 +275,7 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_properties(cls, properties: Mapping[str, object], broker: GroupCoordinatorConfig) -> GroupConfig:
-        """A group's configuration as AlterConfigs would take it: within the broker's bounds.
+        """Return a group's configuration as AlterConfigs would take it: within the broker's bounds.
 
         :raises FencepostError: for an unknown name, a wrong type, or a value the broker's bounds exclude.
         """
@@ -303,7 +304,7 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def from_record(cls, properties: Mapping[str, object]) -> GroupConfig:
-        """A configuration that was taken before, perhaps within other bounds.
+        """Return a configuration that was accepted before, perhaps within other bounds.
 
         :raises FencepostError: for an unknown name or a wrong type.
         """
@@ -321,7 +322,7 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def streams_settings(self, broker: GroupCoordinatorConfig) -> StreamsGroupSettings:
-        """The same, for a streams group."""
+        """Return the same, for a streams group."""
         standbys, delay_ms = self.streams_num_standby_replicas, self.streams_initial_rebalance_delay_ms
         return StreamsGroupSettings(
             **self._intervals(broker, "streams"),
@@ -350,17 +351,17 @@ class SettingsByGroup(Generic[OfGroup]):
         self._settings_of = settings_of
         self._own: dict[str, OfGroup] = {}
         self._default: OfGroup | None = None
-        """Made when it is asked for: many a coordinator does no more than load."""
+        """Made on first use, as many coordinators only load."""
 
     def configure(self, group_id: str, config: GroupConfig | None) -> None:
-        """Give a group a configuration of its own, or take it away."""
+        """Set the configuration of a group, or remove it with None."""
         if config is None:
             self._own.pop(group_id, None)
         else:
             self._own[group_id] = self._settings_of(config)
 
     def of(self, group_id: str) -> OfGroup:
-        """The settings that hold for a group."""
+        """Return the settings of a group."""
         found = self._own.get(group_id) or self._default
         if found is None:
             found = self._default = self._settings_of(GroupConfig())
@@ -412,7 +413,7 @@ class _Setting(msgspec.Struct, frozen=True):
             raise FencepostError(f"{self.name}: {value} is out of range, allowed is {allowed}")
 
     def parse(self, value: object) -> object:
-        """The value in its type; text is read as Kafka reads it, without spaces at its ends."""
+        """Return the value in its type; text is read as Kafka reads it, without spaces at its ends."""
         text = value.strip() if isinstance(value, str) else value
         found: object
         if self.type is bool:
@@ -461,7 +462,7 @@ def _names(value: object) -> tuple[str, ...] | None:
 
 @cache
 def _settings(cls: type[msgspec.Struct]) -> dict[str, _Setting]:
-    """The settings of a configuration by field, read off its annotations."""
+    """Return the settings of a configuration by field, read off its annotations."""
     found = {}
     for field, annotation in get_type_hints(cls, include_extras=True).items():
         options = [arg for arg in get_args(annotation) if arg is not type(None)]

@@ -1,4 +1,4 @@
-"""Files that a user names, read whole: only regular files, and none beyond a limit.
+"""Reads files that a user names: only regular files, and none larger than a limit.
 
 A device or a pipe may never end. A file of gigabytes, taken for a scenario, fills the memory.
 """
@@ -35,7 +35,7 @@ class UnreadableFile(FencepostError):
 def read_file(path: Path, max_bytes: int | None = MAX_FILE_BYTES) -> bytes:
     """Return a regular file's content; a `max_bytes` of None is no limit.
 
-    :raises UnreadableFile: if it can't be read, is no regular file, or exceeds the limit.
+    :raises UnreadableFile: if it can't be read, is not a regular file, or exceeds the limit.
     """
     try:
         # Without O_NONBLOCK to open a pipe waits for its writer.

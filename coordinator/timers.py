@@ -31,7 +31,7 @@ def next_look_ms(deadline_ms: int, now_ms: int) -> int:
 class Timers(Generic[K]):
     """A queue of deadlines, one for each key. Equal deadlines run in the order in which they were set.
 
-    Setting a later deadline for a key costs O(1): the queue notices when the earlier one comes up.
+    Setting a later deadline for a key costs O(1): the queue notices when the earlier deadline is reached.
     """
 
     __slots__ = ("_deadlines", "_heap", "_sequence")
@@ -50,7 +50,7 @@ class Timers(Generic[K]):
         return key in self._deadlines
 
     def __iter__(self) -> Iterator[K]:
-        """The keys of all armed timers."""
+        """Return the keys of all armed timers."""
         return iter(self._deadlines)
 
     def set(self, key: K, deadline_ms: int) -> None:
@@ -78,7 +78,7 @@ class Timers(Generic[K]):
         return None if known is None else known[0]
 
     def next_deadline(self) -> int | None:
-        """The earliest deadline, or None if no timer is armed."""
+        """Return the earliest deadline, or None if no timer is armed."""
         while self._heap:
             at, sequence, key = self._heap[0]
             known = self._deadlines.get(key)
@@ -91,7 +91,7 @@ class Timers(Generic[K]):
         return None
 
     def pop_due(self, now_ms: int) -> K | None:
-        """Disarm the most overdue timer and answer its key; None if none is due."""
+        """Disarm the most overdue timer and return its key; None if no timer is due."""
         deadline = self.next_deadline()
         if deadline is None or deadline > now_ms:
             return None
@@ -113,9 +113,10 @@ class GroupTimerKind(enum.StrEnum):
     """The purpose of a deadline of a group, or of one of its members."""
 
     SESSION = "session"
-    """The member was not heard for its session length, or nobody joined with an id that was given out."""
+    """The member sent no request for its session timeout, or no client joined with an id that was given
+    out."""
     REBALANCE = "rebalance"
-    """The member did not confirm a revocation within its rebalance time-out."""
+    """The member did not confirm a revocation within its rebalance timeout."""
     JOIN = "join"
     """The members of a classic group, or one classic member of a consumer group, did not join again."""
     SYNC = "sync"
@@ -153,11 +154,11 @@ class MetadataRefresh:
         return now_ms >= self.refresh_deadline_ms or group_epoch < self.refresh_epoch
 
     def metadata_refreshed(self, group_epoch: int, now_ms: int) -> None:
-        """The group's topics were looked at, for that epoch."""
+        """Note that the group's topics were looked at, for that epoch."""
         self.refresh_deadline_ms = now_ms + METADATA_REFRESH_INTERVAL_MS
         self.refresh_epoch = group_epoch
 
     def request_metadata_refresh(self) -> None:
-        """Topics changed: the next heartbeat of any member looks at them."""
+        """Make the next heartbeat of any member look at the topics, as topics changed."""
         self.refresh_deadline_ms = _EXPIRED_MS
         self.refresh_epoch = 0
