@@ -123,13 +123,13 @@ def _member(
     group: ClassicGroup, member: ClassicGroupMember, image: TopicsImage, held: set[tuple[TopicId, int]]
 ) -> ConsumerGroupMember:
     try:
-        # One that has just joined may not offer the protocol of the generation before.
+        # A member that has just joined may not offer the protocol of the generation before.
         subscription = read_subscription(member.metadata(group.protocol) or member.protocols[0].metadata)
         assignment = read_assignment(member.assignment)
     except MalformedConsumerProtocol as error:
-        raise _refused(group, f"what {member.member_id} says or has is malformed: {error}") from error
+        raise _refused(group, f"the data of member {member.member_id} is malformed: {error}") from error
     if assignment.user_data:
-        raise _refused(group, "an assignor of its own is in use")
+        raise _refused(group, "its members use their own assignor")
     wanted = {
         (image.by_name[topic].topic_id, partition)
         for topic, partitions in assignment.partitions.items()
