@@ -54,7 +54,7 @@ def checked(name: str, assignor: Assignor) -> Assignor:
     def assign(spec: GroupSpec) -> Mapping[MemberId, Partitions]:
         answer = assignor(spec)
         if unknown := [member for member in answer if member not in spec.subscriptions]:
-            raise InvalidTarget(f"assignor {name} gives partitions to {unknown[0]}, who is no member")
+            raise InvalidTarget(f"assignor {name} gives partitions to {unknown[0]}, which is not a member")
         taken: dict[TopicId, set[int]] = {}
         target: dict[MemberId, Partitions] = {}
         for member in spec.subscriptions:

@@ -142,7 +142,7 @@ class _Assignment:
             task for task in tasks if not self._stays(task, self._least_loaded(self._stood_by.get(task)))
         ]
         if tasks and not self._processes:
-            raise ValueError(f"nobody is there for task {tasks[0]}")
+            raise ValueError(f"there is no member for task {tasks[0]}")
         queue = PriorityQueue(self._processes, lambda process: process.load)
         for task in sorted(tasks):
             process = queue.poll()
