@@ -78,7 +78,7 @@ def members(group: ClassicGroup) -> list[GroupMember]:
                     sorted(TopicPartition(name, n) for name, numbers in assigned.items() for n in numbers)
                 )
         except MalformedConsumerProtocol:
-            pass  # of another protocol type, such as Connect's: what it says is its own business
+            pass  # of another protocol type, such as Connect's: its bytes have another format
         found.append(
             GroupMember(
                 member_id=member_id,

@@ -166,7 +166,7 @@ class ClassicGroup:
                 )
         member = self.members.get(member_id)
         if member is None:
-            raise _unknown(f"{member_id} is no member of group {self.group_id}.")
+            raise _unknown(f"{member_id} is not a member of group {self.group_id}.")
         return member
 
     def add(self, member: ClassicGroupMember, protocol_type: str) -> None:

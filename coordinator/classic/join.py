@@ -134,7 +134,7 @@ def _add(step: ClassicStep, request: JoinGroupRequest, member_id: MemberId) -> N
         group.new_member_added = True
     group.add(member, request.protocol_type)
     group.park_join(member, request.token)
-    # A client that gave up and joins anew leaves this member behind, and nobody could tell.
+    # A client that gives up and joins again under another id leaves this member behind unnoticed.
     step.set_session(member_id, CLASSIC_GROUP_NEW_MEMBER_JOIN_TIMEOUT_MS)
     rounds.start_or_complete(step)
 
@@ -185,7 +185,7 @@ def _replace(
                 request.token,
                 _in_generation(group, new_id, group.leader or "", skip_assignment=True)
                 if request.api_version >= SKIP_ASSIGNMENT_VERSION
-                # An old client would assign anew if it was told that it leads.
+                # An old client that learns that it leads would assign again.
                 else _in_generation(group, new_id, old_leader, roster=False),
             )
         case _State.STABLE | _State.COMPLETING_REBALANCE:

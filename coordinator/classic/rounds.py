@@ -75,7 +75,7 @@ def complete(step: ClassicStep) -> None:
         if member.join is None and member.instance_id is None:
             step.remove(member)
     if not group.elect_joined_leader() and group.members:
-        # Only static members are left, and none of them joined: their sessions decide about them.
+        # Only static members are left, and none of them joined: the end of their sessions removes them.
         step.set_timer(GroupTimerKind.JOIN, group.rebalance_timeout_ms)
         return
     group.next_generation(step.now_ms)

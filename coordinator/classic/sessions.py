@@ -76,7 +76,7 @@ def _leave(step: ClassicStep, request: LeaveGroupRequest) -> ErrorCode:
     group = step.group
     member_id = request.member_id
     if not member_id:
-        # An administrator who removes a static member knows its instance id only.
+        # An administrator who removes a static member only knows its instance id.
         member_id = group.static_members.get(request.instance_id or "", "")
     elif member_id in group.pending_joins:
         group.remove(member_id)

@@ -75,7 +75,7 @@ def _assign(step: ClassicStep, request: SyncGroupRequest) -> None:
         group.move(ClassicGroupEvent.ASSIGNED, step.now_ms)
 
     def failed(undo: ClassicStep, code: ErrorCode) -> None:
-        group.members[request.member_id].sync = None  # the refusal answers it
+        group.members[request.member_id].sync = None  # the refusal is its response
         rounds.fail_syncs(undo, code)
         rounds.start(undo)
 
