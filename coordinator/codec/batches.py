@@ -89,7 +89,7 @@ def sent_batch(records: bytes | memoryview | None, api_version: int) -> BatchHea
     if api_version < _FIRST_VERSION_WITH_ZSTD and header.attributes & COMPRESSION == _ZSTD:
         raise ProtocolError(
             ErrorCode.UNSUPPORTED_COMPRESSION_TYPE,
-            f"zstd in Produce version {api_version}, it came with version {_FIRST_VERSION_WITH_ZSTD}",
+            f"zstd in Produce version {api_version}, expected version {_FIRST_VERSION_WITH_ZSTD} or later",
         )
     return header
 
@@ -132,7 +132,7 @@ def _header_of(records: bytes | memoryview | None) -> BatchHeader:
     if records is None or len(records) < HEADER_BYTES:
         size = 0 if records is None else len(records)
         code = ErrorCode.CORRUPT_MESSAGE if size else ErrorCode.INVALID_RECORD
-        raise ProtocolError(code, f"{size} bytes are no record batch; a batch has at least {HEADER_BYTES}")
+        raise ProtocolError(code, f"{size} bytes are not a record batch; a batch has at least {HEADER_BYTES}")
     header = BatchHeader._make(_HEADER.unpack_from(records))
     if header.magic != _MAGIC:
         raise ProtocolError(ErrorCode.INVALID_RECORD, f"record format {header.magic}, expected 2")

@@ -55,5 +55,5 @@ def read_response(api_key: int, version: int, frame: bytes) -> tuple[int, Any]:
         return correlation_id, message
     except (struct.error, IndexError, UnicodeDecodeError, ValueError) as error:
         raise MalformedFrame(
-            f"answer to {api_name(api_key)} version {version} can't be read: {error}"
+            f"response to {api_name(api_key)} version {version} can't be read: {error}"
         ) from error

@@ -55,7 +55,7 @@ def opening(compression: int, data: bytes) -> Sliced[bytes]:
         )
         raise ProtocolError(ErrorCode.MESSAGE_TOO_LARGE, reason) from None
     except Exception as error:
-        # Codecs raise what they like on bytes that they did not write.
+        # Codecs raise any exception on bytes that they did not write.
         reason = f"the records are not compressed with {name}: {error}"
         raise ProtocolError(ErrorCode.UNKNOWN_SERVER_ERROR, reason) from error
 
@@ -110,7 +110,7 @@ def _unsnapping(data: bytes, most: int) -> Sliced[bytes]:
         found += cramjam.snappy.decompress_raw(block)
         at = end
     if at != len(data):
-        raise ValueError("a block goes beyond the end")
+        raise ValueError("a block extends beyond the end")
     return bytes(found)
 
 

@@ -81,7 +81,7 @@ class Conversation:
         correlation_id: int
         size, correlation_id = _HEAD.unpack(head)
         if correlation_id != self._correlation_id or not 4 <= size <= KAFKA_MAX_FRAME_BYTES:
-            raise MalformedFrame("its answer is no Kafka response")
+            raise MalformedFrame("its response is not a Kafka response")
         return size - 4
 
     def response(self, rest: bytes) -> Any:
@@ -167,7 +167,7 @@ def log_in(mechanism: str, username: str, password: str, nonce: str) -> Steps[No
     answer = yield Ask(ApiKey.SASL_HANDSHAKE, _HANDSHAKE_VERSION, hello)
     if answer.error_code is not ErrorCode.NONE:
         known = ", ".join(answer.mechanisms) or "none"
-        raise LoginRefused(f"it takes no {mechanism}; mechanisms that it takes: {known}")
+        raise LoginRefused(f"it does not accept {mechanism}, only: {known}")
     client = client_tokens(mechanism, username, password, nonce)
     try:
         token = next(client)

@@ -82,7 +82,7 @@ def replace_endpoints(api_key: int, version: int, frame: bytes, address_of: Addr
         return _spliced(frame, 0, len(frame), changes) if changes else frame
     except (struct.error, IndexError, UnicodeDecodeError, ValueError) as error:
         raise MalformedFrame(
-            f"answer to {api_name(api_key)} version {version} can't be read: {error}"
+            f"response to {api_name(api_key)} version {version} can't be read: {error}"
         ) from error
 
 
@@ -93,7 +93,7 @@ def limit_versions(version: int, frame: bytes) -> bytes:
     """
     try:
         (error,) = _INT16.unpack_from(frame, _INT32.size)
-        # An ApiVersions version that the broker does not speak is answered in version 0 (KIP-511).
+        # An ApiVersions version that the broker does not speak gets a response in version 0 (KIP-511).
         flexible = version >= 3 and error != ErrorCode.UNSUPPORTED_VERSION
         at = _INT32.size + _INT16.size
         if flexible:
@@ -112,7 +112,7 @@ def limit_versions(version: int, frame: bytes) -> bytes:
                 at = skip_tagged_fields(frame, at)
         return bytes(limited)
     except (struct.error, IndexError) as error:
-        raise MalformedFrame(f"answer to ApiVersions version {version} can't be read: {error}") from error
+        raise MalformedFrame(f"response to ApiVersions version {version} can't be read: {error}") from error
 
 
 def _spliced(frame: bytes, start: int, end: int, changes: list[_Change]) -> bytes:
@@ -222,7 +222,7 @@ def _walk_tagged(
         size, at = read_unsigned_varint(data, at)
         end = at + size
         if end > len(data):
-            raise MalformedFrame(f"tagged field of {size} bytes goes beyond the frame")
+            raise MalformedFrame(f"tagged field of {size} bytes extends beyond the frame")
         if tag in tagged:
             inner: list[_Change] = []
             if tagged[tag](data, at, address_of, inner) != end:

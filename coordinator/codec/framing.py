@@ -123,7 +123,7 @@ def read_header(frame: bytes) -> RequestHeader:
     try:
         client_id = frame[10:end].decode()
     except UnicodeDecodeError as error:
-        raise MalformedFrame(f"client id is no UTF-8: {error}") from error
+        raise MalformedFrame(f"client id is not UTF-8: {error}") from error
     return RequestHeader(api_key, api_version, correlation_id, client_id, end)
 
 

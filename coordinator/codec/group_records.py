@@ -69,7 +69,7 @@ class _Type(NamedTuple):
     """The version in which a value is written."""
 
 
-# -- values that are not as they look ------------------------------------------------------------------------
+# -- values with another form on the wire --------------------------------------------------------------------
 
 
 def _classic_member(values: dict[str, Any], _: int) -> r.GroupMetadataMember:

@@ -312,7 +312,7 @@ def skip_tagged_fields(data: bytes, at: int, allowance: Allowance | None = None)
 
     :raises MalformedFrame: if a field is longer than what is left, or there are too many.
     """
-    if not data[at]:  # nearly always there are none
+    if not data[at]:  # nearly always there are no tagged fields
         return at + 1
     count, at = _tagged_count(data, at, allowance)
     for _ in range(count):
@@ -320,7 +320,7 @@ def skip_tagged_fields(data: bytes, at: int, allowance: Allowance | None = None)
         size, at = read_unsigned_varint(data, at)
         at += size
         if at > len(data):
-            raise MalformedFrame(f"tagged field of {size} bytes goes beyond the frame")
+            raise MalformedFrame(f"tagged field of {size} bytes extends beyond the frame")
     return at
 
 
@@ -408,7 +408,7 @@ def _read_tagged(
         size, at = read_unsigned_varint(data, at)
         end = at + size
         if end > len(data):
-            raise MalformedFrame(f"tagged field of {size} bytes goes beyond the frame")
+            raise MalformedFrame(f"tagged field of {size} bytes extends beyond the frame")
         if tag in tagged:
             name, reader = tagged[tag]
             values[name], behind = reader(data, at)
