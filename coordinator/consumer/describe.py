@@ -57,7 +57,7 @@ def _describe_member(member: ConsumerGroupMember, target: Partitions, image: Top
         client_host=member.client_host,
         subscribed_topic_names=member.subscribed_topic_names,
         subscribed_topic_regex=member.subscribed_topic_regex,
-        # What is being revoked is still the member's, until it confirms the release (KAFKA-20431).
+        # Partitions under revocation are still the member's, until it confirms the release (KAFKA-20431).
         assignment=_named((member.assigned, member.pending_revocation), image),
         target_assignment=_named((target,), image),
         member_type=MemberType.CONSUMER if member.classic is None else MemberType.CLASSIC,

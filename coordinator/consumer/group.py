@@ -29,7 +29,7 @@ from fencepost.coordinator.protocol.records import (
     RecordKey,
 )
 
-# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
+# Module-level names: in Python 3.11 an attribute of an enum class costs as much as a call.
 EMPTY, ASSIGNING, RECONCILING, STABLE, _ = GroupState
 MEMBER_STABLE = ConsumerGroupMemberState.STABLE
 

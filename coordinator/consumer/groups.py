@@ -185,12 +185,12 @@ class ConsumerGroups(EpochGroups[ConsumerGroup, ConsumerGroupSettings]):
         """Keep a response to repeat, if the next heartbeat can be predicted."""
         reply: Any = outcome.reply
         if not outcome.records:
-            # A member that waits for partitions is looked at each time: others' records decide for it.
+            # A member that waits for partitions is evaluated each time: it depends on the records of others.
             if not group.settled_for(request.member_id):
                 return
             contact.version = soft.version
         elif _moves_an_epoch(outcome):
-            # What the member owns it tells once.
+            # The member reports its partitions only once.
             request = msgspec.structs.replace(request, member_epoch=reply.member_epoch, topic_partitions=None)
             outcome = Outcome(reply=reply)
             contact.version, contact.awaited_epoch = -1, reply.member_epoch

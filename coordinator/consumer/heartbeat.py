@@ -120,7 +120,7 @@ def evaluate(
     same = new is old and replaced is None
     if same and _is_settled(group, soft, new, around.now_ms):
         return Evaluated(new, records, _effects(group, new, group.counts, around))
-    # A known member that joins under the instance id of another one: what it was before counts no more.
+    # A known member joins under the instance id of another one: its former state no longer counts.
     absorbed = None if replaced is None else group.members.get(new.member_id)
     change = _NO_CHANGE if same else _change(group, old, new, absorbed, around)
     records += change.records

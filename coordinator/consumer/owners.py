@@ -43,7 +43,7 @@ class PartitionEpochs:
         holders, epochs = self._topics.get(topic_id, _NOBODY), self._epochs
         known = len(holders)
         found = [holders[number] if number < known else None for number in partitions]
-        if found and found.count(found[0]) == len(found):  # mostly they are one member's
+        if found and found.count(found[0]) == len(found):  # mostly they belong to one member
             holder = found[0]
             return [NO_EPOCH if holder is None else epochs[holder]] * len(found)
         return [NO_EPOCH if holder is None else epochs[holder] for holder in found]
@@ -71,7 +71,7 @@ class PartitionEpochs:
         after = _NOTHING if new is None else new.assignment_epochs
         ousted = member_id in self._ousted
         if ousted or after is not before:
-            # All that it held is entered as its own, and what it keeps may stay; if not, it is entered anew.
+            # Usually only the difference is entered. An ousted member lost entries: all are entered again.
             lost, gained = (before, after) if ousted else _exchanged(before, after)
             if gained:
                 self._check_free(member, gained)
@@ -154,7 +154,7 @@ def _exchanged(
         known = before.get(topic_id)
         if known is None:
             gained[topic_id] = numbers
-        elif known != numbers:  # a change is seldom about all topics
+        elif known != numbers:  # a change seldom affects all topics
             if gone := known.keys() - numbers.keys():
                 lost[topic_id] = gone
             if numbers.keys() - known.keys():

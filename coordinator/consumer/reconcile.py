@@ -20,7 +20,7 @@ from fencepost.coordinator.consumer.states import (
 from fencepost.coordinator.protocol.errors import ErrorCode, ProtocolError
 from fencepost.coordinator.protocol.ids import NO_PARTITIONS, Partitions, TopicId
 
-# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
+# Module-level names: in Python 3.11 an attribute of an enum class costs as much as a call.
 STABLE, UNREVOKED, UNRELEASED, UNKNOWN = ConsumerGroupMemberState
 REVOKE, WAIT, SETTLE, _ = ConsumerReconciliationStep
 
@@ -130,7 +130,7 @@ def _next(
         else:
             _put(keep, topic_id, set(assigned).intersection(wanted))
             _put(revoke, topic_id, set(assigned).difference(wanted))
-    # The epoch stands still while a revocation is outstanding (KAFKA-19974).
+    # The epoch does not change while a revocation is outstanding (KAFKA-19974).
     if revoke and not releases(owned, revoke):
         state = MEMBER_TABLE.next(member.state, REVOKE)
         return _moved(member, state, member.member_epoch, keep, revoke)
@@ -150,7 +150,7 @@ def _next(
                 wanted = tuple(sorted(set(wanted) - blocked))
         if wanted:
             reached[topic_id] = wanted
-    # All of the target is the target itself, the same object: there are thousands of members.
+    # A whole target is stored as the same object: there are thousands of members.
     assigned_now = target if step is SETTLE and [*reached] == [*target] else reached
     state = MEMBER_TABLE.next(member.state, step)
     return _moved(member, state, target_epoch, assigned_now, NO_PARTITIONS, added=add)
@@ -192,7 +192,7 @@ def _held_since(
             if topic_id in added:
                 known = known | dict.fromkeys(added[topic_id], epoch)
             if tuple(known) == numbers:
-                held[topic_id] = known  # mostly the same object: a change is seldom about all topics
+                held[topic_id] = known  # mostly the same object: a change seldom affects all topics
             else:
                 of_part = {number: known[number] for number in numbers}
                 held[topic_id] = held[topic_id] | of_part if topic_id in held else of_part

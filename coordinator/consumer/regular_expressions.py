@@ -79,7 +79,7 @@ class RegexChange(enum.Enum):
     """The member has another one whose topics are known, or dropped its own: the target must follow."""
 
 
-# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
+# Module-level names: in Python 3.11 an attribute of an enum class costs as much as a call.
 NONE, UNRESOLVED, RESOLVED = RegexChange
 
 

@@ -102,7 +102,7 @@ def _group_spec(
 ) -> GroupSpec:
     members = _members(group, member)
     homogeneous = counts.homogeneous(len(members))
-    if homogeneous:  # each join of a large group comes here: nothing that looks at each of its members
+    if homogeneous:  # each join of a large group runs this: no loop over its members
         ids = topic_ids(effective_topics(member, group.resolved), image)
         subscriptions, topics = dict.fromkeys(members, ids), ids
     else:
