@@ -58,7 +58,7 @@ class BrokenJournal(FencepostError):
     """A journal whose file was damaged, or never was one: the text names the file and the place."""
 
 
-HINT: Final = "; --journal-repair keeps what comes before, after a backup"
+HINT: Final = "; --journal-repair makes a backup and keeps the records before the damage"
 """Advice at the end of a message about damage that can be repaired."""
 
 
@@ -79,7 +79,7 @@ def decode(data: bytes) -> Record:
     """
     record = decode_any(data)
     if not isinstance(record, Record):
-        raise BrokenRecord(f"a key of type {_TAGS[type(record.key)]} is none of a group's")
+        raise BrokenRecord(f"a key of type {_TAGS[type(record.key)]} is not a group's")
     return record
 
 
@@ -102,8 +102,8 @@ def decode_any(data: bytes) -> JournalRecord:
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise BrokenRecord(f"the record's body is malformed: {error}") from error
     key, value = pair.key, pair.value
-    # A key of one type with a value of another has a valid checksum only if it was written so.
+    # A key of one type with a value of another has a valid checksum only if it was written like that.
     if value is not None and _TAGS[type(key)] != _TAGS[type(value)]:
-        raise BrokenRecord(f"a key of type {_TAGS[type(key)]} came with a value of type {_TAGS[type(value)]}")
+        raise BrokenRecord(f"a key of type {_TAGS[type(key)]} has a value of type {_TAGS[type(value)]}")
     record: JournalRecord = _RECORDS[type(key)](key, value)
     return record

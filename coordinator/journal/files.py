@@ -31,7 +31,7 @@ _WAL_BYTES: Final = 4 << 20
 _PATIENCE: Final = 0.2
 """Seconds to wait for another process, which may be about to end."""
 
-# A row's outcome is the number of the outcome's last row, whether compaction left that one or not.
+# A row's outcome is the number of the outcome's last row, even if compaction removed that row.
 _SCHEMA: Final = (
     "CREATE TABLE record (number INTEGER PRIMARY KEY, outcome INTEGER, checksum INTEGER, data BLOB)",
     "CREATE TABLE batch (number INTEGER PRIMARY KEY, topic TEXT, place INTEGER, checksum INTEGER, data BLOB)",
@@ -64,11 +64,13 @@ def _foreseen(path: Path, error: sqlite3.Error) -> FencepostError:
     code = getattr(error, "sqlite_errorcode", None)
     primary = None if code is None else code & 0xFF
     if primary in {sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED}:
-        return EnvironmentLacks(f"journal {path} is in use: stop what uses it, or take another file")
+        return EnvironmentLacks(
+            f"journal {path} is in use: stop the program that uses it, or choose another file"
+        )
     if primary in {sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM, sqlite3.SQLITE_READONLY}:
-        return EnvironmentLacks(f"journal {path}: {error}; may it be written? Else take another file")
+        return EnvironmentLacks(f"journal {path}: {error}; make it writable, or choose another file")
     if primary in {sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR}:
-        return EnvironmentLacks(f"journal {path}: {error}; make room for it, or take another file")
+        return EnvironmentLacks(f"journal {path}: {error}; free some disk space, or choose another file")
     return BrokenJournal(f"journal {path}: {error}{HINT}")
 
 
@@ -91,7 +93,7 @@ def check_beginning(path: Path) -> bool:
     if path.is_dir():
         raise FencepostError(f"journal {path}: is a directory, expected a file")
     if not path.parent.is_dir():
-        there = "is no directory" if path.parent.exists() else "does not exist"
+        there = "is not a directory" if path.parent.exists() else "does not exist"
         raise FencepostError(f"journal {path}: {path.parent} {there}")
     check_regular_files(path)
     with named(path):
@@ -101,10 +103,10 @@ def check_beginning(path: Path) -> bool:
             with path.open("rb") as file:
                 beginning = file.read(HEADER_BYTES)
             if never_a_journal(beginning):
-                raise BrokenJournal(f"journal {path}: this is no journal")
+                raise BrokenJournal(f"journal {path}: this is not a journal")
             if len(beginning) < HEADER_BYTES:
-                # SQLite takes a file of one byte for an empty one.
-                raise BrokenJournal(f"journal {path}: it breaks off after {len(beginning)} bytes{HINT}")
+                # SQLite regards a file of one byte as empty.
+                raise BrokenJournal(f"journal {path}: it ends after {len(beginning)} bytes{HINT}")
         elif has_log:
             lacks = "is empty" if path.exists() else "is missing"
             raise BrokenJournal(f"journal {path}: it {lacks}, but {wal.beside(path).name} is not{HINT}")
@@ -118,7 +120,7 @@ def check_regular_files(path: Path) -> None:
     """
     for file in (path, wal.beside(path)):
         try:
-            if not file.is_dir():  # to open it fails with the reason
+            if not file.is_dir():  # opening it fails with the reason
                 check_regular(file)
         except UnreadableFile as error:
             raise FencepostError(f"journal {file}: {error.reason}") from None
@@ -153,8 +155,8 @@ def connect(path: Path) -> sqlite3.Connection:
 
     :raises sqlite3.Error: if the file can't be opened, or is not a database.
     """
-    with contextlib.suppress(OSError):  # SQLite tells why it can't be made
-        # Its log has the same mode. SQLite alone would let everybody read what groups and users do.
+    with contextlib.suppress(OSError):  # SQLite reports why it can't be created
+        # Its log has the same mode. SQLite alone would let all users read the data of groups.
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, PRIVATE))
     database = _connection(path.absolute().as_uri())
     try:
@@ -170,7 +172,7 @@ def _connection(uri: str) -> sqlite3.Connection:
     database = sqlite3.connect(
         uri, isolation_level=None, timeout=_PATIENCE, check_same_thread=False, uri=True
     )
-    # What a stranger put into the schema may call no function that does more than compute.
+    # A schema from a stranger must not call functions with side effects.
     database.execute("PRAGMA trusted_schema = OFF")
     return database
 
@@ -211,7 +213,7 @@ def check_kind(path: Path, database: sqlite3.Connection) -> None:
     for kind, name, text in database.execute("SELECT type, name, sql FROM sqlite_master"):
         if kind != "table" or text not in _SCHEMA:
             raise BrokenJournal(
-                f"journal {path}: the {kind} {name} is no part of a journal, and could change it{HINT}"
+                f"journal {path}: the {kind} {name} is not part of a journal, and could change it{HINT}"
             )
 
 

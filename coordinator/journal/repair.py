@@ -123,7 +123,7 @@ def _copy(path: Path, copy: Path) -> None:
     is_lost = not path.exists() and not wal.is_empty(path)
     data = bytearray(b"" if is_lost else path.read_bytes())
     if files.never_a_journal(bytes(data[: files.HEADER_BYTES])):
-        raise BrokenJournal(f"journal {path}: this is no journal; nothing was changed")
+        raise BrokenJournal(f"journal {path}: this is not a journal; nothing was changed")
     if not _was_a_journal(data[:_PAGE_BYTES]):
         raise BrokenJournal(f"journal {path}: this is a database of another program; nothing was changed")
     if len(data) < _PAGE_BYTES:

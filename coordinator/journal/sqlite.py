@@ -226,7 +226,7 @@ class SqliteJournal:
             execute("COMMIT")
         except sqlite3.Error as error:
             raise JournalFailed(
-                f"journal {self.path} can't be written: {error}; make room, start again"
+                f"journal {self.path} can't be written: {error}; free some disk space and start again"
             ) from error
         self._new, self._new_batches, self._dropped = [], [], []
 
@@ -282,7 +282,7 @@ class SqliteJournal:
             self._database.execute("PRAGMA wal_checkpoint(TRUNCATE)")
         except sqlite3.Error as error:
             raise JournalFailed(
-                f"journal {self.path} can't be written: {error}; make room, start again"
+                f"journal {self.path} can't be written: {error}; free some disk space and start again"
             ) from error
         self._garbage = []
 

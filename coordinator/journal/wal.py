@@ -129,7 +129,7 @@ def check(path: Path) -> None:
     found = contents(beside(path).read_bytes())
     if not found.is_readable:
         raise BrokenJournal(
-            f"journal {path}-wal: its header is damaged; --journal-repair starts without it, after a backup"
+            f"journal {path}-wal: its header is damaged; --journal-repair makes a backup and drops it"
         )
     if found.lost > 1:
         raise BrokenJournal(
