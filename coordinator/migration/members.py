@@ -146,7 +146,7 @@ def sync(group: ConsumerGroup, request: SyncGroupRequest, image: TopicsImage) ->
         name,
     ):
         raise _inconsistent(f"{request.protocol_type} {request.protocol_name} is not the member's protocol")
-    # One that has to revoke first joins again when it did.
+    # A member that has to revoke first joins again after that.
     if (
         member.member_epoch < group.assignment_epoch
         and member.state is not ConsumerGroupMemberState.UNREVOKED_PARTITIONS

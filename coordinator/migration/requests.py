@@ -64,7 +64,7 @@ class ClassicProtocolRequests:
         member_id = request.member_id
         try:
             check_request(request, self._config)
-            member_id = ""  # Kafka leaves it out of what the group refuses.
+            member_id = ""  # Kafka leaves it out of the group's refusals.
             return self._join(group, request, now_ms)
         except ProtocolError as error:
             if error.code is ErrorCode.MEMBER_ID_REQUIRED:
@@ -117,7 +117,7 @@ class ClassicProtocolRequests:
             ConsumerGroup.apply(after, record.key, record.value)
         then = after[group.group_id]
         classic = downgrade.downgrade(then, (), around.image, around.now_ms)
-        # Nobody tells members of what they have not taken up yet, unless they join anew.
+        # Members learn of pending changes only if they join again.
         behind = any(
             member.member_epoch < then.group_epoch or member.state is not ConsumerGroupMemberState.STABLE
             for member in then.members.values()
@@ -131,7 +131,7 @@ class ClassicProtocolRequests:
     def sync(self, request: SyncGroupRequest, now_ms: int) -> Outcome:
         """SyncGroup."""
         if request.lacks_protocol:
-            # Kafka looks at what is missing in the request before it looks for the group.
+            # Kafka checks for missing fields of the request before it looks for the group.
             return Outcome(reply=SyncGroupResponse(error_code=ErrorCode.INCONSISTENT_GROUP_PROTOCOL))
         group = self._groups.get(request.group_id)
         if group is None or not group.members:
@@ -190,8 +190,8 @@ class ClassicProtocolRequests:
         found = heartbeat.heartbeat(group, ConsumerGroupSoftState(), request, member_id, around)
         unfinished = classic.is_in(*_IN_A_ROUND) or upgrade.leaves_out(group, around.image)
         if unfinished and not _raises_epoch(found):
-            # A static member that comes back changes nothing. But the round that it ends was about something,
-            # and of partitions that came after the last one nobody would hear: the digest is today's.
+            # A static member that returns changes nothing. But the round that it ends had a reason, and since
+            # the digest is computed now, no member would learn of partitions added after the last round.
             group, before = upgrade.upgrade(classic, around.image, stale=True)
             found = heartbeat.heartbeat(group, ConsumerGroupSoftState(), request, member_id, around)
         return Outcome(
