@@ -27,7 +27,7 @@ class StateTable(Generic[S, E]):
 
     `transitions` lists every arrow; several arrows may share (source, event) when a guard of the
     machine's own chooses between them. `refused` lists moves that are ignored without an error.
-    Raises ValueError on declaration if a state cannot be reached or a terminal state has a way out.
+    Raises ValueError on declaration if a state cannot be reached or a terminal state has an outgoing arrow.
     """
 
     __slots__ = ("_targets", "initial", "name", "refused", "source", "states", "terminal", "transitions")
@@ -66,7 +66,7 @@ class StateTable(Generic[S, E]):
         while more := {t.target for t in self.transitions if t.source in reached} - reached:
             reached |= more
         if lost := [state for state in self.states if state not in reached]:
-            raise ValueError(f"{self.name}: no way leads to {', '.join(lost)}")
+            raise ValueError(f"{self.name}: no arrow leads to {', '.join(lost)}")
         if leaks := [t for t in self.transitions if t.source in self.terminal]:
             raise ValueError(f"{self.name}: terminal {leaks[0].source} has a way out")
 
