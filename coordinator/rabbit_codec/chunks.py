@@ -57,7 +57,7 @@ def read_chunk(data: bytes) -> Chunk:
     """
     if len(data) < _HEADER.size:
         raise MalformedFrame(f"chunk of {len(data)} bytes, a header has {_HEADER.size}")
-    # A header of RabbitMQ's counts a Bloom filter, and mostly a trailer, that clients are not sent.
+    # RabbitMQ's header counts a Bloom filter, and mostly a trailer, that it does not send to clients.
     magic, kind, entries, records, timestamp_ms, epoch, first, crc, length, trailer, _ = _HEADER.unpack_from(
         data
     )

@@ -134,7 +134,7 @@ def _unpacked(data: bytes, records: int) -> list[bytes]:
     except MalformedFrame as error:
         raise InvalidBatch(f"a batch of {error}") from None
     if len(found) != records:
-        raise InvalidBatch(f"a batch of {len(found)} messages, as it says of {records}")
+        raise InvalidBatch(f"a batch of {len(found)} messages, expected {records}")
     return found
 
 

@@ -76,7 +76,7 @@ def _read_string(data: bytes, at: int) -> tuple[str | None, int]:
     try:
         return _taken(data, at, length).decode(), at + length
     except UnicodeDecodeError as error:
-        raise MalformedFrame(f"a string that is no UTF-8: {error}") from None
+        raise MalformedFrame(f"a string that is not UTF-8: {error}") from None
 
 
 def _write_string(value: str | None, out: list[bytes]) -> None:
