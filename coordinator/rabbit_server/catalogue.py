@@ -83,7 +83,7 @@ class Catalogue:
         if len(names) != len(keys) or len({*names}) != len(names) or len(names) > MAX_PARTITIONS:
             raise RabbitRequestRefused(
                 ResponseCode.PRECONDITION_FAILED,
-                f"{len(names)} partitions and {len(keys)} binding keys: expected as many of each, "
+                f"{len(names)} partitions and {len(keys)} binding keys: expected the same number of each, "
                 f"at most {MAX_PARTITIONS}, all different",
             )
         if name in self._super_streams:
@@ -93,7 +93,7 @@ class Catalogue:
         for each in names:
             if each in self.streams:
                 raise RabbitRequestRefused(ResponseCode.STREAM_ALREADY_EXISTS, f"the stream {each!r} exists")
-        # Who creates such a stream again without the argument asks for another one.
+        # To create such a stream again without the argument asks for a different stream.
         arguments = {"queue-leader-locator": "balanced", **arguments}
         made = {each: Stream(each, arguments) for each in names}
         self.streams.update(made)

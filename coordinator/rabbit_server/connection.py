@@ -145,7 +145,7 @@ class RabbitServerConnection(asyncio.Protocol):
             return
         self._is_closing = True
         if reason and structlog.is_configured():
-            # An application that set up no logging wants no line on its standard output.
+            # Without a logging setup, the line would be printed to the standard output.
             log.warning("connection_closed", peer=f"{self.peer_host}:{self.peer_port}", reason=reason)
         if self._timer is not None:
             self._timer.cancel()
@@ -199,7 +199,7 @@ class RabbitServerConnection(asyncio.Protocol):
         else:
             interval = session.patience_ms(self._cluster.now_ms()) / 1000
             if interval <= 0:
-                session.end("a ConsumerUpdate was not answered")
+                session.end("the client did not respond to a ConsumerUpdate")
                 return
         if session.heartbeat_s and session.step is HandshakeStep.OPEN:
             interval = min(interval, session.heartbeat_s / 2)

@@ -109,10 +109,10 @@ class Groups(HostHooks):
         if consumer is not None and consumer.is_of(message.stream, message.consumer_name):
             consumer.update(active=message.active)
         elif message.stepping_down:
-            # Nobody is left to step down: without this the group would wait for ever.
+            # The consumer that should step down was removed: without this the group would wait forever.
             self._activate(session, message.stream, message.consumer_name)
 
-    # -- nodes that come and go -------------------------------------------------------------------------
+    # -- cut nodes --------------------------------------------------------------------------------------
 
     def is_cut(self, node: str) -> bool:
         """Return true if the node is cut off from the others."""
@@ -138,7 +138,7 @@ class Groups(HostHooks):
         assert reply is not None
         return reply
 
-    # -- what connections ask ---------------------------------------------------------------------------
+    # -- requests of connections ------------------------------------------------------------------------
 
     def register(self, session: RabbitSession, consumer: Consumer) -> bool:
         """Let a consumer join its group; return true if it is the active one.

@@ -60,7 +60,7 @@ def _publish(session: RabbitSession, frame: frames.Publish) -> Frame | None:
             check_batch(entry)
         good = len(entries)
     except InvalidBatch:
-        # What comes after a refused batch is refused too: publishing ids shall have no gap.
+        # Batches after a refused one are refused too, so that publishing ids have no gap.
         code = ResponseCode.PRECONDITION_FAILED
         refused = {each.publishing_id: code for each in entries[good:]}
         session.send(frames.PublishError(frame.publisher_id, refused))

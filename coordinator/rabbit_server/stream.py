@@ -215,7 +215,7 @@ class Stream:
                 return bisect_left(self._chunks, where.value, key=attrgetter("timestamp_ms"))
             case OffsetType.OFFSET:
                 begun = bisect_right(self._chunks, where.value, key=attrgetter("first_offset"))
-                # Behind a chunk's messages there may be something else that has the offset, or nothing yet.
+                # After a chunk's messages, the offset may belong to another kind of chunk, or to none yet.
                 return begun if not begun or where.value >= self._chunks[begun - 1].end_offset else begun - 1
 
     def resolve(self, where: WireOffsetSpecification) -> int:
