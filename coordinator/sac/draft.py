@@ -19,7 +19,7 @@ from fencepost.coordinator.protocol.sac import (
 from fencepost.coordinator.protocol.sac_records import SacConsumer, SacGroupKey, SacGroupValue
 from fencepost.coordinator.sac.states import SAC_CONSUMER_TABLE, ConsumerEvent
 
-# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
+# Module-level names: in Python 3.11 an attribute of an enum class costs as much as a call.
 UNREGISTERED = ConsumerStatus.UNREGISTERED
 C_WAITING, C_ACTIVE = ConsumerStatus.CONNECTED_WAITING, ConsumerStatus.CONNECTED_ACTIVE
 C_DEACTIVATING = ConsumerStatus.CONNECTED_DEACTIVATING
@@ -61,7 +61,7 @@ class GroupDraft:
         """Return the group's present record; None for a group without members, which ends."""
         return SacGroupValue(self.partition_index, tuple(self.consumers)) if self.consumers else None
 
-    # -- who is who -----------------------------------------------------------------------------------------
+    # -- active and waiting consumers -----------------------------------------------------------------------
 
     def current(self) -> int | None:
         """Return the place of the active consumer; None without one."""
@@ -183,7 +183,7 @@ class GroupDraft:
             self._activate(target)
             self._notify(target, active=True)
 
-    # -- what befalls the group -----------------------------------------------------------------------------
+    # -- commands and events --------------------------------------------------------------------------------
 
     def register(self, command: RegisterConsumer) -> bool:
         """Add a consumer, and return true if it is active. A consumer that is already registered is
