@@ -42,9 +42,9 @@ def _scram(hash_name: str, name: str, password: str, client_nonce: str) -> Gener
             hash_name, password, base64.b64decode(salt, validate=True), int(iterations)
         )
     except ValueError:
-        raise AuthenticationFailed("the server's answer is none of SCRAM") from None
+        raise AuthenticationFailed("the server's response is not a SCRAM message") from None
     if not nonce.startswith(client_nonce):
-        raise AuthenticationFailed("the server's answer is to another login")
+        raise AuthenticationFailed("the server's response is to another login")
     unproven = f"c={_text(_NO_BINDING.encode())},r={nonce}"
     message = f"{bare},{first},{unproven}".encode()
     signature = hmac.digest(hashlib.new(hash_name, client_key).digest(), message, hash_name)
