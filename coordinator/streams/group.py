@@ -28,7 +28,7 @@ from fencepost.coordinator.streams.owners import TaskOwners
 from fencepost.coordinator.streams.states import StreamsGroupState
 from fencepost.coordinator.streams.topology import required_topics, source_subtopologies
 
-# Names of their own: in Python 3.11 an attribute of an enum class costs as much as a call.
+# Module-level names: in Python 3.11 an attribute of an enum class costs as much as a call.
 EMPTY, NOT_READY, ASSIGNING, RECONCILING, STABLE, _ = StreamsGroupState
 
 NO_TOPOLOGY_EPOCH = -1

@@ -81,7 +81,7 @@ class StreamsGroups(EpochGroups[StreamsGroup, StreamsGroupSettings]):
         try:
             return self._checked_heartbeat(request, now_ms)
         except ProtocolError as error:
-            # What a server did not expect it keeps to itself, as Kafka does.
+            # As in Kafka, clients get no message for an unexpected error.
             message = None if error.code is ErrorCode.UNKNOWN_SERVER_ERROR else error.message
             return Outcome(reply=StreamsGroupHeartbeatResponse(error_code=error.code, error_message=message))
 

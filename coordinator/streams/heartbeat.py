@@ -231,7 +231,7 @@ def _reply(
     if step.around.release is ReleaseVersion.V4_3:
         is_news = shown
     else:
-        # A member that joins again with what it had is no news any more.
+        # A member that joins again with unchanged tasks and endpoint is no news any more.
         is_news = changed or old.user_endpoint != new.user_endpoint
     if is_news and new.user_endpoint is not None:
         soft.endpoint_epoch += 1
@@ -252,7 +252,7 @@ def _reply(
         heartbeat_interval_ms=step.around.settings.heartbeat_interval_ms,
         status=tuple(step.status),
         tasks=new.assigned if shown else None,
-        # A group that this heartbeat makes does not keep the epoch.
+        # A group that this heartbeat creates does not keep the epoch.
         endpoint_information_epoch=soft.endpoint_epoch if is_kept else 0,
         partitions_by_endpoint=endpoints,
     )

@@ -176,9 +176,9 @@ def copartition_groups(subtopology: Subtopology) -> list[frozenset[str]]:
     found = []
     for group in subtopology.copartition_groups:
         if not all(0 <= index < len(sources) for index in group.source_topics):
-            raise broken("a copartition group names a source topic that is not there")
+            raise broken("a copartition group names a source topic that does not exist")
         if not all(0 <= index < len(internal) for index in group.repartition_source_topics):
-            raise broken("a copartition group names a repartition topic that is not there")
+            raise broken("a copartition group names a repartition topic that does not exist")
         names = [sources[index] for index in group.source_topics]
         names += [internal[index].name for index in group.repartition_source_topics]
         found.append(frozenset(names))

@@ -39,7 +39,7 @@ def reconcile(
         case StreamsGroupMemberState.UNREVOKED_TASKS:
             if owned is None or owned.contains_any(member.pending_revocation):
                 return member
-            # What it was told to do is done; the next step may be another revocation.
+            # The revocation is complete; the next step may be another one.
             epoch += 1
         case StreamsGroupMemberState.UNKNOWN:
             if owned is None or owned:

@@ -84,7 +84,7 @@ def check_topology(topology: Topology) -> None:
     if topology.epoch < 0:
         raise broken("Topology epoch must be non-negative.")
     if len(_by_id(topology)) < len(topology.subtopologies):
-        raise broken("a subtopology's id comes twice")
+        raise broken("a subtopology id is used twice")
 
 
 def configure(topology: Topology, image: TopicsImage) -> ConfiguredTopology:
