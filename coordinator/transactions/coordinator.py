@@ -173,7 +173,9 @@ class TransactionCoordinator:
     def _init_producer_id(self, request: InitProducerIdRequest, now_ms: int) -> TransactionOutcome:
         transactional_id = request.transactional_id
         if not transactional_id or request.names_half:
-            raise ProtocolError(ErrorCode.INVALID_REQUEST, "no transactional id, or half of a producer's")
+            raise ProtocolError(
+                ErrorCode.INVALID_REQUEST, "no transactional id, or only one of producer id and epoch"
+            )
         if not 0 < request.timeout_ms <= self.config.transaction_max_timeout_ms:
             raise ProtocolError(
                 ErrorCode.INVALID_TRANSACTION_TIMEOUT,
@@ -187,7 +189,7 @@ class TransactionCoordinator:
             raise ProtocolError(ErrorCode.CONCURRENT_TRANSACTIONS, "the last transaction is not over yet")
         epochs.check_successor(now, request)
         if state is _S.ONGOING:
-            # Nobody gets this epoch. The next try gets one behind it, and the old producer none.
+            # No producer gets this epoch: it fences the old producer, and the next attempt gets a later one.
             reply = InitProducerIdResponse(error_code=ErrorCode.CONCURRENT_TRANSACTIONS)
             after = epochs.after_fence(now)
             return self._prepare(transactional_id, after, _E.PRODUCER_FENCED, reply, now_ms)
@@ -228,7 +230,7 @@ class TransactionCoordinator:
     def _add_offsets(self, request: AddOffsetsToTxnRequest, now_ms: int) -> TransactionOutcome:
         now = self._open_for(request.transactional_id, request.producer_id, request.producer_epoch)
         if request.verify_only and request.group_id not in now.groups:
-            raise ProtocolError(ErrorCode.TRANSACTION_ABORTABLE, "the group is no part of the transaction")
+            raise ProtocolError(ErrorCode.TRANSACTION_ABORTABLE, "the group is not part of the transaction")
         reply = AddOffsetsToTxnResponse()
         if request.verify_only:
             return TransactionOutcome(reply=reply)

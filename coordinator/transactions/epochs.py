@@ -28,7 +28,7 @@ def initialized(now: TransactionValue, request: InitProducerIdRequest) -> Transa
     :raises ProtocolError: PRODUCER_FENCED if the requesting producer has been replaced.
     """
     mine = {NO_PRODUCER_EPOCH, now.producer_epoch}
-    if now.producer_epoch == LAST_EPOCH:  # it was fenced by itself, at the end of its last transaction
+    if now.producer_epoch == LAST_EPOCH:  # the end of its last transaction used up its epochs
         mine.add(now.last_producer_epoch)
     if now.producer_epoch >= EXHAUSTED_EPOCH and request.producer_epoch in mine:
         return msgspec.structs.replace(
@@ -153,5 +153,5 @@ def _fenced(now: TransactionValue, producer_id: int, epoch: int) -> ProtocolErro
     """Return the refusal of a producer that was replaced."""
     return ProtocolError(
         ErrorCode.PRODUCER_FENCED,
-        f"producer {producer_id} at epoch {epoch}, it is {now.producer_id} at {now.producer_epoch} by now",
+        f"producer {producer_id} at epoch {epoch}, it is now {now.producer_id} at {now.producer_epoch}",
     )
