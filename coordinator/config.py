@@ -143,7 +143,7 @@ class GroupCoordinatorConfig(msgspec.Struct, frozen=True, kw_only=True):
         _check_names("group.coordinator.rebalance.protocols", protocols)
         if unknown := [name for name in protocols if name not in _PROTOCOLS]:
             raise FencepostError(
-                f"group.coordinator.rebalance.protocols: {unknown[0]!r} is none of {', '.join(_PROTOCOLS)}"
+                f"group.coordinator.rebalance.protocols: {unknown[0]!r} is not one of {', '.join(_PROTOCOLS)}"
             )
         if "classic" not in protocols:
             raise FencepostError("group.coordinator.rebalance.protocols must hold 'classic'")
@@ -447,7 +447,7 @@ def _integer(value: object) -> int | None:
     if isinstance(value, int) and not isinstance(value, bool):
         return value
     if isinstance(value, str) and value.removeprefix("-").removeprefix("+").isdecimal() and value.isascii():
-        with contextlib.suppress(ValueError):  # Python refuses to convert some thousand digits
+        with contextlib.suppress(ValueError):  # Python refuses to convert thousands of digits
             return int(value)
     return None
 

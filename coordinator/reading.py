@@ -38,7 +38,7 @@ def read_file(path: Path, max_bytes: int | None = MAX_FILE_BYTES) -> bytes:
     :raises UnreadableFile: if it can't be read, is not a regular file, or exceeds the limit.
     """
     try:
-        # Without O_NONBLOCK to open a pipe waits for its writer.
+        # Without O_NONBLOCK, opening a pipe waits for its writer.
         opened = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
         try:
             found = os.fstat(opened)
@@ -66,7 +66,7 @@ def read_text(path: Path, max_bytes: int | None = MAX_FILE_BYTES, *, expected: s
     try:
         text = read_file(path, max_bytes).decode("utf-8-sig")
     except UnicodeDecodeError:
-        reason = "it is no UTF-8 text" if expected is None else f"expected {expected}"
+        reason = "it is not UTF-8 text" if expected is None else f"expected {expected}"
         raise UnreadableFile(path, reason) from None
     return text.replace("\r\n", "\n").replace("\r", "\n")
 

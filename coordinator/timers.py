@@ -84,7 +84,7 @@ class Timers(Generic[K]):
             known = self._deadlines.get(key)
             if known is not None and known[0] == at and known[1] == sequence:
                 return at
-            # It is out of date: bring it up to date.
+            # The entry is out of date: update it.
             heapq.heappop(self._heap)
             if known is not None and known[2] == at:
                 self._push(key, known[0], known[1])

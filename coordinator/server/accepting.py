@@ -78,7 +78,7 @@ class Acceptor:
             self._listen()
         else:
             try:
-                mine = self._listening.dup()  # the loop closes what it is given
+                mine = self._listening.dup()  # the loop closes the socket that it is given
             except OSError:
                 self._listening.close()
                 raise
@@ -114,7 +114,7 @@ class Acceptor:
         self._later = None
         try:
             self._loop.add_reader(self._listening, self._accept)
-        except RuntimeError:  # the usual loop of Windows has none
+        except RuntimeError:  # the usual loop of Windows has no readers
             self._one_by_one = self._loop.create_task(self._accept_one_by_one())
 
     async def _accept_one_by_one(self) -> None:
@@ -130,7 +130,7 @@ class Acceptor:
             for _ in range(BACKLOG if self._is_crowded() else 1):
                 self._begin(*self._listening.accept())
         except (BlockingIOError, InterruptedError, ConnectionAbortedError):
-            pass  # nobody else waits, or went again
+            pass  # no other client waits, or it hung up
         except OSError as error:  # file descriptors or memory are used up
             self._loop.remove_reader(self._listening)
             self._later = self._loop.call_later(_RETRY_S, self._listen)
@@ -177,7 +177,7 @@ class Acceptor:
         if self._few is not None:
             self._few.close()
             self._few = None
-            await asyncio.sleep(0)  # in this turn those are connected whom it has accepted
+            await asyncio.sleep(0)  # its accepted clients are connected in this turn
         elif self._one_by_one is not None:
             self._one_by_one.cancel()
         elif self._later is not None:

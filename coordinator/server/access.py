@@ -25,7 +25,7 @@ def users_from(words: Sequence[str], file: Path | None) -> dict[str, str]:
         except FencepostError as error:
             raise FencepostError(f"{where}: {error}") from None
         if name in users:
-            raise FencepostError(f"{where}: user {name!r} is there twice")
+            raise FencepostError(f"{where}: user {name!r} is given twice")
         users[name] = password
     return users
 
@@ -98,7 +98,7 @@ def tls_context(certificate: Path, key: Path | None = None) -> ssl.SSLContext:
         if error.reason == "KEY_VALUES_MISMATCH":
             raise FencepostError(f"{where}: the key belongs to another certificate") from None
         expected = "a PEM certificate, and the PEM key that belongs to it"
-        raise FencepostError(f"{where}: {error.reason or 'can not be read'}; expected {expected}") from None
+        raise FencepostError(f"{where}: {error.reason or 'cannot be read'}; expected {expected}") from None
     return context
 
 

@@ -132,7 +132,7 @@ def _created(services: Services, name: str, plan: _Plan | ProtocolError, validat
     if not isinstance(plan, ProtocolError) and not validate_only:
         try:
             services.cluster.check_room(plan.places.partitions)
-            if name in services.cluster.image.by_name:  # others had turns since it was planned
+            if name in services.cluster.image.by_name:  # other requests ran since it was planned
                 services.cluster.check_new_name(name)
         except ProtocolError as error:
             plan = error
@@ -269,9 +269,9 @@ def delete_topics(
     for reference in request.topics:
         times = named.pop(reference, 0)
         if times == 0 and _is_plain(reference):
-            continue  # it was answered
+            continue  # it has a result
         if reference.name is None and reference.topic_id in both_ways:
-            continue  # its name is answered
+            continue  # its name has a result
         answers.append(_delete(services, reference, times > 1, both_ways))
         yield CHANGE if answers[-1].error_code is ErrorCode.NONE else 1
     return administration.DeleteTopicsResponse(topics=tuple(answers))
@@ -375,6 +375,6 @@ def _grow(services: Services, grown: GrownTopic, validate_only: bool, twice: boo
             services.cluster.grow_topic(topic, grown.count, grown.assignments or ())
         return CreatedPartitions(name=grown.name)
     except ProtocolError as error:
-        # Kafka says no more than the code of a topic that there is not.
+        # For a topic that does not exist, Kafka sends only the code.
         message = None if error.code is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION else error.message
         return CreatedPartitions(name=grown.name, error_code=error.code, error_message=message)

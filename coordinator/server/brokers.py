@@ -183,7 +183,7 @@ class Brokers:
         if node_id not in running:
             raise FencepostError(f"broker {node_id} is stopped already")
         if running == [node_id]:
-            raise FencepostError(f"broker {node_id} is the last one that runs: close all of them instead")
+            raise FencepostError(f"broker {node_id} is the last running one: close all of them instead")
         self.cluster.stopped |= {node_id}
         following = self.cluster.running_from(node_id)
         for shard in self.groups.shards:
@@ -199,7 +199,7 @@ class Brokers:
         """
         self.check_known(node_id)
         if node_id not in self.cluster.stopped:
-            raise FencepostError(f"broker {node_id} runs already")
+            raise FencepostError(f"broker {node_id} is running already")
         await self._listen(self.services[node_id - 1], self._listeners[node_id - 1])
         self.cluster.stopped -= {node_id}
 
@@ -239,7 +239,7 @@ class Brokers:
             is_over = due_ms is None
             self.clock.advance_to(end_ms if due_ms is None else due_ms)
             before_each(end_ms)
-            # Also those that are not due: their timers were set by the clock as it was.
+            # Also shards without due timers: their timers were set by the old time.
             self.groups.run_due()
             self.transactions.run_due()
         self.cleaner.run()

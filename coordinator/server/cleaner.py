@@ -81,7 +81,7 @@ class Cleaner:
                 try:
                     yield from self._clean(topic, partition, each, configs, now_ms)
                 except Exception as error:
-                    # Whatever is wrong with one log, the others must not grow for ever.
+                    # If one log has a problem, the others must still not grow forever.
                     log.warning("log_not_cleaned", topic=topic.name, partition=partition, reason=str(error))
 
     def _configured(self) -> list[tuple[Topic, Mapping[str, str]]]:

@@ -51,7 +51,7 @@ def new_topic_id() -> TopicId:
     while True:
         topic_id = topic_id_from_uuid(uuid.uuid4())
         if not topic_id.startswith("-"):
-            # Kafka avoids ids that a command line would take for an option.
+            # Kafka avoids ids that look like an option on a command line.
             return topic_id
 
 
@@ -288,7 +288,7 @@ class KafkaCluster:
         if present + partitions > MAX_CLUSTER_PARTITIONS:
             raise ProtocolError(
                 ErrorCode.POLICY_VIOLATION,
-                f"{present} partitions are there and {partitions} would be added, expected at most "
+                f"{present} partitions exist and {partitions} would be added, expected at most "
                 f"{MAX_CLUSTER_PARTITIONS} in all (MAX_CLUSTER_PARTITIONS): delete topics, or ask for fewer",
             )
 

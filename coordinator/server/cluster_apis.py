@@ -64,7 +64,7 @@ def metadata(
         return _senseless(request.topics)
     else:
         create = services.new_topics.auto_create_topics_enable and request.allow_auto_topic_creation
-        # Where one is asked for by its id, those that are not are left out.
+        # If the request has a topic by id, topics by name are left out.
         by_id = [each for each in request.topics if each.topic_id is not None]
         for each in dict.fromkeys(by_id or request.topics):
             found.append(_wanted(services, each, create))

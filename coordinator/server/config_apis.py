@@ -105,7 +105,7 @@ def _described(services: Services, resource: ConfigResource, include_synonyms: b
     return DescribedConfigs(
         resource_type=resource.resource_type,
         name=resource.name,
-        error_message="",  # where there is none other answers have null
+        error_message="",  # without an error, other responses have null
         entries=tuple(wanted)
         if include_synonyms
         else tuple(msgspec.structs.replace(entry, synonyms=()) for entry in wanted),
@@ -276,7 +276,7 @@ def alter_configs(
         code, message = ErrorCode.NONE, None
         try:
             if times[resource.resource_type, resource.name] > 1:
-                raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{resource.name!r} comes twice")
+                raise ProtocolError(ErrorCode.INVALID_REQUEST, f"{resource.name!r} is named twice")
             _check_kind(resource.resource_type)
             changed = _changed(services, resource, incremental=request.incremental)
             entries = _read(services, resource, changed)

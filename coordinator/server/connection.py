@@ -154,19 +154,19 @@ class KafkaServerConnection(asyncio.Protocol):
         if refusal is not None:
             self._stop(refusal)
         elif self._login is not None:
-            self._late = self._services.loop.call_later(LOGIN_S, self._stop, "nobody logged in in time")
+            self._late = self._services.loop.call_later(LOGIN_S, self._stop, "no login in time")
 
     def connection_lost(self, error: Exception | None) -> None:
         """Stop serving the client, and end its wait for records."""
         if not self._stopped and self._login is not None and self._login.failure is not None:
-            self._log_closed(self._login.failure)  # who guesses need not wait for the refusal
+            self._log_closed(self._login.failure)  # a client may leave before the refusal
         if self._late is not None:
             self._late.cancel()
         if self._held is not None:
             self._held.cancel()
         self._lost = True
         if self._resting and not self._stopped and self._login is None:
-            # As with Kafka, producers that want no response may go when they have sent all.
+            # As in Kafka, producers that want no response may disconnect when they have sent everything.
             self._write_blocked = False
         else:
             self._stopped = True
@@ -301,7 +301,7 @@ class KafkaServerConnection(asyncio.Protocol):
 
     def _log_closed(self, reason: str) -> None:
         if structlog.is_configured():
-            # An application that set up no logging wants no line on its standard output.
+            # Without a logging setup, the line would be printed to the standard output.
             log.warning("connection_closed", peer=self._peer, reason=reason)
 
     def _end(self) -> None:
@@ -456,7 +456,7 @@ class KafkaServerConnection(asyncio.Protocol):
     def _failed(self) -> None:
         if self._login is None:
             log.exception("request_failed", peer=self._peer)
-        else:  # what is shown of an exception may hold what the client sent
+        else:  # the text of an exception may contain data of the client
             log.error("request_failed", peer=self._peer)
         self._stop("a request failed")
 

@@ -129,7 +129,7 @@ class _Fetch:
         self, topic: Topic, log: PartitionLog, partition: FetchPartition, left: int, *, first: bool
     ) -> FetchedPartition:
         committed = self.request.committed
-        # Here, unlike in other requests, any epoch below 0 stands for none.
+        # Here, unlike in other requests, any epoch below 0 means no epoch.
         log.check_leader_epoch(max(NO_EPOCH, partition.current_leader_epoch))
         replica_id = self._preferred_read_replica(topic, log, partition)
         if replica_id != NO_REPLICA:

@@ -18,7 +18,7 @@ from fencepost.coordinator.protocol.logs import (
 
 NO_SESSION = 0
 INITIAL_EPOCH, FINAL_EPOCH = 0, -1
-"""Session epochs of requests that name all partitions: the first begins a session, the other asks for none."""
+"""Session epochs of requests that name all partitions: the first begins a session, the other does not."""
 MAX_SESSIONS = 1_000
 """Kafka's default of max.incremental.fetch.session.cache.slots; the one used longest ago makes room."""
 MAX_SESSION_PARTITIONS = 100_000
@@ -177,7 +177,7 @@ class FetchSessions:
         if request.by_id != session.by_id:
             raise ProtocolError(
                 ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR,
-                f"the topics of the session go by their {'ids' if session.by_id else 'names'}",
+                f"the session names its topics by {'id' if session.by_id else 'name'}",
             )
         session.epoch = (session.epoch + 1) % _EPOCHS or 1
         self._update(session, wanted, request.forgotten)

@@ -203,7 +203,7 @@ class GroupCoordinators:
             self._unload(shard)
         self._clock = None
 
-    # -- who answers ------------------------------------------------------------------------------------
+    # -- finding the coordinator ------------------------------------------------------------------------
 
     def shard_of(self, group_id: str) -> Shard:
         """Return the shard that a group hashes to, even if the group does not exist."""
@@ -272,7 +272,7 @@ class GroupCoordinators:
             return reply
         return self.internal_topics.explained(group_id, reply, self._clock.now_ms())
 
-    # -- what happens to them ---------------------------------------------------------------------------
+    # -- events and changes -----------------------------------------------------------------------------
 
     def active(self) -> Iterable[CoordinatorHost[GroupCoordinator]]:
         """Return the hosts of all shards that are loaded."""

@@ -53,7 +53,7 @@ def _producers(services: Services, topic: str | None, partition: int) -> inspect
         found = services.cluster.find(topic, None)
         log = services.log(found, partition)
     except ProtocolError as error:
-        # Kafka says what is wrong with a topic, and of a topic's partition the code alone.
+        # Kafka sends a message for a topic's error, but only the code for a partition's error.
         message = error.message if found is None else None
         return inspection.PartitionProducers(
             partition=partition, error_code=error.code, error_message=message

@@ -40,7 +40,7 @@ def keep_from_children(sockets: HasSockets) -> None:
 
 
 def _let_go() -> None:
-    # The numbers stay taken: the objects that the child has as well would close whatever has them next.
+    # The numbers stay in use: otherwise objects in the child would close other files with these numbers.
     nothing = os.open(os.devnull, os.O_RDWR)
     for each in _of_this_process:
         for number in each.socket_numbers():
@@ -120,7 +120,7 @@ class Listener(Generic[C]):
         try:
             address = await _address(self.host)
             family = socket.AF_INET6 if ":" in address else socket.AF_INET
-            # Not asyncio's own: since Python 3.12 it does not tell why an address can't be had.
+            # Not asyncio's own: since Python 3.12 it does not report why an address can't be used.
             listening = socket.create_server((address, self.port), family=family, backlog=BACKLOG)
             acceptor = Acceptor(
                 listening,
@@ -225,10 +225,11 @@ def _why(error: OSError, host: str, port: int) -> str:
     where = f"{host}:{port}"
     if error.errno == errno.EADDRINUSE:
         return (
-            f"port {port} on {host} is taken: stop what listens there, or choose another port (0: any free)"
+            f"port {port} on {host} is taken: stop the program that listens there, or choose another port "
+            "(0: any free)"
         )
     if error.errno == errno.EACCES:
         return f"listening on {where} is not allowed: choose a port from 1024 on"
     if error.errno in _NO_SUCH_ADDRESS or isinstance(error, socket.gaierror):
-        return f"{host} is no address of this machine: choose 127.0.0.1, or 0.0.0.0 for all of them"
+        return f"{host} is not an address of this machine: choose 127.0.0.1, or 0.0.0.0 for all of them"
     return f"can't listen on {where}: {error.strerror or error}"

@@ -93,7 +93,7 @@ def _produced(services: Services, request: logs.ProduceRequest) -> Sliced[logs.P
     for topic in topics:
         for partition in topic.partitions:
             if partition.error_code is not ErrorCode.NONE:
-                # Nobody waits for an answer: only a closed connection makes the producer look again.
+                # The producer waits for no response: it notices an error only if the connection is closed.
                 raise Unanswered(f"{topic.name or topic.topic_id}: {partition.error_message}")
     return NO_REPLY
 
@@ -118,7 +118,7 @@ class _Produce:
         if self._nameless:
             raise ProtocolError(
                 ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-                "a transactional batch, and no transactional id",
+                "a transactional batch without a transactional id",
             )
         if self._mixed:
             raise ProtocolError(
@@ -141,7 +141,7 @@ class _Produce:
             # Topics and transactions may have ended in between.
             if log.is_closed:
                 raise ProtocolError(
-                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} was deleted meanwhile"
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"topic {topic.name!r} was deleted in the meantime"
                 )
             log = self._permitted(topic, data)
         answer = logs.AppendedPartition(
@@ -243,7 +243,7 @@ def _listed(
 
     def check(reference: OfTopic[logs.ListOffsetsPartition], wanted: logs.ListOffsetsPartition) -> None:
         if times[reference.name, wanted.partition] > 1:
-            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"partition {wanted.partition} comes twice")
+            raise ProtocolError(ErrorCode.INVALID_REQUEST, f"partition {wanted.partition} is named twice")
         first_version = _SPECS_FROM.get(wanted.timestamp_ms, 0 if wanted.timestamp_ms >= 0 else None)
         if first_version is None or asked.context.api_version < first_version:
             raise ProtocolError(

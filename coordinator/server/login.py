@@ -28,10 +28,10 @@ _REFUSED_AFTER_S = 0.1
 
 class _State(enum.Enum):
     NEW = "nothing was asked"
-    TOLD = "versions were told"
+    TOLD = "versions were sent"
     CHOSEN = "a mechanism was chosen"
-    DONE = "the client is who it says"
-    FAILED = "it is not"
+    DONE = "the client is authenticated"
+    FAILED = "authentication failed"
 
 
 _ALLOWED = {
@@ -73,7 +73,7 @@ class Login:
     def choose(self, request: SaslHandshakeRequest) -> SaslHandshakeResponse:
         """Choose a mechanism, if there is one of that name."""
         if request.mechanism not in MECHANISMS:
-            self._fail("a mechanism was asked for that there is not")
+            self._fail("the client asked for an unknown mechanism")
             return SaslHandshakeResponse(
                 error_code=ErrorCode.UNSUPPORTED_SASL_MECHANISM, mechanisms=MECHANISMS
             )

@@ -330,7 +330,7 @@ class PartitionLog:
             best = StoredRecord(last_offset(batch), -1, None, False, 0, 0, 0)
 
             def is_latest(record: StoredRecord) -> bool:
-                # In an older journal a header may state a later time than any record has.
+                # In an older journal, a header may have a later time than any record.
                 nonlocal best
                 best = record if record.timestamp > best.timestamp else best
                 return record.timestamp >= latest
@@ -387,7 +387,7 @@ class PartitionLog:
                     if (kept := replaced.get(int.from_bytes(batch[:8]), batch)) is not None
                 ]
         self._cleaned_to = end if everything and not compaction.has_tombstones else -1
-        self._compaction = None  # it holds keys
+        self._compaction = None  # free the memory of its keys
         return sorted(compaction.unreadable)
 
     def _rewrite(self, replaced: Mapping[int, bytes | None]) -> None:

@@ -81,7 +81,7 @@ class ServerClock:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._offset = time.time() - loop.time()
-        self._advanced_ms = 0  # of its own: a float that is large has no milliseconds
+        self._advanced_ms = 0  # separate, as a large float has no milliseconds
 
     def now_ms(self) -> int:
         """Return the present time."""
@@ -97,5 +97,5 @@ class ServerClock:
 
     def call_at(self, when_ms: int, callback: Callable[[], None]) -> asyncio.TimerHandle:
         """Run the callback when `now_ms()` has reached that time, not before."""
-        # A millisecond of a float may come out a hair below the whole number.
+        # A float in milliseconds may be slightly below the whole number.
         return self._loop.call_at((when_ms - self._advanced_ms + 0.001) / 1000 - self._offset, callback)

@@ -123,7 +123,7 @@ class Producers:
         self._check_epoch(producer_id, epoch)
         self._check_first(producer_id, first)
         if producer is None:
-            # Nothing is known of it: it is new, or its records were deleted. Any sequence will do.
+            # The producer is unknown: it is new, or its records were deleted. Any sequence is accepted.
             return None
         same = epoch == producer.epoch and producer.batches
         expected = (producer.batches[-1].last + 1) % _SEQUENCES if same else 0

@@ -47,7 +47,7 @@ class Services(NamedTuple):
     node_id: int
     loop: asyncio.AbstractEventLoop
     work_queue: WorkQueue
-    gate: Gate = Gate()  # open for good: nobody shuts it
+    gate: Gate = Gate()  # always open
     new_topics: NewTopicConfig = NO_NEW_TOPICS
     credentials: Credentials | None = None
     """The users that may connect; None if any client may connect."""

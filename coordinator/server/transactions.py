@@ -129,7 +129,7 @@ class TransactionCoordinators:
         added = api_version >= _ADDED_BY_BROKER_FROM
         if not producers.needs_verification(header, own_epochs=added):
             return
-        assert transactional_id is not None, "nothing transactional comes without it"
+        assert transactional_id is not None, "a transactional batch has a transactional id"
         reply = self._process(
             AddPartitionsToTxnRequest(
                 transactional_id=transactional_id,
@@ -149,7 +149,7 @@ class TransactionCoordinators:
             code = ErrorCode.INVALID_TXN_STATE
         elif code in _RETRIABLE:
             code = ErrorCode.NOT_ENOUGH_REPLICAS
-        raise ProtocolError(code, f"{partition.topic}-{partition.partition} is part of no open transaction")
+        raise ProtocolError(code, f"{partition.topic}-{partition.partition} is in no open transaction")
 
     def check_offsets(self, request: AddOffsetsToTxnRequest) -> ErrorCode:
         """Return the error of committing a group's offsets in a transaction, or NONE; newer clients' groups
@@ -165,7 +165,7 @@ class TransactionCoordinators:
             request.group_id, request.producer_id
         ):
             own_id = self.coordinator.id_of(request.producer_id)
-            # At an epoch that the log does not know yet the producer has no open transaction in it.
+            # At an epoch that is new to the log, the producer has no open transaction in it.
             if own_id is not None and request.producer_epoch <= known[own_id].producer_epoch:
                 request = msgspec.structs.replace(request, transactional_id=own_id)
         return self._process(request).error_code

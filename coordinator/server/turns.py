@@ -68,7 +68,7 @@ async def _finish(work: Work[R]) -> R:
         except StopIteration as finished:
             response: R = finished.value
             break
-    await asyncio.sleep(0)  # to write a long response takes a turn of its own
+    await asyncio.sleep(0)  # writing a long response takes another turn
     return response
 
 
