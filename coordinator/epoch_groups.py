@@ -248,9 +248,9 @@ G = TypeVar("G", bound=EpochGroup[Any, Any])
 class SoftState(Generic[S, G, M]):
     """The state of groups that no record holds: timers, and when each member sent its last heartbeat.
 
-    It follows the records: a member's timers start when the record that makes the member is applied, and end
-    with its tombstone, so that nothing is left of removed members, and a failed append changes nothing. It is
-    rebuilt, with full session lengths, when a journal is loaded.
+    It follows the records: a member's timers start when the record that creates it is applied, and end with
+    its tombstone. So nothing is left of removed members, and a failed append changes nothing. It is rebuilt,
+    with full session lengths, when a journal is loaded.
     """
 
     __slots__ = ("_make", "_session_timeout_ms", "groups", "now_ms", "timers")

@@ -1,8 +1,8 @@
 """The host of a coordinator: the one loop that runs it, in every world.
 
 A step is always the same: handle the event, append its records, apply them, notify the observers, carry out
-the effects, and set the timer. Only then the reply may be sent. A served, a simulated and a compared
-coordinator differ in the clock and in the hooks that they give to their host, and in nothing else.
+the effects, and set the timer. Only then the reply may be sent. Served, simulated and compared coordinators
+differ only in the clock and the hooks that they give to their host.
 """
 
 from __future__ import annotations

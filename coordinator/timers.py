@@ -148,8 +148,8 @@ class MetadataRefresh:
     def metadata_expired(self, group_epoch: int, now_ms: int) -> bool:
         """Return true if the group must look at its topics again.
 
-        That is so for a group that was just made or loaded, after a change of its topics, and when the
-        epoch of the last look was never written.
+        It must if it was just created or loaded, if its topics changed, or if the epoch of the last look was
+        never written.
         """
         return now_ms >= self.refresh_deadline_ms or group_epoch < self.refresh_epoch
 

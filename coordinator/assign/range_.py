@@ -1,8 +1,8 @@
 """The `range` assignor: contiguous ranges of each topic's partitions, in a fixed order of members.
 
-Topics of the same partition count and the same subscribers give a member the same partition numbers, so
-that joins of co-partitioned topics stay within one member. The result depends on members, subscriptions
-and counts alone: nothing sticks. (Kafka's RangeAssignor, KIP-848 Server-side Assignors.)
+Topics with the same partition count and subscribers give a member the same partition numbers. So joins of
+co-partitioned topics stay within one member. The result depends on members, subscriptions and counts alone:
+nothing sticks. (Kafka's RangeAssignor, KIP-848 Server-side Assignors.)
 """
 
 from __future__ import annotations

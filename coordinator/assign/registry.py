@@ -47,8 +47,8 @@ def checked(name: str, assignor: Assignor) -> Assignor:
     """Return an assignor whose results are checked: group state must not depend on the care of a user.
 
     It raises InvalidTarget for partitions that do not exist, that a member does not subscribe to, or that are
-    given twice, and for members that are not in the group. A partition may be given to no member, as in
-    Kafka.
+    given twice. It does so for members outside of the group, too. A partition may be given to no member, as
+    in Kafka.
     """
 
     def assign(spec: GroupSpec) -> Mapping[MemberId, Partitions]:

@@ -1,8 +1,8 @@
 """Rounds of joining: how a rebalance starts, and how a generation begins.
 
-A round ends when every member has joined and no id that was given out is unused, or after the rebalance
-timeout of the slowest member. An empty group waits a little for its first members instead, and a little
-longer while more of them join.
+A round ends when every member has joined and every id that was given out is used. It ends at the latest after
+the rebalance timeout of the slowest member. An empty group waits a little for its first members instead, and
+a little longer while more of them join.
 """
 
 from __future__ import annotations

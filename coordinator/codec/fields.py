@@ -1,7 +1,7 @@
 """The fields of a schema's class, as readers and writers are made from them.
 
-A class is one of kio's, or of the same form: its annotations say what may be null and what is an array, the
-metadata of a field what it is on the wire, and which tag it has (KIP-482).
+A class is one of kio's, or of the same form: its annotations mark nullable fields and arrays. The metadata of
+a field has its type on the wire, and its tag (KIP-482).
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Declarations of messages and records: the layout of a class of ours in a struct of Kafka's.
 
-One `Layout` serves both directions. For a version of an API it is compiled, together with kio's schema, into
-a reader from bytes to objects and a writer from objects to bytes. The schema decides what is not declared:
+One `Layout` serves both directions. With kio's schema of one API version, it is compiled into a reader from
+bytes to objects, and a writer back. The schema decides what is not declared:
 
 - A field of ours has Kafka's name unless `names` says otherwise.
 - A field that the version lacks is not written, and read as the default of our class, or as `absent` says.

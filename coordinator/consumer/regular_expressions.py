@@ -114,8 +114,9 @@ def to_resolve(
 ) -> tuple[ResolveRegularExpressions, ...]:
     """Return the effect to resolve the expressions of a group that has some, if it is due.
 
-    `counts` are the group's with the member that sent the heartbeat, `brings_new` says that its expression is
-    new in the group, and `newest_topics` is the version of the last image in which a topic was created.
+    `counts` are the group's, including the member that sent the heartbeat. `brings_new` is true if its
+    expression is new in the group. `newest_topics` is the version of the last image in which a topic was
+    created.
     """
     refreshed_ms, version = group.last_resolution()
     if now_ms <= refreshed_ms + MIN_REFRESH_INTERVAL_MS:

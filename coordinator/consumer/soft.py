@@ -26,8 +26,8 @@ UNREVOKED = ConsumerGroupMemberState.UNREVOKED_PARTITIONS
 class ConsumerGroupContact(MemberContact):
     """The last contact with a member, and its last heartbeat that changed nothing, with the response.
 
-    An equal heartbeat may get the same response again until a record that it depends on is applied (`version`
-    is the group's), or time reaches `until_ms`. After a heartbeat that moves its member's epoch and nothing
+    An equal heartbeat may get the same response again until `until_ms`, as long as no record that it depends
+    on is applied (`version` is the group's). After a heartbeat that moves its member's epoch and nothing
     else, the next heartbeat and its response are kept: they hold once the record is applied.
     """
 

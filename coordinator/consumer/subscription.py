@@ -66,8 +66,8 @@ class SubscriptionCounts:
     def homogeneous(self, members: int) -> bool:
         """Return true if all members certainly have the same subscription.
 
-        True if no member uses a regular expression and all members name each topic, or if all members use the
-        same expression and name no topic.
+        True if no member uses a regular expression and all members name each topic. Also true if all members
+        use the same expression and name no topic.
         """
         if not self.regexes:
             return all(named == members for named in self.by_name.values())

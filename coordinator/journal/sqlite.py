@@ -2,9 +2,9 @@
 
 Records are rows in the order of their numbers; an outcome's rows go into one transaction, and a transaction
 is on disk before `flush` returns (WAL, synchronous FULL). Each row has a checksum over its number, its
-outcome and its record, and one row of totals has the count and the sum of all checksums: so a load notices a
-row that was altered, moved or lost. Compaction removes rows whose key has a newer row, and tombstones, a few
-with each flush. So the file stays within a few times the size of the present state.
+outcome and its record. One row of totals has the count and the sum of all checksums: so a load notices a row
+that was altered, moved or lost. Compaction removes rows whose key has a newer row, and tombstones, a few with
+each flush. So the file stays within a few times the size of the present state.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 SQLite reads the log up to the first frame that fails its checksum, and does not report the rest: it can't
 distinguish a transaction that was never finished from one that was damaged later. This module can. Each
-transaction is on disk before the next one begins, so a crash leaves at most one after the place where the log
+transaction is on disk before the next one begins. So a crash leaves at most one after the place where the log
 breaks off (SQLite file format, 4 The Write-Ahead Log). The files are only read: a refusal changes none.
 """
 

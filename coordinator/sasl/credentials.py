@@ -31,8 +31,8 @@ class Verifier(NamedTuple):
 class Credentials:
     """The users of a cluster. `secret` is random bytes: salts are derived from them, for each user and hash.
 
-    A user that does not exist has a salt too, always the same one, and a verifier that no proof matches, so
-    that guessing names reveals nothing.
+    A user that does not exist has a salt too, always the same one, and a verifier that no proof matches. So
+    guessing names reveals nothing.
 
     :raises FencepostError: for an invalid name or password.
     """

@@ -1,8 +1,9 @@
 """Long work in turns of the loop, so that other clients never wait for long.
 
-A handler of a long list stops at times, a turn takes only some of the long requests, and work on records and
-names is done in slices. One piece of sliced work runs at a time, in the order of arrival, one slice per turn.
-A batch that is being read may take 64 MiB: the queue bounds the memory that all clients together can take.
+A handler of a long list pauses between turns, and one turn takes only some of the long requests. Work on
+records and names is done in slices. One piece of sliced work runs at a time, in the order of arrival, one
+slice per turn. A batch that is being read may take 64 MiB: the queue bounds the memory that all clients
+together can take.
 """
 
 from __future__ import annotations
